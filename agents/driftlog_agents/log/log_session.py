@@ -1,14 +1,14 @@
-"""One session of the log, wired: from opening it to losing or leaving it.
+"""Composes one session of the log, and runs it from its opening to its loss or its leave.
 
-    open session ──▶ go on on its own disk ──▶ append leftovers ──▶ lead what is placed here
+    open session ──▶ claim its own disk's ──▶ append leftovers ──▶ claim what is placed here
                                                                               │
        drain, release, close ◀── partitions come and go (`handover`) ◀── ready ┘
                                                 │
-                                                └─▶ lost: everything waiting fails,
-                                                    the agent begins a new session
+                                                └─▶ lost: every waiter fails,
+                                                    the agent opens a new session
 
-Nothing is admitted before `ready`.  `Engine.run` returns after `stop`, and raises
-`FencedError` when the session is lost; either way every waiter has been told.
+The session admits no batch before `ready`.  `Engine.run` returns after `stop`, and raises
+`FencedError` when the session is lost; in both cases every waiter has its answer.
 
 Shell.
 """
@@ -78,16 +78,16 @@ T = TypeVar("T")
 
 _RETRY: Final = Retry(wait_s=0.2, longest_wait_s=0.2)
 _CHANGES_S: Final = 2.0
-"""How long leaving waits for changes of topics that it was asked for before."""
+"""How long a leaving session waits for topic changes that were requested before."""
 _KNOWN_MS: Final = 10_000.0
-"""How long what cannot be read keeps a session from giving out producer ids.  Longer: new producers
-wait longer wherever an object is unreadable; shorter: a short fault of the bucket hides ids that a
-lost metadata store gave out."""
+"""How long an unreadable object keeps a session from giving out producer ids.  Longer: new
+producers wait longer wherever an object is unreadable; shorter: a short fault of the bucket hides
+ids that a lost metadata store gave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Everything that can be turned, in one place."""
+    """All settings of one session."""
 
     session: SessionSettings = field(default_factory=SessionSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
@@ -98,48 +98,48 @@ class EngineSettings:
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     drain_ms: float = 20_000
-    """How long leaving waits for the store; less than a supervisor's patience (30 s)."""
+    """How long a leaving session flushes; less than a supervisor's timeout (30 s)."""
 
     drain_failing_ms: float = 5_000
-    """How long it waits for one that has failed for as long.  Longer: a short outage leaves less
-    to the next start; shorter: a stop is quicker."""
+    """The same while flushes fail: it gives up once they have failed for so long.  Longer: a short
+    outage leaves less to the next start; shorter: a stop is quicker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The world, as far as the log touches it."""
+    """The ports of the log: stores, disk, clocks, threads and shared state."""
 
     metadata: WitnessedStore
     objects: ObjectStore
     disk: AgentDisk
     rng: Random
     now_ms: Callable[[], float]
-    """A clock that never goes back and counts the time that the machine was suspended."""
+    """A monotonic clock that includes the time that the machine was suspended."""
     wall_ms: Callable[[], int]
-    """Milliseconds since 1970, by a clock that may jump or stand."""
+    """Unix time in ms, by a clock that may jump or stand still."""
     offload: Offload
-    """Run ``fn(*args)`` where it does not hold up the event loop."""
+    """Runs ``fn(*args)`` outside the event loop."""
     spool: Callable[[], AbstractContextManager[Spool]]
     offload_read: Offload | None = None
-    """As *offload*, for what must not wait behind segments; None: *offload*."""
+    """Like *offload*, for work that must not wait behind segments; None: *offload*."""
     decoding: BatchDecoder = field(default_factory=BatchDecoder)
-    """Of large batches, by one at a time in the process."""
+    """Decodes large batches, one at a time in the process."""
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
     quota: Quota = field(default_factory=Quota)
-    """How full the metadata store is."""
+    """How much of its quota the metadata store uses."""
     strangers: UnknownKeys = field(default_factory=UnknownKeys)
-    """What was said of other people's keys, also by earlier sessions of the agent."""
+    """Unrecognised keys that are logged already, also by earlier sessions of the agent."""
     backpressure: Backpressure = field(default_factory=Backpressure)
-    """Holds producers for this session."""
+    """Holds producers of this session back."""
     health: SessionHealth = field(default_factory=SessionHealth)
-    """Of this session."""
+    """Health of this session."""
     counters: LogCounters = field(default_factory=LogCounters)
-    """Of all sessions of the process."""
+    """Counters of all sessions of the process."""
 
 
 class TopicLogs:
-    """A topic and its partitions that are led here, by number."""
+    """A topic and the logs of its partitions that are led here, by partition number."""
 
     __slots__ = ("logs", "topic")
 
@@ -153,7 +153,7 @@ class Engine:
 
     Args:
         cluster: runs as long as the engine does.
-        topic_sealing: what topics say of their segments, by name.
+        topic_sealing: the topics' configs of sealing, by topic name.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Engine:
         self.topics: dict[str, TopicLogs] = {}
         self.topics_by_id: dict[UUID, TopicLogs] = {}
         self._going = DeletedTopics(lambda topic_id: topic_id in cluster.view.topics)
-        """Topics that are being deleted, or are gone."""
+        """Topics whose deletion has begun or is finished."""
         self._own = Taken()
         self.keeper = FlushRecordGc(
             session=self.session,
@@ -337,10 +337,10 @@ class Engine:
         self.ready = asyncio.Event()
         self._ready_ms = 0.0
         self.over = asyncio.Event()
-        """The session has ended, and all of this with it."""
+        """Set when the session has ended."""
         self.changing: set[object] = set()
-        """Changes of topics that are being made; who takes one out of an engine that leaves wakes
-        the cluster's watch."""
+        """Topic changes in progress; a change that ends while the engine leaves must wake the
+        cluster's watch."""
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._loading = MetadataLoader(
@@ -354,16 +354,16 @@ class Engine:
             ports.health.loading,
         )
 
-    # ── What others ask ──
+    # ── Queries ──
 
     def logs(self) -> list[PartitionLog]:
-        """Every partition led here."""
+        """The logs of every partition that is led here."""
         return [log for topic in self.topics.values() for log in topic.logs if log is not None]
 
     def offline(self) -> dict[TopicPartition, str]:
-        """Partitions that are this agent's to serve and need an operator, and why: those that are
-        led here, and those placed here that cannot be claimed or opened.  Each reason ends with
-        the way out."""
+        """Partitions of this agent that need an operator, and why: those led here that are offline,
+        and those placed here that cannot be claimed or opened.  Each reason ends with the
+        advice."""
         unreadable = {
             tp: f"{why}; {self._way_back(tp)}" for tp, why in self.assignments.unreadable.items()
         }
@@ -378,7 +378,7 @@ class Engine:
         return found
 
     def _way_back(self, tp: TopicPartition) -> str:
-        """What to do where the bucket does not give what *tp* needs."""
+        """The advice if the bucket does not return an object that *tp* needs."""
         topic = self.cluster.view.topics.get(tp.topic_id)
         name = f"{'TOPIC' if topic is None else topic.topic.name}:{tp.partition}"
         return (
@@ -388,25 +388,25 @@ class Engine:
         )
 
     def find(self, tp: TopicPartition) -> PartitionLog | None:
-        """The partition, if it is led here or being handed over."""
+        """The partition's log, if it is led here or being handed over."""
         entry = self.topics_by_id.get(tp.topic_id)
         if entry is None or tp.partition >= len(entry.logs):
             return None
         return entry.logs[tp.partition]
 
     def is_going(self, topic_id: UUID) -> bool:
-        """Whether the topic is being deleted, or was."""
+        """Whether the topic's deletion has begun or is finished."""
         return topic_id in self._going
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
-        """The partition, if it is led here."""
+        """The partition's log, if it is led here."""
         found = self.topics.get(topic)
         if found is None or not 0 <= partition < len(found.logs):
             return None
         return found.logs[partition]
 
     async def loaded(self, log: PartitionLog) -> None:
-        """Wait until the partition's producers and epochs are known, or known to be damaged.
+        """Waits until the partition's producers and epochs are loaded, or found to be unreadable.
 
         Raises:
             UnavailableError: the partition was closed first.
@@ -416,7 +416,7 @@ class Engine:
             raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
 
     async def admits(self, log: PartitionLog) -> None:
-        """Wait until the partition is `loaded`, and not paused.
+        """Waits until the partition is `loaded`, and not paused.
 
         Raises:
             UnavailableError: the partition was closed first.
@@ -429,13 +429,13 @@ class Engine:
             await self.loaded(log)
 
     def stop(self) -> None:
-        """Drain, release and leave."""
+        """Makes the session drain, release its partitions and leave."""
         self._stop.set()
 
     @property
     def unknown_producers(self) -> str:
-        """Why there may be producers that are not known yet, of what is led here; empty: there are
-        none.  Of what cannot be read, at first only: it may stay so."""
+        """Why producers of partitions here may still be unknown; empty: all are known.  Unreadable
+        partitions count only for the first 10 s: they may stay unreadable."""
         loading = [log for log in self.logs() if log.state is State.LOADING]
         if any(not log.damage for log in loading):
             return "producers are loaded"
@@ -446,16 +446,16 @@ class Engine:
 
     @property
     def leaving(self) -> bool:
-        """Whether it was stopped: what it can do while its session lives, it still does."""
+        """Whether `stop` was called; the session still serves while it lives."""
         return self._stop.is_set()
 
     # ── Life ──
 
     async def run(self) -> None:
-        """Live one session.
+        """Runs one session.
 
         Raises:
-            FencedError: it was lost.
+            FencedError: the session was lost.
         """
         try:
             if await self._unless_stopped(self._open()):
@@ -472,7 +472,7 @@ class Engine:
         await self._create_directory()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do *work*, unless `stop` comes first: then it is cancelled, and this is False."""
+        """Runs *work*; False: `stop` came first, and *work* was cancelled."""
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(work)
             stop = tasks.create_task(self._stop.wait())
@@ -492,7 +492,7 @@ class Engine:
         await _RETRY.run(create, failed)
 
     async def _directories(self) -> list[str]:
-        """What sessions left here: none is passed over because the disk fails for a moment."""
+        """The session directories on this disk; waits while the disk fails."""
         while True:
             try:
                 return self.ports.disk.sessions()
@@ -522,13 +522,13 @@ class Engine:
                 await self.losses.close()
                 await self._leave(leadership)
                 await self.cluster.until(lambda: not self.changing, _CHANGES_S)
-            # Otherwise the directories stay for the next start.
+            # After a stop during `_begin` the directories stay for the next start.
             self.deletion.close()
             for task in background:
                 task.cancel()
             self._loading.give_up()
         self._tasks = None
-        await self.session.close()  # when nobody is left who would take it for lost
+        await self.session.close()  # last: no task is left that would see it as lost
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._tasks is None:
@@ -577,16 +577,17 @@ class Engine:
         self.ready.set()
 
     async def _leave(self, background: list[asyncio.Task[None]]) -> None:
-        """Flush, release every partition for good, and remove what is not needed any more."""
+        """Flushes, releases every partition for good, and removes the session's directory."""
         await self._say_that_we_leave()
         for task in background:
             task.cancel()
-        # An attempt that ends now would open a partition behind those that are retired here.
+        # An attempt that ends later would open a partition after the others are retired here.
         await asyncio.wait(background)
         self.assignments.close()
         self.ready.clear()
-        # Not released: who goes on from it on this disk appends what is buffered for it where it
-        # stood.  (Others may claim it once the session is over; then that goes elsewhere.)
+        # Offline partitions are not released: the next session on this disk then appends their
+        # buffered batches at the same offsets.  (If another agent claims one after this session,
+        # its batches are set aside.)
         waiting = [log for log in self.logs() if log.state is State.OFFLINE]
         self.handover.retire_all(self.logs())
         if not await self._drained():
@@ -604,18 +605,19 @@ class Engine:
             await self.ports.disk.remove_session(self.agent.session_id)
 
     async def _say_that_we_leave(self) -> None:
-        """Let others get ready for what they are about to lead, if there are others."""
+        """Announces the leave, and waits for the others' warm-up, if there are others."""
         settings = self.settings
         try:
             async with asyncio.timeout(settings.session.request_deadline_ms / 1000):
                 if not await self.claims.leave():
                     return
         except TimeoutError:
-            return  # they will see that this session is over
+            return  # they see it when the session is over
         await asyncio.sleep(settings.leadership.warm_up_ms / 1000)
 
     async def _drained(self) -> bool:
-        """Wait until everything is committed; False: not while it makes sense to wait."""
+        """Waits until every flush is committed; False: it gave up by `drain_ms` or
+        `drain_failing_ms`."""
         async with asyncio.TaskGroup() as tasks:
             drain = tasks.create_task(self.flusher.drain())
             hopeless = tasks.create_task(self._hopeless())
@@ -630,7 +632,7 @@ class Engine:
         return drained
 
     async def _hopeless(self) -> None:
-        """Return when the store has not only been slow, but failed, for `drain_failing_ms`."""
+        """Returns when flushes have failed, not only been slow, for `drain_failing_ms`."""
         patience_ms = self.settings.drain_failing_ms
         left_ms = patience_ms
         while left_ms > 0:
@@ -640,20 +642,20 @@ class Engine:
     def _close_all(self) -> None:
         self.ready.clear()
         self.over.set()
-        # Also those of deleted topics whose last batches are on their way.
+        # Also logs of deleted topics whose last batches are in flight.
         logs = dict.fromkeys((*self.logs(), *self.flusher.pipeline.uncommitted()))
         for log in logs:
             for waiter in log.close():
                 waiter.lost(log)
         self.buffer.close()
         for log in logs:
-            log.unpark()  # they are refused now, and so answered
+            log.unpark()  # wakes the parked batches, which are refused now
         self._loading.close()
 
     # ── Topics and partitions ──
 
     def know(self, topic: Topic) -> None:
-        """A topic is in the metadata store, or has changed there."""
+        """Adds or updates *topic*, as the metadata store has it."""
         if topic.topic_id in self._going:
             return
         entry = self.topics_by_id.get(topic.topic_id)
@@ -665,12 +667,12 @@ class Engine:
         entry.logs.extend([None] * (topic.partitions - len(entry.logs)))
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
-        """Serve partitions that were claimed; returns those, which is all but deleted topics'."""
+        """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
         served: dict[TopicPartition, PartitionLog] = {}
         for tp, log in taken.logs.items():
             entry = self.topics_by_id.get(tp.topic_id)
             if entry is None:
-                log.close()  # its topic was deleted meanwhile
+                log.close()  # the topic was deleted meanwhile
                 continue
             if tp not in taken.fresh:
                 log.settled_ms = self.ports.now_ms() + SETTLED_MS
@@ -681,24 +683,24 @@ class Engine:
         return served
 
     def pause(self, log: PartitionLog) -> None:
-        """Admit nothing for a while: batches wait, and who reads notices nothing."""
+        """Pauses admission: batches wait, and reads continue."""
         log.paused = True
 
     def resume(self, log: PartitionLog) -> None:
-        """Admit what waits."""
+        """Admits the waiting batches."""
         log.paused = False
         if log.state is not State.LOADING or log.damage:
             log.unpark()
 
     def retire(self, log: PartitionLog) -> None:
-        """Admit nothing and show nothing any more; what was admitted is still committed."""
+        """Stops produce and fetch for *log*; admitted batches are still committed."""
         for waiter in log.retire():
             waiter.lost(log)
         log.paused = False
-        log.unpark()  # they are refused now, and so answered
+        log.unpark()  # wakes the parked batches, which are refused now
 
     def gone(self, log: PartitionLog) -> None:
-        """It was released: others may lead it."""
+        """Forgets *log*: it was released, and others may lead it."""
         log.close()
         self.counters.partitions_handed_over += 1
         self.manifests.forget(log)
@@ -707,7 +709,7 @@ class Engine:
             entry.logs[log.partition] = None
 
     def remove_topic(self, topic_id: UUID) -> None:
-        """Stop serving a topic that was deleted, or is about to be."""
+        """Stops serving a topic that is deleted, or is about to be."""
         self._going.add(topic_id)
         entry = self.topics_by_id.pop(topic_id, None)
         if entry is None:
@@ -719,12 +721,12 @@ class Engine:
             if log is not None:
                 for waiter in log.close():
                     waiter.lost(log)
-                log.unpark()  # they are refused now, and so answered
+                log.unpark()  # wakes the parked batches, which are refused now
                 self.manifests.forget(log)
         self.keeper.topic_gone(topic_id)
 
     async def refresh(self, log: PartitionLog) -> None:
-        """An object of *log* is not there (any more): learn its manifest and flush records anew.
+        """Reads the manifest and the flush records of *log* again: one of its objects is gone.
 
         Raises:
             UnavailableError: the session ended first.

@@ -1,10 +1,10 @@
-"""Which flush records may be forgotten: all their batches are sealed, or of topics that are gone.
+"""Decides which flush records are deleted: all their batches are sealed, or of deleted topics.
 
-    commit ──▶ known ──sealed, partition by partition──▶ nothing left ──▶ forget the record
+    commit ──▶ known ──sealed, partition by partition──▶ no unsealed batch ──▶ delete the record
 
-A record waits with one of its slices that is not sealed, and when that is, with the next one: so
-a seal touches only the records that wait for that partition, and a slice takes 16 bytes however
-long it is there.  100 flushes of 1,000 partitions take 2 MiB.
+A record waits for one of its unsealed slices, and once that is sealed, for the next one: so a seal
+touches only the records that wait for its partition, and a slice takes 16 bytes.  100 flushes of
+1,000 partitions take 2 MiB.
 
 Pure.
 """
@@ -18,11 +18,11 @@ from driftlog_metadata.schema.codec import encode_flush_record
 from driftlog_metadata.schema.model import FlushRecord, TopicPartition
 
 _GONE: Final = 2**63 - 1
-"""The sealed end of a partition whose topic is gone: nothing of it is needed."""
+"""The sealed end of a partition whose topic is gone: none of its batches is needed."""
 
 
 class _Partition:
-    """A partition of which some record has something."""
+    """A partition with slices in known records."""
 
     __slots__ = ("last_end", "records", "sealed_end", "tp", "waiting")
 
@@ -31,12 +31,12 @@ class _Partition:
         self.sealed_end = 0
         self.last_end = 0
         self.records = 0
-        """Slices that known records have of it."""
+        """Number of its slices in known records."""
         self.waiting: list[FlushRecordEntry] = []
 
 
 class FlushRecordEntry:
-    """A flush record in the metadata store, and where its slices end."""
+    """A flush record in the metadata store, and the ends of its slices."""
 
     __slots__ = ("_at", "_ends", "_partitions", "_sizes", "key", "known_ms", "level", "record")
 
@@ -46,29 +46,29 @@ class FlushRecordEntry:
         self.key = key
         self.record = record
         self.level = level
-        """How often its batches were rewritten."""
+        """How often its batches have been rewritten."""
         self.known_ms = known_ms
-        """When we heard of it."""
+        """When this agent learned of it."""
         self._partitions: list[_Partition] = []
         self._ends: array[int] = array("q")
         self._sizes: array[int] = array("q")
         self._at = 0
-        """The slice that it waits for; all before it are sealed."""
+        """The index of the slice that it waits for; all slices before are sealed."""
 
     @property
     def value(self) -> bytes:
-        """What the metadata store has."""
+        """The value in the metadata store."""
         return encode_flush_record(self.record)
 
     @property
     def unsealed_bytes(self) -> int:
-        """Of its batches; counted where their sizes were told, which is after a rewrite."""
+        """Bytes of its unsealed batches; slices of unknown size (own flushes) count 0."""
         slices = zip(self._partitions, self._ends, self._sizes, strict=False)
         return sum(size for part, end, size in slices if end > part.sealed_end)
 
 
 class FlushRecordIndex:
-    """Flush records, of one session or of many, and what is sealed of what they hold."""
+    """Flush records, of one session or of many, and the sealed ends of their partitions."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, _Partition] = {}
@@ -78,7 +78,7 @@ class FlushRecordIndex:
         return len(self._records)
 
     def __iter__(self) -> Iterator[FlushRecordEntry]:
-        """In the order of their keys' arrival."""
+        """Iterates in the order in which the records were added."""
         return iter(self._records.values())
 
     def __contains__(self, key: str) -> bool:
@@ -94,9 +94,9 @@ class FlushRecordIndex:
         level: int = 0,
         known_ms: float = 0.0,
     ) -> FlushRecordEntry | None:
-        """Note a record and, per slice, where its batches end and what they take.
+        """Adds a record with the end and the size in bytes of each slice.
 
-        Returns it if nobody needs it: it can be forgotten at once.
+        Returns the entry if all its slices are sealed: the record can be deleted at once.
         """
         assert key not in self._records
         known = FlushRecordEntry(key, record, level=level, known_ms=known_ms)
@@ -118,7 +118,7 @@ class FlushRecordIndex:
         return known
 
     def sealed(self, tp: TopicPartition, end: int) -> list[FlushRecordEntry]:
-        """Everything of *tp* below *end* is sealed; returns the records to forget."""
+        """Notes that *tp* is sealed below *end*; returns the records to delete."""
         part = self._partitions.get(tp)
         if part is None or end <= part.sealed_end:
             return []
@@ -130,12 +130,12 @@ class FlushRecordIndex:
         return forgotten
 
     def topic_gone(self, topic_id: UUID) -> list[FlushRecordEntry]:
-        """The topic was deleted; returns the records to forget."""
+        """Notes that the topic was deleted; returns the records to delete."""
         gone = [tp for tp in self._partitions if tp.topic_id == topic_id]
         return [known for tp in gone for known in self.sealed(tp, _GONE)]
 
     def drop(self, known: FlushRecordEntry) -> None:
-        """Forget a record, whether it is needed or not."""
+        """Removes a record from the index, whether it is needed or not."""
         del self._records[known.key]
         if known._at < len(known._partitions):
             waiting = known._partitions[known._at].waiting
@@ -148,16 +148,16 @@ class FlushRecordIndex:
                 del self._partitions[part.tp]
 
     def sealed_end(self, tp: TopicPartition) -> int:
-        """Up to where *tp* is known to be sealed, while some record has something of it."""
+        """The known sealed end of *tp*; 0 if no record has a slice of it."""
         part = self._partitions.get(tp)
         return 0 if part is None else part.sealed_end
 
     def unsealed(self) -> list[TopicPartition]:
-        """Partitions of which some record has what is not known to be sealed, or has had."""
+        """Partitions of which a known record may have, or had, an unsealed slice."""
         return [part.tp for part in self._partitions.values() if part.last_end > part.sealed_end]
 
     def _waits(self, known: FlushRecordEntry) -> bool:
-        """Let it wait for the first of its slices that is not sealed; False: all are."""
+        """Makes the record wait for its first unsealed slice; False: all are sealed."""
         partitions, ends, at = known._partitions, known._ends, known._at
         while at < len(ends) and ends[at] <= partitions[at].sealed_end:
             at += 1
@@ -169,7 +169,7 @@ class FlushRecordIndex:
 
 
 class SessionFlushRecords:
-    """A session whose records are kept here."""
+    """A session whose flush records this agent manages."""
 
     __slots__ = ("dead", "index", "session_id", "unread")
 
@@ -178,5 +178,5 @@ class SessionFlushRecords:
         self.dead = dead
         self.index = FlushRecordIndex()
         self.unread: set[str] = set()
-        """Records that are not in the index, because their objects could not be read yet: neither
-        forgotten nor rewritten until they are."""
+        """Keys of records that are not in the index because their objects are unreadable so far:
+        they are neither deleted nor rewritten until they are read."""

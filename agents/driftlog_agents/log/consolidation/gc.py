@@ -1,21 +1,22 @@
-"""The keeper: flush records that nobody needs are forgotten, and the others become few.
+"""Garbage collection of flush records: unneeded ones are deleted, the others become few.
 
     a flush is committed here ───────────┐
-    a session is over, and kept here ────┴▶ known ──all sealed, or its topics gone──▶ deleted
+    a session is over, managed here ─────┴▶ known ──all sealed, or its topics gone──▶ deleted
       (its records and footers are read)     │
                                              └──a minute old, or many──▶ fewer objects
-                                                  ──one transaction──▶ known; the tail is told
+                                                  ──one transaction──▶ known; the tail is updated
 
-1. A record is deleted only when each of its slices is below a sealed end that was read or told,
-   or of a topic that a linearizable read of all topics, begun later than the record was known,
-   did not show.  What somebody says of topics is only why that read is made.
-2. Sealed ends of what is led here are told; of what is led elsewhere the partitions' keys are read.
-3. A live session's records are rewritten by itself only, a dead one's by who keeps it; in one
-   transaction that holds only if each record is the one that was read (`flush_transactions`).
-4. An object is named within an hour of its PUT, or not at all.
-5. One rewrite at a time, with requests of its own; none while stores fail.
+1. A record is deleted only when each of its slices is below a known sealed end, or of a topic that
+   is absent from a linearizable read of all topics, begun after the record was known.  A notice
+   about a deleted topic only triggers that read.
+2. The sealer reports the sealed ends of partitions led here; those of others are read from the
+   partitions' keys.
+3. A live session alone rewrites its records; one agent rewrites those of a dead session.  The
+   transaction succeeds only if each record is unchanged since it was read (`flush_transactions`).
+4. A rewritten object is named within an hour of its PUT, or never.
+5. One rewrite runs at a time, with its own requests; none while stores fail.
 
-Whatever fails on the way leaves objects that nobody names, and the next attempt starts afresh.
+A failure leaves only objects that no record names, and the next attempt starts afresh.
 
 Source: design.md, "Forget".
 
@@ -86,30 +87,29 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 _GONE: Final = 2**63 - 1
 _FOOTERS_AT_ONCE: Final = 32
-"""Decoded together while a dead session's records are read."""
+"""Records of a dead session whose footers are read together."""
 
 _FOOTER_READS_AT_ONCE: Final = 4
-"""An eighth of what a takeover may read, for which clients wait."""
+"""An eighth of the reads of a takeover, for which clients wait."""
 
 _PREFIX_FROM: Final = MAX_TXN_OPS
-"""Partitions of one topic whose keys are read as one range, and no more one by one."""
+"""From this many partitions of one topic on, their keys are read as one range."""
 
 _LONGEST_WAIT_MS: Final = 600_000
-"""Between two looks for an object that cannot be read.  Longer than elsewhere: no client waits for
-it, and a rewrite that fails has read many others."""
+"""Longest time between two reads of an unreadable object.  Longer than elsewhere: no client waits
+for it, and a rewrite that fails has read many other objects."""
 
 _RETRY_MS: Final = 10_000
-"""Before the next rewrite, after one that came to nothing."""
+"""Time before the next rewrite after a failed one."""
 
 
 class FlushRecordGc:
     """See the module.
 
     Args:
-        logs: the partition, if it is led here.
-        kept: whether the records of that session, which is over, are this agent's to keep.
-        seen: sessions that live, as far as is known here: one that is not among them any more is
-            looked for at once.
+        logs: returns the partition's log if it is led here.
+        kept: whether this agent manages the records of that session, which is over.
+        seen: the live sessions in the view: when one disappears, the dead sessions are read soon.
         offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
         health: consolidation waits while flushes fail.
     """
@@ -163,49 +163,49 @@ class FlushRecordGc:
         self._own = SessionFlushRecords(session.session_id, dead=False)
         self._sessions: dict[str, SessionFlushRecords] = {session.session_id: self._own}
         self._finished: set[str] = set()
-        """Dead sessions that have no record, and never will."""
+        """Dead sessions that have no flush record, and never will."""
         self._gone = DeletedTopics()
-        """Topics that are gone for sure."""
+        """Topics that are known to be deleted."""
         self._suspects: set[UUID] = set()
-        """Topics that may be gone."""
+        """Topics that may be deleted."""
         self._forgettable: dict[str, FlushRecordEntry] = {}
         self._held: set[str] = set()
-        """Records that are being rewritten: they go with that, or when it has failed."""
+        """Records of the rewrite in progress: they are deleted by it, or after its failure."""
         self._forget_wanted = asyncio.Event()
         self._look_wanted = asyncio.Event()
-        """Before its time: for topics that may be gone, or a session that `_has_ended`."""
+        """Wakes `_looking` early: a topic may be deleted, or `_has_ended`."""
         self._look_wanted.set()
-        self._has_ended = True  # who was here before us, perhaps
+        self._has_ended = True  # perhaps this agent's last session
         self._retry_at_ms = 0.0
         self._unavailable = Availability[str](
             Random(session.session_id).random, longest_ms=_LONGEST_WAIT_MS
         )
-        """Records whose objects could not be read: the others go on without them meanwhile."""
+        """Records with unreadable objects: rewrites leave them out meanwhile."""
         self.outage = health.consolidation
-        """Since when no attempt to consolidate has come to its end."""
+        """Since when every attempt to consolidate has failed."""
         self.lag = ConsolidationLag(settings.waiting_records)
 
     @property
     def records(self) -> int:
-        """Known records, of our own session and of those that are kept here."""
+        """Number of known records of this session and of the dead sessions managed here."""
         return sum(len(kept.index) for kept in self._sessions.values())
 
     @property
     def rewrites(self) -> int:
-        """Consolidations so far."""
+        """Number of consolidations so far."""
         return self._consolidator.rewrites
 
     @property
     def rewritten_bytes(self) -> int:
-        """Of the objects that they made."""
+        """Bytes of the objects that the consolidations wrote."""
         return self._consolidator.rewritten_bytes
 
-    # ── What others say ──
+    # ── Notifications ──
 
     def committed(
         self, seq: int, record: FlushRecord, ends: Iterable[tuple[TopicPartition, int]]
     ) -> None:
-        """Flush *seq* of our session is committed; *ends*: where its slices end."""
+        """Notes that flush *seq* of this session is committed; *ends*: the ends of its slices."""
         known = self._own.index.add(
             flush_key(self._own.session_id, seq),
             record,
@@ -216,19 +216,19 @@ class FlushRecordGc:
             self._forget([known])
 
     def sealed(self, tp: TopicPartition, end: int) -> None:
-        """*tp* is sealed below *end*: its key says so."""
+        """Notes that *tp* is sealed below *end*, as its key shows."""
         for kept in self._sessions.values():
             self._forget(kept.index.sealed(tp, end))
 
     def topic_gone(self, topic_id: UUID) -> None:
-        """The topic was deleted, or is about to be: look soon whether it is gone."""
+        """Notes that the topic is deleted, or is about to be; the topics are read soon."""
         self._suspects.add(topic_id)
         self._look_wanted.set()
 
     # ── Life ──
 
     async def run(self) -> None:
-        """Forget and consolidate until cancelled.
+        """Deletes and consolidates flush records until cancelled.
 
         Raises:
             FencedError: the session is over.
@@ -285,14 +285,14 @@ class FlushRecordGc:
             self.hold_back()
 
     def hold_back(self) -> None:
-        """Keep producers waiting while too many flushes of ours wait to be consolidated."""
+        """Holds producers back while too many flushes of this session wait for consolidation."""
         kept, lag = self._own, self.lag
         behind = lag.behind
-        # What cannot be read does not become fewer, however long producers wait.
+        # Waiting producers do not reduce the number of unreadable records.
         waiting = sum(
             known.level < LAST_LEVEL and known.key not in self._unavailable for known in kept.index
         )
-        # Where rewriting fails, to hold producers would help nobody, and might last for days.
+        # While rewrites fail, holding producers back would not help, and might last for days.
         failing = self.outage.since_ms is not None
         lag.update(0 if failing else waiting)
         self._backpressure.set("consolidation", held=lag.held)
@@ -314,7 +314,7 @@ class FlushRecordGc:
             self._forget_wanted.set()
 
     async def forget(self) -> None:
-        """Delete the records that nobody needs; their objects go after their grace.
+        """Deletes the unneeded records; the collector deletes their objects after the grace period.
 
         Raises:
             FencedError: the session is over.
@@ -323,7 +323,7 @@ class FlushRecordGc:
             :MAX_TXN_OPS
         ]:
             if not await self._delete(batch):
-                for known in batch:  # one of them is gone already, perhaps by our own attempt
+                for known in batch:  # one is deleted already, perhaps by an earlier try
                     await self._delete([known])
             for known in batch:
                 self._forgettable.pop(known.key, None)
@@ -333,10 +333,10 @@ class FlushRecordGc:
         txn = flush_transactions.forget([(known.key, known.record) for known in batch])
         return (await self._session.transact(txn)).succeeded
 
-    # ── What is sealed, gone and over elsewhere ──
+    # ── Changes by other agents ──
 
     async def look(self) -> None:
-        """Learn which sessions are over and kept here, and what others have sealed.
+        """Reads which sessions are over and managed here, and what other agents have sealed.
 
         Raises:
             FencedError: our own session is over.
@@ -361,7 +361,7 @@ class FlushRecordGc:
                 await self._load(session_id)
 
     async def _load(self, session_id: str) -> None:
-        """Know the records of a session that is over."""
+        """Loads the flush records of a session that is over."""
         kvs = await self._reads.records(session_id)
         if not kvs:
             self._finished.add(session_id)
@@ -369,7 +369,7 @@ class FlushRecordGc:
         kept = SessionFlushRecords(session_id, dead=True)
         for at in range(0, len(kvs), _FOOTERS_AT_ONCE):
             if not await self._know(kept, kvs[at : at + _FOOTERS_AT_ONCE]):
-                return  # its records change just now: another time
+                return  # its records changed meanwhile: retried later
         self._sessions[session_id] = kept
         self._log.info(
             "session_kept",
@@ -380,8 +380,7 @@ class FlushRecordGc:
         )
 
     async def _know(self, kept: SessionFlushRecords, kvs: Sequence[KeyValue]) -> bool:
-        """Add what these records hold, but those whose objects cannot be read now; False: one of
-        them is not there any more."""
+        """Adds these records, except unreadable ones; False: one was deleted meanwhile."""
         try:
             footers = await self._reads.footers(kvs)
         except RecordGoneError:
@@ -392,7 +391,7 @@ class FlushRecordGc:
         for key, record, footer in footers.found:
             self._now_read(key)
             self._add(kept, key, record, footer)
-            await asyncio.sleep(0)  # of a thousand partitions it takes milliseconds
+            await asyncio.sleep(0)  # a record of a thousand partitions takes milliseconds
         return True
 
     def _add(
@@ -435,7 +434,7 @@ class FlushRecordGc:
             self._log.info("flush_object_readable_again", record=key)
 
     async def _look_again(self) -> None:
-        """Know what could not be read before."""
+        """Retries the records whose objects were unreadable."""
         now_ms = self._now_ms()
         for kept in list(self._sessions.values()):
             due = {key for key in kept.unread if not self._unavailable.waits(key, now_ms)}
@@ -446,7 +445,7 @@ class FlushRecordGc:
             for at in range(0, len(kvs), _FOOTERS_AT_ONCE):
                 some = kvs[at : at + _FOOTERS_AT_ONCE]
                 if not await self._know(kept, some):
-                    kept.unread |= {kv.key for kv in some}  # another time
+                    kept.unread |= {kv.key for kv in some}  # retried later
         there = {known.key for kept in self._sessions.values() for known in kept.index}
         there.update(key for kept in self._sessions.values() for key in kept.unread)
         self._unavailable.keep_only(there.__contains__)
@@ -479,19 +478,19 @@ class FlushRecordGc:
         for tp in tps:
             value = found.get(partition_key(tp))
             if value is None:
-                self._suspects.add(tp.topic_id)  # a topic's partitions go with it
+                self._suspects.add(tp.topic_id)  # a deleted topic's keys are gone
                 continue
-            with contextlib.suppress(CorruptError):  # who would lead it says so
+            with contextlib.suppress(CorruptError):  # the takeover of the partition reports it
                 self.sealed(tp, decode_partition_state(value).sealed_end)
 
     async def _look_for_topics(self) -> None:
         suspects, self._suspects = self._suspects, set()
         if not suspects:
             return
-        # Whatever is known by now was read or committed before this read begins.
+        # Every known record was read or committed before this read begins.
         there = await self._reads.topic_ids()
         if there is None:
-            return  # it may be any of them: nothing is known to be gone
+            return  # the unreadable topic may be any of them
         for topic_id in suspects - there:
             self._gone.add(topic_id)
             for kept in self._sessions.values():
@@ -501,13 +500,13 @@ class FlushRecordGc:
         """See `FlushRecordOwner`."""
         if tp.topic_id in self._gone:
             return _GONE
-        sessions = tuple(self._sessions.values())  # at once: they change while a thread asks
+        sessions = tuple(self._sessions.values())  # copied at once: a worker thread may call this
         return max(kept.index.sealed_end(tp) for kept in sessions)
 
     # ── Consolidate ──
 
     async def consolidate(self) -> bool:
-        """Rewrite what is due of one session; False: nothing was.
+        """Rewrites the due records of one session; False: none was due, or the rewrite failed.
 
         Raises:
             FencedError: the session is over.
@@ -569,7 +568,7 @@ class FlushRecordGc:
             self._sessions.pop(kept.session_id, None)
             await self._load(kept.session_id)
             return
-        # Of our own only we ourselves can have replaced some, by an attempt that was given up.
+        # Only this session replaces its own records: by a try that was cancelled.
         before = list(kept.index)
         kvs = await self._reads.records(kept.session_id)
         there = {kv.key for kv in kvs}

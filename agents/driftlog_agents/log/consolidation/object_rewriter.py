@@ -1,13 +1,13 @@
-"""Writes one object of a consolidation: pieces of old objects, each to its place, and a footer.
+"""Writes one object of a consolidation: pieces of old objects at their new positions, and a footer.
 
-    old objects ──GET, some at once──▶ checked, written to their places (worker thread) ──▶ spool
-                                           ╳ not what its footer says: nothing is written  │
+    old objects ──GET, some at once──▶ checked, written in place (worker thread) ──────▶ spool
+                                           ╳ differs from its footer: no object is written │
                                                                        record ◀── PUT ◀────┘
 
-What is read stands in the order in which it is needed, so one GET brings what lies side by side.
-In memory are the pieces that are on their way, and of the spool what is being sent.
+Old objects hold their batches in the order in which they are needed, so one GET reads neighbours
+together.  Only the pieces in flight are in memory, and the part of the spool that is being sent.
 
-Nobody names the object yet; `consolidation/gc` does.
+No flush record names the object yet; `consolidation/rewrite_job` does that.
 
 Shell.
 """
@@ -36,17 +36,17 @@ from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
 _PIECE_BYTES: Final = 8 * 1024 * 1024
-"""Read at once, but where a batch is larger."""
+"""Largest piece of one GET, unless one batch is larger."""
 
 _GAP_BYTES: Final = 64 * 1024
-"""Read and thrown away rather than asked for apart: a request takes longer."""
+"""Gaps up to this size are read and dropped: a separate request takes longer."""
 
 _READS_AT_ONCE: Final = 2
 _TIMEOUT_S: Final = 30.0
 _SMALL_BYTES: Final = 1024 * 1024
 _LATE_S: Final = 2.0
-"""A small piece is asked for once more after this: a rewrite reads a hundred, and each that is lost
-would cost it the deadline."""
+"""The read of a small piece is hedged after this: a rewrite reads a hundred, and each lost answer
+would cost the deadline."""
 
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 _RETRY: Final = Retry(
@@ -55,7 +55,7 @@ _RETRY: Final = Retry(
 
 
 class _Part(NamedTuple):
-    """The batches ``[first, stop)`` of an old object, and where they go in the new one."""
+    """The batches ``[first, stop)`` of an old object, and their position in the new one."""
 
     first: int
     stop: int
@@ -98,11 +98,12 @@ class ObjectRewriter:
         session_id: str,
         seq: int,
     ) -> FlushRecord:
-        """Put *new*, which consists of parts of *old*; returns the record that would name it.
+        """PUTs *new*, which consists of parts of *old*; returns the flush record for it, not stored
+        yet.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
-            ObjectUnavailableError, DamagedObjectError: one of *old*; others go on without it.
+            ObjectUnavailableError, DamagedObjectError: one of *old*; try again without it.
         """
         with disk_errors(), self._spool() as spool:
             slots, writing = asyncio.Semaphore(_READS_AT_ONCE), asyncio.Lock()
@@ -133,8 +134,9 @@ class ObjectRewriter:
                     raise DamagedObjectError(key, "it does not hold the batches of its footer")
 
             async def attempt(piece: _Piece) -> None:
-                # Not the group's to raise: in Python 3.11 that makes it forget a cancelling, and
-                # who is told to end and goes on after the error goes on for ever.
+                # The task group must not raise it: in Python 3.11 the group then loses a
+                # cancellation, and a cancelled caller that continues after the error would never
+                # end.
                 try:
                     await copy(piece)
                 except Exception as error:  # noqa: BLE001
@@ -147,7 +149,7 @@ class ObjectRewriter:
             if errors:
                 first = errors[0]
                 if isinstance(first, ObjectUnavailableError) and not answered:
-                    raise UnavailableError(str(first))  # the bucket gives nothing at all
+                    raise UnavailableError(str(first))  # the bucket answers no request at all
                 raise first
             size_bytes = new.size_bytes
             await self._offload(_finish, spool.file, size_bytes, footer)
@@ -171,7 +173,7 @@ class ObjectRewriter:
         return await _RETRY.run(ask)
 
     async def _put(self, session_id: str, seq: int, body: Sequence[Buffer]) -> str:
-        """PUT under a new name each time; returns the name."""
+        """PUTs *body* under a new key at each attempt; returns the key."""
         deadline_s = _TIMEOUT_S + body_bytes(body) / _SLOWEST_BYTES_PER_S
 
         async def put() -> str:
@@ -184,7 +186,7 @@ class ObjectRewriter:
 
 
 def _pieces(new: NewObject, footers: Sequence[Footer]) -> list[_Piece]:
-    """What to read, each old object in its order; neighbours together."""
+    """The ranges to read, of each old object in its order; neighbours together."""
     by_source: dict[int, list[_Piece]] = {}
     position = 0
     for run in new.runs:
@@ -208,7 +210,7 @@ def _pieces(new: NewObject, footers: Sequence[Footer]) -> list[_Piece]:
 
 
 def _last_of_piece(positions: "array[int]", lengths: "array[int]", first: int, stop: int) -> int:
-    """Up to where the batches from *first* on make no more than a piece; one at least."""
+    """The end of the batches from *first* on that fit into one piece; at least one batch."""
     limit = positions[first] + _PIECE_BYTES
     last = bisect_right(positions, limit, first, stop)
     if positions[last - 1] + lengths[last - 1] > limit:
@@ -217,7 +219,7 @@ def _last_of_piece(positions: "array[int]", lengths: "array[int]", first: int, s
 
 
 def _place(file: IO[bytes], body: Buffer, footer: Footer, piece: _Piece) -> bool:
-    """Write each part to its place; False: some batch is not the one that the footer has."""
+    """Writes each part at its position; False: a batch differs from its entry in the footer."""
     view = memoryview(body)
     if len(view) != piece.end - piece.start:
         return False

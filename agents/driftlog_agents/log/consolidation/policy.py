@@ -1,25 +1,26 @@
-"""Which flush records are consolidated, when, and into which objects.
+"""Decides which flush records are consolidated, when, and into which objects.
 
     level 0  flushes ──a minute old, or 100──▶ level 1  sorted by partition
                        level 1 ──60 of them──▶ level 2  cut at partition borders
-       level 2 and up, less than a quarter of each unsealed, 8 of them ──▶ a level more
+       level 2 and up, less than a quarter of each unsealed, 8 of them ──▶ next level
 
-1. What is sealed, or of a topic that is gone, is left out.
-2. A batch is rewritten at most twice, but where most of what lay around it is sealed.
-3. A slice of an old object stays in one piece: what the tail has in memory of it moves as one.
-4. Old and new records of one rewrite fit one transaction.
+1. Batches that are sealed, or of a deleted topic, are left out.
+2. A batch is rewritten at most twice, unless most batches around it are sealed.
+3. A slice of an old object stays in one piece: the tail moves it as one.
+4. Old and new records of one rewrite fit into one transaction.
 
-So an agent with U bytes unsealed has about 4 × U / 64 MiB records at most of full objects, 8 nearly
-empty ones, and less than 100 + 60 of the lower levels: some hundreds, whatever it has written.
+So an agent with U unsealed bytes has at most about 4 × U / 64 MiB records of full objects, 8 of
+nearly empty ones, and fewer than 100 + 60 of the lower levels: some hundreds, however much it has
+written.
 
-Flushes of a MiB and more are large: 60 of them fill an object of level 2.  By levels each byte
-would move twice, when the agent has most to do, and under full load nearly all of it is sealed
-within a minute anyway.  So they wait until 400 of them do, and become level 2 at once.
+Flushes of a MiB and more are large: 60 of them fill an object of level 2.  Through level 1 each
+byte would move twice, when the agent is busiest, and under full load nearly all batches are sealed
+within a minute anyway.  So large flushes wait until there are 400, and become level 2 directly.
 
-An agent that cannot rewrite as fast as it flushes has its producers wait (`Held`): what it leaves
-in the metadata store is bounded whatever it has of cores, disk and network.
+An agent that cannot rewrite as fast as it flushes holds its producers back (`ConsolidationLag`):
+its records in the metadata store are bounded, whatever its cores, disk and network.
 
-A dead session gets no more flushes: what it has left below level 2 becomes as few as can be.
+A dead session gets no more flushes: its records below level 2 become as few as possible.
 
 Pure.
 """
@@ -48,7 +49,7 @@ from driftlog_tiering.formats.flush_object import (
 MiB: Final = 1024 * 1024
 
 LAST_LEVEL: Final = 2
-"""What is rewritten again only where most around it is sealed."""
+"""Objects of this level are rewritten again only when most of their batches are sealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,57 +57,60 @@ class ConsolidationSettings:
     """When flush records are rewritten, and how large the objects become."""
 
     age_ms: float = 60_000
-    """Longer: fewer and larger rewrites, more records, and slower takeovers."""
+    """Age of the oldest small flush at which level 0 is rewritten.  Longer: fewer and larger
+    rewrites, more records, and slower takeovers."""
 
     dead_age_ms: float = 10_000
-    """The same for small flushes of a session that is over, since it is known to be.  Shorter:
-    rewrites beside the takeover; longer: the next takeover reads more."""
+    """The same for a dead session, from when this agent has read its records.  Shorter: rewrites
+    run beside the takeover; longer: the next takeover reads more."""
 
     records: int = 100
-    """Of level 0 that become level 1 before they are that old.  More do not fit a transaction."""
+    """Records of level 0 that become level 1 even if younger.  A transaction takes no more."""
 
     large_bytes: int = MiB
-    """A flush of this size is large.  Less: less is rewritten, into smaller objects."""
+    """A flush of this size is large.  Smaller: fewer bytes are rewritten, into smaller objects."""
 
     large_records: int = 400
-    """Large flushes that may wait.  Fewer: more is rewritten under full load."""
+    """Large flushes that may wait.  Fewer: more bytes are rewritten under full load."""
 
     level_one_records: int = 60
-    """Of level 1 that become level 2.  More: fewer partitions in each object, more records."""
+    """Records of level 1 that become level 2.  More: fewer partitions per object, more records."""
 
     object_bytes: int = 64 * MiB
-    """Larger: fewer records; more stays around what is not sealed."""
+    """Largest new object.  Larger: fewer records; more sealed bytes stay beside unsealed ones."""
 
     sparse_share: float = 0.25
-    """An object of level 2 with less than this unsealed may be rewritten."""
+    """An object of level 2 or higher with a smaller unsealed share may be rewritten."""
 
     sparse_records: int = 8
-    """So many of them together.  Fewer: more rewrites that leave as many records."""
+    """Such objects per rewrite.  Fewer: more rewrites that leave as many records."""
 
     batches: int = 150_000
-    """Of one rewrite: each takes 100 bytes of memory meanwhile, and 300 where it is alone in its
-    partition."""
+    """Batches of one rewrite: each takes 100 bytes of memory meanwhile, and 300 if it is alone in
+    its partition."""
 
     waiting_records: int = 1_500
-    """Below level 2 in the metadata store before producers wait until there are fewer.  More: who
-    has too few cores takes more before it slows down, and who takes over from it reads more."""
+    """Records below level 2 in the metadata store at which producers wait until there are fewer.
+    More: an agent with too few cores accepts more before it slows down, and a takeover from it
+    reads more."""
 
     ended_ms: float = 3_000
-    """After a session ended, before what it left is looked at: takeovers read it first."""
+    """Time between the end of a session and the read of its records: takeovers read them first."""
 
     check_interval_ms: float = 1_000
 
     sealed_interval_ms: float = 30_000
-    """Between two looks at what others have sealed, and whose sessions are over."""
+    """Time between two reads of other agents' sealed ends and of the sessions that are over."""
 
     named_within_ms: float = 3_600_000
-    """From the first PUT of a rewrite to its transaction; 6 h are what the collector allows."""
+    """Longest time from the first PUT of a rewrite to its transaction; the collector allows 6 h."""
 
 
 class ConsolidationLag:
     """Whether producers wait for consolidation.
 
-    They do at a bound, and go on when a rewrite has made it less: they come at its rate then.
+    They wait at a bound, and continue when a rewrite has reduced the number: so they produce at the
+    rate of the rewrites.
     """
 
     __slots__ = ("_bound", "behind", "held")
@@ -116,10 +120,10 @@ class ConsolidationLag:
         self.held = False
         """Producers wait."""
         self.behind = False
-        """They did, and half of what had waited waits still."""
+        """Producers have waited, and more than half of the bound still waits."""
 
     def update(self, waiting: int) -> None:
-        """Look again: so many records below level 2 wait."""
+        """Updates both flags: *waiting* records below level 2 wait."""
         self.held = waiting >= self._bound
         self.behind = self.held or (self.behind and waiting > self._bound // 2)
 
@@ -165,13 +169,13 @@ def _is_large(known: FlushRecordEntry, settings: ConsolidationSettings) -> bool:
 
 
 def level_after(replaced: Sequence[FlushRecordEntry], settings: ConsolidationSettings) -> int:
-    """Of what replaces these."""
+    """The level of the records that replace *replaced*."""
     if all(_is_large(known, settings) for known in replaced):
         return max(LAST_LEVEL, *(known.level + 1 for known in replaced))
     return max(known.level for known in replaced) + 1
 
 
-# ── What goes where ──
+# ── Layout of the new objects ──
 
 
 class Run(NamedTuple):
@@ -190,11 +194,11 @@ _base: Final = attrgetter("base")
 
 
 class NewObject(NamedTuple):
-    """What one object of a rewrite consists of, in its order."""
+    """The content of one object of a rewrite, in order."""
 
     runs: tuple[Run, ...]
     size_bytes: int
-    """Of its batches."""
+    """Bytes of its batches."""
 
 
 def lay_out(
@@ -202,15 +206,15 @@ def lay_out(
     sealed_end: Callable[[TopicPartition], int],
     object_bytes: int,
 ) -> list[NewObject]:
-    """The objects that replace those of *footers*: what is needed of them, by topic, partition
-    and offset.
+    """The objects that replace those of *footers*: their needed batches by topic, partition and
+    offset.
 
-    *sealed_end*: up to where nothing of a partition is needed any more.
+    *sealed_end*: returns the offset below which no batch of a partition is needed.
 
     Raises:
         CorruptFlushObjectError: two footers have the same offsets of a partition.
     """
-    # Not one sort of all: that would hold up every thread of the process for its time.
+    # One sort of all runs would block every thread of the process meanwhile.
     partitions: dict[tuple[bytes, int], list[Run]] = {}
     for source, footer in enumerate(footers):
         for run in _runs(source, footer, sealed_end):
@@ -248,27 +252,27 @@ def _runs(
         if s.end <= sealed:
             continue
         first, stop = s.first, s.first + s.count
-        if s.base < sealed:  # the batch that holds it stays
+        if s.base < sealed:  # the batch with that offset stays
             first = bisect_right(bases, sealed, first, stop) - 1
         size = positions[stop - 1] + lengths[stop - 1] - positions[first]
         yield Run(source, s, first, stop - first, bases[first], size)
 
 
 def how_many_fit(footers: Sequence[Footer], settings: ConsolidationSettings) -> int:
-    """How many of *footers*, from the first on, a rewrite may have in memory; two at least."""
+    """How many of *footers*, from the first on, fit into the memory of a rewrite; at least two."""
     totals = accumulate(len(footer) for footer in footers)
     return max(2, sum(total <= settings.batches for total in totals))
 
 
 def fits_transaction(old: int, new: int) -> bool:
-    """Whether so many records can be replaced by so many at once."""
+    """Whether one transaction can replace *old* records by *new* ones."""
     return old + new <= RECORDS_PER_TXN
 
 
 def encode(
     new: NewObject, footers: Sequence[Footer], session_id: str, seq: int
 ) -> tuple[bytes, Footer]:
-    """The footer of *new*, encoded and not: every batch as the old footers have it."""
+    """The footer of *new*, encoded and decoded: every batch has its entry of the old footer."""
     topic_ids = tuple(dict.fromkeys(run.slice.topic_id for run in new.runs))
     numbers: dict[UUID, int] = {topic_id: number for number, topic_id in enumerate(topic_ids)}
     columns = tuple(array(column.typecode) for column in footers[0].columns)

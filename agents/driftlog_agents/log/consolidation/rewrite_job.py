@@ -1,8 +1,8 @@
-"""One rewrite: the records of a session that were chosen are replaced by fewer.
+"""One rewrite: the chosen flush records of a session are replaced by fewer ones.
 
-    chosen ──▶ footers ──▶ what goes where ──▶ objects, one after the other ──▶ one transaction
-                 ╳ unavailable: the others                  ╳ the records are others by now: know
-                   go on without it for now                    them again, objects nobody names
+    chosen ──▶ footers ──▶ layout ──▶ objects, one after the other ──▶ one transaction
+                 ╳ unavailable: the next                    ╳ the records have changed: they are
+                   choice is without it                       reloaded, the objects stay unnamed
            ──▶ the tails of partitions that are led here read from the new objects
 
 Shell.
@@ -42,35 +42,35 @@ from driftlog_metadata.transactions import flush_transactions
 from driftlog_tiering.formats.flush_object import Footer
 
 _MOVES_AT_ONCE: Final = 8
-"""Slices of the tail that are told of a rewrite before others have their turn."""
+"""Slices of tails that are updated before the event loop runs."""
 
 Replacement = tuple[tuple[str, FlushRecord], Footer]
-"""A new record under its key, and what its object holds."""
+"""A new record with its key, and the footer of its object."""
 
 
 class FlushRecordOwner(Protocol):
-    """What a rewrite needs of who knows the records: the keeper."""
+    """The part of `FlushRecordGc` that a rewrite needs."""
 
     def sealed_end(self, tp: TopicPartition) -> int:
-        """Up to where nothing of *tp* is needed any more; asked from worker threads too."""
+        """The offset below which no batch of *tp* is needed; also called from worker threads."""
         ...
 
     def keys(self, kept: SessionFlushRecords) -> list[str]:
-        """Of all records of *kept* that may be there."""
+        """The keys of all records of *kept* that may exist."""
         ...
 
     def unavailable(self, kept: SessionFlushRecords, key: str, reason: str) -> None:
-        """The record's object cannot be read now."""
+        """Notes that the record's object cannot be read now."""
         ...
 
     async def know_again(self, kept: SessionFlushRecords) -> None:
-        """The records of *kept* are not as they were known."""
+        """Reloads the records of *kept*: they have changed."""
         ...
 
     def replaced(
         self, kept: SessionFlushRecords, old: Sequence[FlushRecordEntry], new: Sequence[Replacement]
     ) -> None:
-        """*new* are there in place of *old*; none: all of *old* is sealed."""
+        """Replaces *old* by *new* in the index; empty: all batches of *old* are sealed."""
         ...
 
 
@@ -102,8 +102,8 @@ class RewriteJob:
         self.rewritten_bytes = 0
 
     async def rewrite(self, kept: SessionFlushRecords, chosen: list[FlushRecordEntry]) -> bool:
-        """Replace *chosen*, or as many of the first of them as one rewrite takes: the others are
-        taken out of the list.  False: that has come to nothing, try again later.
+        """Replaces *chosen*, or the first ones that fit into one rewrite: the others are removed
+        from the list.  False: the rewrite failed; try again later.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
@@ -115,7 +115,7 @@ class RewriteJob:
         for known in chosen:
             footer = await self._footer(kept, known)
             if footer is None:
-                return True  # there is less to choose from now
+                return True  # the next choice is without this record
             footers.append(footer)
             if how_many_fit(footers, self._settings) < len(footers):
                 footers.pop()
@@ -162,7 +162,7 @@ class RewriteJob:
         )
 
     async def _footer(self, kept: SessionFlushRecords, known: FlushRecordEntry) -> Footer | None:
-        """None: there is none now, and the record is not chosen again before it is looked for."""
+        """The footer; None: it is unavailable, and the record is not chosen until it is due."""
         try:
             return await self._footers.get(known.key, known.record)
         except RecordGoneError:
@@ -174,7 +174,7 @@ class RewriteJob:
     async def _lay_out(
         self, chosen: list[FlushRecordEntry], footers: list[Footer]
     ) -> list[NewObject]:
-        """What the new objects consist of; of fewer records, if all are too many."""
+        """The layout of the new objects; of fewer records if all do not fit into a transaction."""
         while True:
             objects: list[NewObject] = await self._offload(
                 lay_out, footers, self._keeping.sealed_end, self._settings.object_bytes
@@ -185,7 +185,7 @@ class RewriteJob:
             del chosen[len(chosen) * 2 // 3 :], footers[len(footers) * 2 // 3 :]
 
     def _free_index(self, kept: SessionFlushRecords, seq: int, level: int) -> int:
-        """Behind those that stand under the same sequence and level."""
+        """The first index after those of records with the same sequence number and level."""
         places = [parse_flush_key(key) for key in self._keeping.keys(kept)]
         mine = [
             at.index
@@ -201,8 +201,7 @@ class RewriteJob:
         new: Sequence[tuple[str, FlushRecord]],
         until_ms: float,
     ) -> bool:
-        """The transaction, sent until *until_ms*; False: the records are others by now, or may
-        be."""
+        """Sends the transaction until *until_ms*; False: the records have changed meanwhile."""
         session = self._session
         txn = flush_transactions.consolidate(
             session.session_id,
@@ -221,7 +220,7 @@ class RewriteJob:
             return True
         mine, first = result.reads
         if first and first[0].value == encode_flush_record(new[0][1]):
-            return True  # our own attempt, its answer lost
+            return True  # an earlier try; its answer was lost
         if not mine or mine[0].create_revision != session.revision:
             raise FencedError("the session ended while its flushes were consolidated")
         await self._keeping.know_again(kept)
@@ -230,7 +229,7 @@ class RewriteJob:
     async def _tell_tails(
         self, new: Sequence[tuple[str, FlushRecord]], footers: Sequence[Footer]
     ) -> None:
-        """Partitions that are led here read from the new objects; the others find out."""
+        """Updates the tails of partitions that are led here; other leaders find out later."""
         told = 0
         for (_, record), footer in zip(new, footers, strict=True):
             for s in footer.slices():

@@ -1,34 +1,35 @@
-"""The collector: deletes objects that nobody names any more, late and only what is sure to be.
+"""The garbage collector: deletes objects that no key or manifest names, late and only when sure.
 
     flush objects    no record names it ──since a grace period, seen so all along──▶ deleted
-    deleted topics   tombstone, mark a grace period old ──▶ objects ──▶ nothing but the mark,
+    deleted topics   tombstone, mark a grace period old ──▶ objects ──▶ only the mark is left,
                      a grace period long ──▶ mark ──▶ tombstone
-    heads            of sessions that are over: see `heads`
-    node ids         of directories that are gone: see `node_ids`
+    heads            of sessions that are over: see `session_head_gc`
+    node ids         of directories that are gone: see `cluster/node_ids`
 
 1. The clock is the store's: the time of its listings and of its objects' PUTs.
-2. Nothing goes whose own PUT is younger than the grace period, and what is unnamed and as old stays
-   unnamed: every object is named within 6 h of the beginning of its PUT, or never.
+2. No object is deleted whose PUT is younger than the grace period, and an older unnamed object
+   stays unnamed: every object is named within 6 h of the beginning of its PUT, or never.
    Of each kind, by the clock of the agent that names it:
    flush objects: no commit is sent later (`ingest/flush_pipeline`, 5); a commit without an answer
    by then ends the session, which fences it.
    Objects of a consolidation: their transaction is sent within 1 h (`consolidation/rewrite_job`).
    Segments, producer snapshots, lists: their edit is sent within 6 h of the read of the manifest
-   that it is based on (`objects/manifest_cache`, 5), and that read comes before their PUTs
-   (`sealing/sealer`).
-   What was sent before may act later: the other 6 h are for that, and for clocks that differ.
+   that it is based on, and that read comes before their PUTs (`sealing/sealer`).
+   A request may take effect after it was sent: the other 6 h are for that, and for clocks that
+   differ.
 3. An object of a flush that a live session may still commit counts as named, however old it is
    (`garbage/named_flush_objects`, 2).  For commits this holds without any clock; 2 says the same
    once more.
-4. Names are read after the page of the listing that they judge, session by session.  What is
-   unnamed then and as old as 2 says is unnamed at the delete, too, and afterwards.  The names of a
-   session whose objects fill several pages are read once an hour: 2 leaves six.
-5. Grace of a flush object runs from when this collector first saw it unnamed; that is kept in the
-   agent's directory, and counts for nothing after a time in which nobody looked.
-6. Nothing goes on the word of a metadata store that is not the cluster's: each batch of deletes is
-   confirmed first, after the names were read.
-7. What does not parse as a key of ours, here or in the metadata store, is left alone, and logged;
-   what it names all the same stays.  Objects of a session whose records cannot be read stay.
+4. Names are read after the page of the listing that they judge, session by session.  An object that
+   is unnamed then and as old as 2 requires is unnamed at the delete, too, and afterwards.  The
+   names of a session whose objects fill several pages are read once an hour: 2 leaves six.
+5. The grace period of a flush object begins when this collector first sees it unnamed.  That time
+   is kept in the agent's directory, and is void after a longer time without a pass (`max_gap_ms`).
+6. A metadata store that is not the cluster's causes no delete: before each batch of deletes, and
+   after the names were read, the store is confirmed.
+7. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
+   deleted; an object that such a key names stays.  Objects of a session whose records cannot be
+   read stay.
 
 Source: design.md, "Garbage".
 
@@ -65,51 +66,51 @@ from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStor
 
 HOUR_MS: Final = 3_600_000
 MIN_GRACE_MS: Final = 12 * HOUR_MS
-"""Twice the 6 h within which an object must be named that is to be named at all."""
+"""Twice the 6 h within which an object is named, if ever."""
 
 STATE_FILE: Final = "garbage.json"
 
 _NAMES_KEPT_MS: Final = HOUR_MS
-"""Names of one session are read again after this, if its objects fill so many pages."""
+"""The names of one session are read again after this, if its objects fill many pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
-    """When garbage goes, and how much of it at once."""
+    """When garbage is deleted, and how much at once."""
 
     grace_ms: int = MIN_GRACE_MS
-    """Longer: readers with old lists of files are safe for longer, and garbage costs more.
-    Shorter than 12 h is not safe: tests only."""
+    """How long an object is unnamed before it is deleted.  Longer: readers with old lists of files
+    are safe for longer, and garbage costs more.  Shorter than 12 h is not safe: tests only."""
 
     interval_ms: int = 900_000
-    """Between two looks.  Shorter: more LIST requests; garbage goes no sooner than its grace."""
+    """Time between two passes.  Shorter: more LIST requests; the grace period stays the same."""
 
     max_gap_ms: int = 2 * HOUR_MS
-    """After a longer time without a look the grace of what was unnamed begins again."""
+    """After a longer time without a pass the grace period of every unnamed object begins again."""
 
     max_deletes: int = 100_000
-    """Of one pass; the rest waits for the next one."""
+    """Deletes of one pass; the rest waits for the next one."""
 
     pause_ms: float = 50.0
-    """Between two pages of a listing: other requests go first."""
+    """Pause between two pages of a listing: other requests go first."""
 
     request_deadline_ms: float = 30_000.0
 
 
 async def believe() -> None:
-    """Any metadata store is the cluster's."""
+    """Accepts any metadata store as the cluster's."""
 
 
 class Collector:
     """See the module.
 
     Args:
-        offload: runs what takes long in a worker thread.
-        wanted: asked before each look: one agent of a cluster looks; two do no harm for a while.
-        confirm: called after names were read and before anything is deleted by them; raises
-            FencedError where the metadata store is not what it was.
-        node_ids: looks after those of directories that are gone.
-        strangers: what this agent said of other people's keys.
+        offload: runs long work in a worker thread.
+        wanted: called before each pass: one agent of a cluster collects; two at once do no harm.
+        confirm: called after names were read and before objects are deleted by them; raises
+            FencedError if the metadata store is not the cluster's.
+        node_ids: collects the ids of directories that are gone.
+        strangers: the unrecognised keys that this agent has logged.
     """
 
     def __init__(
@@ -149,14 +150,14 @@ class Collector:
         self._deletes_left = 0
         self.deleted_objects = 0
         self.strange_objects = 0
-        """Of the last pass: keys that no driftlog writes."""
+        """Objects of the last pass with keys that driftlog does not write."""
         self.looked_ms = 0
-        """When the last whole pass was, heads too, by the bucket's clock; 0: there was none yet."""
+        """Time of the last complete pass, with heads, by the bucket's clock; 0: none yet."""
         self.unreadable_sessions = 0
-        """Of the last pass: their flush records cannot be read."""
+        """Sessions of the last pass whose flush records cannot be read."""
 
     async def run(self) -> None:
-        """Collect periodically until cancelled."""
+        """Collects periodically until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_ms / 1000)
             if not self._wanted():
@@ -168,16 +169,17 @@ class Collector:
             except (StoreError, TimeoutError) as error:
                 self._log.warning("collection_abandoned", error=repr(error), advice="tried again")
             except CorruptError as error:
-                # What names something cannot be read: none of that may go until it can.
+                # A key that may name objects is unreadable: none of them is deleted until it is
+                # readable.
                 self._log.error("collection_refused", error=str(error))
 
     async def collect(self) -> None:
-        """Look once at everything, and delete what may go.
+        """Makes one pass over all objects, and deletes the garbage.
 
         Raises:
-            StoreError, TimeoutError: a store; look again later.
+            StoreError, TimeoutError: a store; try again later.
             CorruptError: a partition's state is damaged; no head was deleted.
-            FencedError: the metadata store is not the cluster's; nothing was deleted after it.
+            FencedError: the metadata store is not the cluster's; nothing was deleted after that.
         """
         self._deletes_left = self._settings.max_deletes
         self.strange_objects = self.unreadable_sessions = 0
@@ -226,7 +228,7 @@ class Collector:
         return look.end(now_ms), look
 
     def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
-        """Neighbours of one session, in the page's order."""
+        """The page's objects grouped by session, in the page's order."""
         ours: list[tuple[str, ObjectInfo]] = []
         for info in page.objects:
             try:
@@ -288,9 +290,9 @@ class Collector:
         )
 
     async def _topic_objects(self, topic: Topic, since_ms: int | None) -> int | None:
-        """Delete what may go of a deleted topic.
+        """Deletes the objects of a deleted topic whose grace period is over.
 
-        Returns since when nothing but its mark is there; None: something still is.
+        Returns since when only its mark is left, in ms; None: other objects are left.
         """
         grace_ms = self._settings.grace_ms
         mark = layout.deleted_key(topic.name, topic.topic_id)
@@ -327,7 +329,7 @@ class Collector:
         return True
 
     async def _remove_tombstone(self, topic: Topic, kv: KeyValue) -> None:
-        """The mark first: while there is a tombstone, this is done again."""
+        """Deletes the mark first: as long as there is a tombstone, this is repeated."""
         await self._confirm()
         async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
             await self._objects.delete([layout.deleted_key(topic.name, topic.topic_id)])
@@ -361,7 +363,7 @@ class Collector:
         self.strange_objects += 1
         self._strangers.say(key)
 
-    # ── What is remembered ──
+    # ── State file ──
 
     def _load(self) -> UnreferencedObjects:
         try:

@@ -1,7 +1,7 @@
-"""What the collector reads of the metadata store: small parts, each repeated where it fails.
+"""The collector's reads of the metadata store: small ones, each repeated when it fails.
 
-One pass makes some reads per session, and all of them have to succeed.  A read that fails is
-therefore repeated before the pass is given up.
+One pass makes some reads per session, and all of them must succeed.  So a failed read is repeated
+before the pass is abandoned.
 
 Shell.
 """
@@ -20,7 +20,7 @@ class CollectorReads:
     """See the module.
 
     Args:
-        deadline_ms: of each attempt.
+        deadline_ms: deadline of each attempt.
     """
 
     def __init__(self, metadata: MetadataStore, deadline_ms: float) -> None:
@@ -30,7 +30,7 @@ class CollectorReads:
         )
 
     async def get(self, *keys: str) -> list[KeyValue | None]:
-        """Keys at one revision.
+        """Reads keys at one revision; None for each one that does not exist.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: each attempt failed.
@@ -54,4 +54,4 @@ class CollectorReads:
 
 async def _is_ours(error: Exception) -> None:
     if isinstance(error, StoreNotOursError):
-        raise error  # the process asks this store nothing more
+        raise error  # the process sends this store no more requests

@@ -1,17 +1,17 @@
-"""Which objects of a session flush records name, or may name yet.
+"""Reads which objects of a session flush records name, or may still name.
 
     session's key and head ──▶ flush records ──▶ names (decoded off the event loop)
       (at one revision)          (at one revision, not an earlier one)
 
 1. Only records of a session name objects of that session: its own flushes, and the consolidations
-   of its records, whoever makes them.
-2. A commit is the only thing that names an object a long time after its PUT (`collector`, 2).  It
-   compares the session's key, which never comes back, and the head, which only grows.  So when
-   the key is gone, or the head is at the object's sequence or above it, no commit names the object
-   from then on.  Any other object may be named yet.
-3. Key and head are read before the records.  A commit that came before the first read is in the
-   second one, unless it was forgotten since; a commit that comes after it is of an object that may
-   be named yet.  In the other order a commit between the two reads would be in neither.
+   of its records by any agent.
+2. Only a commit names an object a long time after its PUT (`collector`, 2).  It compares the
+   session's key, which is never created again, and the head, which only grows.  So once the key is
+   gone, or the head is at or above the object's sequence number, no commit names the object.  Any
+   other object may still be named.
+3. Key and head are read before the records.  The record of a commit before the first read is in the
+   second read, unless it was deleted since; a commit after the first read is of an object that may
+   still be named.  In the other order a commit between the two reads would be in neither.
 
 Shell.
 """
@@ -30,18 +30,18 @@ from driftlog_tiering.formats import layout
 
 @dataclass(frozen=True, slots=True)
 class NamedFlushObjects:
-    """Of one session, as it was read."""
+    """The named objects of one session, as they were read."""
 
     session_id: str
     named: frozenset[str]
     """Keys of objects."""
     head: int | None
-    """Flushes above it may be committed yet; None: the session is over."""
+    """Sequence number; flushes above it may still be committed; None: the session is over."""
     damage: str = ""
-    """Why the names cannot be told; then any object may be named."""
+    """Why the names are unknown; then any object may be named."""
 
     def keep(self, object_key: str) -> bool:
-        """Whether the session's *object_key* is named, or may be."""
+        """Whether the session's *object_key* is named, or may still be."""
         if self.damage or object_key in self.named:
             return True
         return self.head is not None and layout.parse_flush_key(object_key).seq > self.head
@@ -50,7 +50,7 @@ class NamedFlushObjects:
 async def read_names(
     reads: CollectorReads, session_id: str, strangers: UnknownKeys, offload: Offload
 ) -> NamedFlushObjects:
-    """The names of *session_id*.
+    """Reads the names of *session_id*.
 
     Raises:
         UnavailableError, OutcomeUnknownError, TimeoutError: the metadata store.
@@ -77,5 +77,6 @@ def _decode(
 
 
 def _last_committed(head: KeyValue | None) -> int:
-    """-1: none, or no more; then all is kept until the session's key is gone, too."""
+    """The head's sequence number; -1: there is no head; then every object is kept until the
+    session's key is gone, too."""
     return -1 if head is None else decode_at(head.key, head.value, decode_head)

@@ -1,21 +1,21 @@
-"""Heads of sessions that are over: kept while somebody may ask for them, then deleted.
+"""Heads of sessions that are over: kept while a session may read them, then deleted.
 
-    a head, its session's key gone ──▶ marked with the time ──7 days──▶ nobody needs it ──▶ deleted
+    a head, its session's key gone ──▶ marked with the time ──7 days──▶ not needed ──▶ deleted
 
 A head outlives its session so that a commit without an answer can be resolved ("head ≥ seq means
-committed, whether or not the session lives").  It goes only when
+committed, whether or not the session lives").  It is deleted only when
 
 1. its session's key was gone in a read that began after the head was read: head and key are
    created together, so that session is over for good;
 2. it was marked 7 days ago, by the clock of the object store.  The mark is in the head itself, so
    that it does not depend on this agent's disk;
 3. reads that began after (1) show no flush record of it, and no partition whose list names it:
-   neither can come into being any more, so these reads need not be of one revision.  Records are
-   read of the heads that are due, partitions in pages by the first digit of their topics' ids;
-4. there is no directory of it on this disk: what it buffered is put in order by its head;
-5. head and key are as they were read.
+   neither can be created any more, so these reads need not be of one revision.  Records are read
+   for the heads that are due, partitions in pages by the first digit of their topics' ids;
+4. there is no directory of it on this disk: the recovery of its buffer needs the head;
+5. head and key are unchanged since they were read.
 
-A head that cannot be read stays, and so does what is nobody's head.
+An unreadable head stays, and so does a key that is no head of a session.
 
 Source: design.md, "Commit" and "Forget".
 
@@ -54,24 +54,25 @@ from driftlog_metadata.transactions.session_transactions import HEADS_PER_TXN, D
 HOUR_MS: Final = 3_600_000
 
 _PAGES: Final = 16
-"""Of all partitions, by topic: some thousands of 100,000 in each, about two MB."""
+"""Pages of all partitions' keys, by topic: some thousands of 100,000 in each, about two MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSettings:
-    """How long heads stay, and how often that is looked at."""
+    """How long heads stay, and how often they are checked."""
 
     keep_ms: int = 7 * 24 * HOUR_MS
-    """Longer: a commit may wait longer for its answer, and more small keys are kept."""
+    """How long a head stays after its mark.  Longer: a commit may wait longer for its answer, and
+    more small keys are kept."""
 
     interval_ms: int = 6 * HOUR_MS
-    """Between two looks.  Each reads heads and sessions, and all partitions where a head is due."""
+    """Time between two checks.  Each reads heads, sessions and, if a head is due, partitions."""
 
     request_deadline_ms: float = 30_000.0
 
 
 class SessionHeadGc:
-    """See the module.  One per cluster at a time, for now: the collector's."""
+    """See the module.  One runs in a cluster at a time: the collector's."""
 
     def __init__(
         self,
@@ -92,16 +93,18 @@ class SessionHeadGc:
         self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
         self._looked_ms: int | None = None
         self._unreadable: set[str] = set()
-        """Heads of the last look that could not be read."""
+        """Keys of heads that were unreadable at the last check."""
         self._log = structlog.get_logger()
         self.deleted = 0
 
     async def collect(self, now_ms: int) -> None:
-        """Mark and delete what is due, if it is time to look.  *now_ms*: of the object store.
+        """Marks and deletes due heads, if `interval_ms` has passed.  *now_ms*: the object store's
+        time.
 
         Raises:
-            UnavailableError, OutcomeUnknownError, TimeoutError: the store; look again later.
-            FencedError: it is not what it was.
+            UnavailableError, OutcomeUnknownError, TimeoutError: the metadata store; try again
+                later.
+            FencedError: the metadata store is not the cluster's.
             CorruptError: a partition's state is damaged; nothing was deleted.
         """
         looked_ms, settings = self._looked_ms, self._settings
@@ -121,7 +124,7 @@ class SessionHeadGc:
     def _judge(
         self, heads: list[KeyValue], sessions: list[KeyValue], now_ms: int
     ) -> tuple[list[DeadHead], list[DeadHead]]:
-        """Heads to be marked, and those that were marked long enough ago."""
+        """The heads to mark, and the heads that were marked long enough ago."""
         parsed = self._strangers.parsed
         live = {parsed(kv.key, session_of) for kv in sessions}
         new: list[DeadHead] = []
@@ -177,7 +180,7 @@ class SessionHeadGc:
             )
 
     async def _txn(self, txn: Txn) -> bool:
-        """Once: what was not done is done at the next look."""
+        """Sends *txn* once: the next check repeats what failed."""
         async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
             result = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
         return result.succeeded

@@ -1,7 +1,7 @@
-"""Since when objects that nobody names have been seen so: what a collector remembers.
+"""Remembers since when the collector has seen objects unnamed.
 
-Flush objects become garbage in the order in which they were written, nearly, so what is
-remembered are runs of neighbours in a listing: a few numbers for hundreds of thousands of keys.
+Flush objects become garbage nearly in the order in which they were written, so the collector
+remembers runs of neighbours in a listing: a few numbers for hundreds of thousands of keys.
 
     listing   a1 a2 a3 a4 a5 a6      named: a3
     runs      [a1, a2] since 5       [a4, a6] since 9
@@ -10,7 +10,7 @@ Stored as JSON in the agent's directory (``garbage.json``), times in ms of the s
 
     {"v":1,"seen_ms":n,"runs":[[first key,last key,since],…],"topics":{topic id:since,…}}
 
-``topics``: since when nothing but its mark was seen of a deleted topic.
+``topics``: since when only its mark was left of a deleted topic.
 
 Pure.
 """
@@ -29,8 +29,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbours in a listing, *first* to *last* included, of which none has been named
-    since *since_ms*."""
+    """Neighbours in a listing, *first* to *last* included; all unnamed since *since_ms*."""
 
     first: str
     last: str
@@ -39,7 +38,7 @@ class Run:
 
 @dataclass(slots=True)
 class UnreferencedObjects:
-    """What earlier passes saw.  ``seen_ms``: when the last of them was."""
+    """The findings of earlier passes.  ``seen_ms``: time of the last pass."""
 
     seen_ms: int = 0
     runs: list[Run] = field(default_factory=list)
@@ -53,7 +52,7 @@ class UnreferencedObjects:
         return self.runs[i].since_ms
 
     def encode(self) -> bytes:
-        """For the agent's directory."""
+        """The bytes of ``garbage.json``."""
         return json.dumps(
             {
                 "v": _VERSION,
@@ -66,10 +65,10 @@ class UnreferencedObjects:
 
 
 def decode_sightings(data: bytes) -> UnreferencedObjects:
-    """Invert `UnreferencedObjects.encode`.
+    """Inverts `UnreferencedObjects.encode`.
 
     Raises:
-        CorruptError: it is none, or a newer one; beginning anew costs only time.
+        CorruptError: damaged, or of a newer version; starting without it costs only time.
     """
     try:
         match json.loads(data):
@@ -103,11 +102,11 @@ def _run(run: object) -> Run:
 
 
 class Pass:
-    """One look at all flush objects, in the order of their keys.
+    """One pass over all flush objects, in the order of their keys.
 
     Args:
-        before: what earlier passes saw.  Older than *max_gap_ms* it counts for nothing: who was
-            not looked at may have been named meanwhile.
+        before: the findings of earlier passes.  Older than *max_gap_ms* they are ignored: an object
+            may have been named meanwhile.
     """
 
     def __init__(self, before: UnreferencedObjects, *, grace_ms: int, max_gap_ms: int) -> None:
@@ -122,9 +121,9 @@ class Pass:
     def garbage(
         self, objects: Iterable[ObjectInfo], keep: Callable[[str], bool], now_ms: int
     ) -> list[str]:
-        """Which of the next *objects* may go; the others are remembered as they are.
+        """Returns the keys of the next *objects* that may be deleted; remembers every unnamed one.
 
-        *keep*: whether the object of a key is named, or may be.
+        *keep*: whether the object of a key is named, or may still be.
         """
         counts = now_ms - self._before.seen_ms <= self._max_gap_ms
         gone: list[str] = []
@@ -143,7 +142,7 @@ class Pass:
         return gone
 
     def _remember(self, key: str, since_ms: int) -> None:
-        """What goes is remembered as well: it may not have gone."""
+        """Adds the key to a run, even if it is to be deleted: the delete may fail."""
         if self._joins and self._runs[-1].since_ms == since_ms:
             self._runs[-1] = Run(self._runs[-1].first, key, since_ms)
         else:
@@ -151,5 +150,5 @@ class Pass:
         self._joins = True
 
     def end(self, now_ms: int) -> UnreferencedObjects:
-        """What the next pass is to know; topics as before."""
+        """The findings for the next pass; topics are unchanged."""
         return UnreferencedObjects(now_ms, self._runs, dict(self._before.topics))

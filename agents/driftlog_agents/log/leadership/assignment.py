@@ -1,4 +1,4 @@
-"""Where each partition stands at one session: from its placement to its claim to its release.
+"""The leadership state of each partition at one session: placement, claim, lead, release.
 
                        a leader that lives, or the view is older than our release: wait
     placed here            ┌──┐
@@ -11,20 +11,21 @@
                     the view shows it; placed
                     elsewhere: UNASSIGNED
 
-Placed elsewhere, UNCLAIMED and PUT_OFF become UNASSIGNED; LEADING is moved (`handover_policy`).
-A topic that is deleted takes its partitions out of every state.  `hold` keeps a partition from
-being claimed, in any state, while an operator's command works on it under a claim of its own.
-Where the session ends, `close` makes no claim due any more, and all that is led is retired.
+A new plan that places a partition elsewhere makes UNCLAIMED and PUT_OFF UNASSIGNED; a LEADING
+partition is moved (`handover_policy`).  The deletion of a topic removes its partitions from every
+state.  `hold` prevents claims of a partition, in any state, while an operator's command works on it
+under a claim of its own.  When the session ends, no claim is due after `close`, and every led
+partition is retired.
 
-1. LEADING, PAUSED and RETIRING have a log with a stored claim of this session; no other state has
-   a log.
-2. A partition is claimed by one attempt at a time, and by none while it is led or held.  So a
-   leader key that names this session and is read by an attempt is a claim without an answer: the
+1. A LEADING, PAUSED or RETIRING partition has a log with a stored claim of this session; a
+   partition in any other state has no log.
+2. One attempt at a time claims a partition, and none while the partition is led or held.  So if an
+   attempt reads a leader key that names this session, that key is a claim without an answer: the
    attempt releases it before anything else (`claims`).
-3. A partition is retired once.  Its release is sent when nothing of it is in flight, and until it
-   is answered; then it is led again only by a new claim.
-4. After its release a partition is claimed when the view is no older than the release.
-5. Every attempt ends for each of its partitions in LEADING, PUT_OFF or UNASSIGNED.
+3. A partition is retired once.  Its release is sent when no batch of it is in flight, and is
+   repeated until it is answered; then only a new claim leads the partition again.
+4. After its release a partition is claimed only when the view is no older than the release.
+5. Each partition of an attempt ends in LEADING, PUT_OFF or UNASSIGNED.
 
 `partition_claims` and `handover` perform the effects: an attempt for what `claims_due` returns, a
 transaction for what `releases` returns.
@@ -46,12 +47,12 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.transactions.session_transactions import Release
 
 _LONGEST_KEY_MS: Final = 5_000.0
-"""Between two looks at a partition that lacks a key.  Longer: it is led later when the key is back;
-shorter: more reads for what is gone for good."""
+"""Longest time between two claim attempts for a partition that lacks a key.  Longer: it is led
+later when the key is back; shorter: more reads of a key that is gone for good."""
 
 
 class LeadershipState(Enum):
-    """Where a partition stands; see the module."""
+    """The state of one partition; see the module."""
 
     UNASSIGNED = "unassigned"
     UNCLAIMED = "unclaimed"
@@ -64,18 +65,18 @@ class LeadershipState(Enum):
 
 
 LED: Final = frozenset((LeadershipState.LEADING, LeadershipState.PAUSED, LeadershipState.RETIRING))
-"""States in which the partition has a log."""
+"""The states in which a partition has a log."""
 
 
 class Obstacle(Enum):
-    """Why the last attempt did not end in leading."""
+    """Why the last attempt did not lead the partition."""
 
     REFUSED = "refused"
     """Another session leads the partition, or its topic is gone."""
     UNREADABLE = "unreadable"
-    """The bucket does not give an object that the partition needs: its claim was given back."""
+    """The bucket does not return an object that the partition needs: its claim was released."""
     DAMAGED = "damaged"
-    """One of the partition's keys is missing or cannot be read: it was not claimed."""
+    """One of the partition's keys is missing or unreadable: the partition was not claimed."""
 
 
 @dataclass(slots=True)
@@ -83,34 +84,34 @@ class _Partition:
     state: LeadershipState = LeadershipState.UNASSIGNED
     log: PartitionLog | None = None
     obstacle: Obstacle | None = None
-    """Of the last attempt; kept while the next one runs."""
+    """The obstacle of the last attempt; it stays while the next attempt runs."""
     why: str = ""
-    """What an operator is told of it."""
+    """The explanation for the operator."""
     due_ms: float = 0.0
-    """PUT_OFF: when it is claimed again."""
+    """PUT_OFF: the time of the next claim attempt."""
     key_revision: int = 0
-    """Of the leader key in the view when the last attempt began; 0: none that can be read."""
+    """Revision of the leader key in the view when the last attempt began; 0: no readable key."""
     released_revision: int = 0
-    """RELEASED: a view that shows a smaller revision of the leader key is older than that."""
+    """RELEASED: a view with a smaller revision of the leader key is older than the release."""
     is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """How an attempt ended for each of its partitions; those in none of these were refused."""
+    """How an attempt ended for each of its partitions; a partition in no field was refused."""
 
     logs: Mapping[TopicPartition, PartitionLog]
-    """Claimed, read, and served."""
+    """Partitions that are claimed, read and served."""
     unreadable: Mapping[TopicPartition, str]
     damaged: Mapping[TopicPartition, str]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptReport:
-    """What of an attempt is worth a log line."""
+    """The outcomes of an attempt that are logged."""
 
     unreadable: Mapping[str, int]
-    """Partitions by what they lack; each at most once a minute."""
+    """Number of partitions by reason; each partition at most once a minute."""
     readable_again: int
 
 
@@ -118,9 +119,9 @@ class PartitionAssignments:
     """See the module.
 
     Args:
-        deleted: topics that are being deleted, or are gone.
+        deleted: topics whose deletion has begun or is finished.
         jitter: a random number in [0, 1).
-        retry_ms: between two attempts to claim what was refused.
+        retry_ms: time between two attempts to claim a refused partition.
     """
 
     def __init__(
@@ -138,34 +139,34 @@ class PartitionAssignments:
         self._retry_ms = retry_ms
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._not_led: dict[TopicPartition, _Partition] = {}
-        """Of these, those that have no log: a claim comes for few of very many."""
+        """The partitions without a log: usually few of very many."""
         self._unreadable = Availability[TopicPartition](jitter)
         self._damaged = Availability[TopicPartition](jitter, longest_ms=_LONGEST_KEY_MS)
-        """When those with these obstacles are looked at again."""
+        """When partitions with these obstacles are tried again."""
         self._is_closed = False
         self._is_planned = False
-        """Before the first plan, what could not be claimed is not known to be placed elsewhere."""
+        """Before the first plan no partition is known to be placed elsewhere."""
         self.plan: Mapping[TopicPartition, int] = {}
         """Node id by partition."""
         self.planned_ms = 0.0
-        """Since when partitions are placed on the agents that they are placed on now."""
+        """Since when the plan uses the present set of agents."""
         self.placed_here: list[TopicPartition] = []
         self.version = 0
-        """Counts plans and attempts: after each there may be something to hand over."""
+        """Counts plans and attempts: each may add partitions to hand over."""
 
-    # ── What is asked ──
+    # ── Queries ──
 
     def state(self, tp: TopicPartition) -> LeadershipState:
-        """Where *tp* stands."""
+        """The state of *tp*."""
         partition = self._partitions.get(tp)
         return LeadershipState.UNASSIGNED if partition is None else partition.state
 
     def is_placed_here(self, tp: TopicPartition) -> bool:
-        """Whether this session is to lead *tp*."""
+        """Whether the plan places *tp* on this session."""
         return self.plan.get(tp) == self._node_id
 
     def is_leading(self, log: PartitionLog) -> bool:
-        """Whether *log* is served, and its batches do not wait."""
+        """Whether *log* is served and admits batches at once."""
         return self._of(log).state is LeadershipState.LEADING
 
     def is_led(self, log: PartitionLog) -> bool:
@@ -173,32 +174,32 @@ class PartitionAssignments:
         return self._of(log).log is log
 
     def none_is_stopping(self, logs: Collection[PartitionLog]) -> Callable[[], bool]:
-        """What says whether no task waits to release one of *logs*."""
+        """A predicate: none of *logs* is PAUSED or RETIRING."""
         stopping = (LeadershipState.PAUSED, LeadershipState.RETIRING)
         return lambda: all(self._of(log).state not in stopping for log in logs)
 
     def is_replanned(self) -> Callable[[], bool]:
-        """What says whether there is another plan than now."""
+        """A predicate: the plan is no longer the present one."""
         plan = self.plan
         return lambda: self.plan is not plan
 
     def is_newer_than(self, version: int) -> Callable[[], bool]:
-        """What says whether there is another `version`."""
+        """A predicate: `version` is no longer *version*."""
         return lambda: self.version != version
 
     @property
     def not_led(self) -> int:
-        """Partitions that are placed here and not led."""
+        """Number of partitions that are placed here and not led."""
         return sum(self.is_placed_here(tp) for tp in self._not_led)
 
     @property
     def unreadable(self) -> dict[TopicPartition, str]:
-        """Partitions that need an object that the bucket does not give, and which."""
+        """Partitions that need an object that the bucket does not return, and why."""
         return self._with(Obstacle.UNREADABLE)
 
     @property
     def damaged(self) -> dict[TopicPartition, str]:
-        """Partitions of which a key is missing or cannot be read, and which."""
+        """Partitions of which a key is missing or unreadable, and why."""
         return self._with(Obstacle.DAMAGED)
 
     def _with(self, obstacle: Obstacle) -> dict[TopicPartition, str]:
@@ -206,7 +207,7 @@ class PartitionAssignments:
         return {tp: partition.why for tp, partition in found if partition.obstacle is obstacle}
 
     def to_move(self) -> Iterator[tuple[PartitionLog, int]]:
-        """What is led here and placed elsewhere, and where."""
+        """The partitions that are led here and placed elsewhere, with the node id of that agent."""
         for tp, partition in self._partitions.items():
             if partition.state is LeadershipState.LEADING:
                 node = self.plan.get(tp, self._node_id)
@@ -215,7 +216,7 @@ class PartitionAssignments:
                     yield partition.log, node
 
     def shows_release(self, view: ClusterView, tp: TopicPartition) -> bool:
-        """Whether *view* is no older than our release of *tp*."""
+        """Whether *view* is no older than this session's release of *tp*."""
         partition = self._partitions.get(tp)
         if partition is None or partition.state is not LeadershipState.RELEASED:
             return True
@@ -224,14 +225,14 @@ class PartitionAssignments:
     # ── Placement ──
 
     def placed(self, plan: Mapping[TopicPartition, int], since_ms: float) -> None:
-        """Partitions are placed as in *plan* from now on, and on its agents since *since_ms*."""
+        """Adopts *plan*; its set of agents is in use since *since_ms*."""
         self.plan, self.planned_ms, self._is_planned = plan, since_ms, True
         self.placed_here = [tp for tp, node in plan.items() if node == self._node_id]
         for tp in self.placed_here:
             if self._entry(tp).state is LeadershipState.UNASSIGNED:
                 self._unclaim(tp)
         for tp, partition in list(self._not_led.items()):
-            # Of a topic that is gone no view will show the release.
+            # No view will show the release of a partition whose topic is gone.
             if partition.state is not LeadershipState.CLAIMING and (
                 partition.state is not LeadershipState.RELEASED or tp not in plan
             ):
@@ -239,7 +240,7 @@ class PartitionAssignments:
         self.version += 1
 
     def topic_deleted(self, tps: Iterable[TopicPartition]) -> None:
-        """The topic of *tps* is deleted: their logs are closed."""
+        """Removes *tps*, whose topic is deleted and whose logs are closed."""
         for tp in tps:
             partition = self._partitions.pop(tp, None)
             self._not_led.pop(tp, None)
@@ -248,13 +249,13 @@ class PartitionAssignments:
                 self._entry(tp).is_held = True
 
     def close(self) -> None:
-        """The session ends: nothing is claimed any more."""
+        """Ends all claiming: the session ends."""
         self._is_closed = True
 
     # ── Claims ──
 
     def claims_due(self, view: ClusterView, now_ms: float) -> list[TopicPartition]:
-        """What is to be claimed now: an attempt has begun for it."""
+        """The partitions to claim now; each of them becomes CLAIMING."""
         if self._is_closed:
             return []
         due: list[TopicPartition] = []
@@ -271,7 +272,7 @@ class PartitionAssignments:
         return due
 
     def claims_own(self, tps: Collection[TopicPartition], view: ClusterView) -> None:
-        """An attempt has begun for what this disk's dead sessions led, wherever it is placed."""
+        """Begins an attempt for partitions of this disk's dead sessions, wherever placed."""
         for tp in tps:
             self._entry(tp)
         self._begin(tps, view)
@@ -288,7 +289,7 @@ class PartitionAssignments:
     @staticmethod
     def _is_due(partition: _Partition, key_revision: int, now_ms: float) -> bool:
         if partition.state is LeadershipState.PUT_OFF:
-            # Its claim that was given back has changed the key of what is unreadable.
+            # The released claim of an unreadable partition has itself changed the leader key.
             is_new = key_revision != partition.key_revision
             return now_ms >= partition.due_ms or (
                 is_new and partition.obstacle is not Obstacle.UNREADABLE
@@ -305,7 +306,7 @@ class PartitionAssignments:
     def attempt_ended(
         self, tps: Iterable[TopicPartition], result: AttemptResult, now_ms: float
     ) -> AttemptReport:
-        """The attempt for *tps* has ended with *result*, and nothing of it is without an answer."""
+        """Ends the attempt for *tps* with *result*; each of its requests has an answer."""
         readable_again = 0
         unreadable: list[TopicPartition] = []
         damaged: list[TopicPartition] = []
@@ -358,7 +359,7 @@ class PartitionAssignments:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When to ask for `claims_due` next; None: when the view has changed."""
+        """When to call `claims_due` next; None: when the view has changed."""
         due = [
             partition.due_ms
             for partition in self._not_led.values()
@@ -366,10 +367,10 @@ class PartitionAssignments:
         ]
         return min(due, default=None) if not self._is_closed else None
 
-    # ── Held for an operator's command ──
+    # ── Holds for an operator's command ──
 
     def hold(self, tp: TopicPartition) -> bool:
-        """Claim *tp* no more until `let`; False: it is being claimed, or held already."""
+        """Prevents claims of *tp* until `let`; False: it is being claimed, or is held already."""
         partition = self._entry(tp)
         if partition.is_held or partition.state is LeadershipState.CLAIMING:
             return False
@@ -377,7 +378,7 @@ class PartitionAssignments:
         return True
 
     def let(self, tp: TopicPartition) -> None:
-        """Claim *tp* as before, at once."""
+        """Allows claims of *tp* again, at once."""
         partition = self._entry(tp)
         assert partition.is_held
         partition.is_held = False
@@ -388,7 +389,7 @@ class PartitionAssignments:
     # ── Release ──
 
     def pause(self, log: PartitionLog) -> bool:
-        """The batches of *log* wait, for its last flush; False: it is not LEADING."""
+        """Makes *log* PAUSED: its batches wait for its last flush; False: it is not LEADING."""
         partition = self._of(log)
         if partition.state is not LeadershipState.LEADING:
             return False
@@ -396,7 +397,7 @@ class PartitionAssignments:
         return True
 
     def resume(self, log: PartitionLog) -> bool:
-        """Its last flush takes too long; False: it is not PAUSED any more."""
+        """Makes *log* LEADING again: its last flush takes too long; False: it is not PAUSED."""
         partition = self._of(log)
         if partition.state is not LeadershipState.PAUSED:
             return False
@@ -404,7 +405,7 @@ class PartitionAssignments:
         return True
 
     def retire(self, log: PartitionLog) -> bool:
-        """*log* admits nothing any more; False: it was retired before, or is not led."""
+        """Makes *log* RETIRING: it admits no batch; False: it was retired before, or is not led."""
         partition = self._of(log)
         if partition.state not in (LeadershipState.LEADING, LeadershipState.PAUSED):
             return False
@@ -412,8 +413,7 @@ class PartitionAssignments:
         return True
 
     def releases(self, logs: Iterable[PartitionLog], *, lost: bool = False) -> list[Release]:
-        """What says that *logs*, which are retired, are free; *lost*: nothing that is in flight
-        will be committed any more."""
+        """The releases of retired *logs*; *lost*: no flush in flight will be committed."""
         found: list[Release] = []
         for log in logs:
             assert self._of(log).state is LeadershipState.RETIRING, f"{log!r} is not retired"
@@ -422,7 +422,7 @@ class PartitionAssignments:
         return found
 
     def released(self, log: PartitionLog) -> bool:
-        """The release of *log* is answered; False: its topic was deleted meanwhile."""
+        """Makes *log* RELEASED: its release is answered; False: its topic was deleted meanwhile."""
         partition = self._of(log)
         if partition.log is not log:
             return False
@@ -442,12 +442,12 @@ class PartitionAssignments:
         return partition
 
     def _of(self, log: PartitionLog) -> _Partition:
-        """The partition, while *log* is its log; otherwise one that is UNASSIGNED."""
+        """The partition if *log* is its log; otherwise an empty UNASSIGNED one."""
         partition = self._partitions.get(_tp(log))
         return partition if partition is not None and partition.log is log else _Partition()
 
     def _forget_obstacle(self, tp: TopicPartition) -> bool:
-        """Whether an object of *tp* could not be read before."""
+        """Clears the obstacle of *tp*; True: an object of it was unreadable."""
         partition = self._partitions.get(tp)
         if partition is not None:
             partition.obstacle, partition.why = None, ""
@@ -459,7 +459,7 @@ class PartitionAssignments:
         self._not_led[tp].state = LeadershipState.UNCLAIMED
 
     def _unassign_unless_placed(self, tp: TopicPartition) -> None:
-        """RELEASED becomes UNCLAIMED, where it is placed here."""
+        """Makes *tp* UNASSIGNED if placed elsewhere; else RELEASED becomes UNCLAIMED."""
         partition = self._not_led[tp]
         if self.is_placed_here(tp):
             if partition.state is LeadershipState.RELEASED:
@@ -471,7 +471,7 @@ class PartitionAssignments:
             del self._partitions[tp], self._not_led[tp]
 
     def check(self) -> None:
-        """Assert what is true between any two events."""
+        """Asserts the invariants that hold between any two events."""
         for tp, partition in self._partitions.items():
             log = partition.log
             assert (log is not None) == (partition.state in LED)
@@ -493,6 +493,6 @@ def _tp(log: PartitionLog) -> TopicPartition:
 
 
 def _key_revision(view: ClusterView, tp: TopicPartition) -> int:
-    """Of the leader key in *view*; 0: none that can be read."""
+    """Revision of the leader key in *view*; 0: no readable key."""
     entry = view.leaders.get(tp)
     return 0 if entry is None else entry.mod_revision

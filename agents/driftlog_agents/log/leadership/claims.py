@@ -1,13 +1,13 @@
-"""Partitions' two keys as they were read, and the claims that may be made of them.
+"""The two keys of each partition as they were read, and the claims that they allow.
 
     leader key   partition key
-       ─             ─          nobody has led it: a fresh partition
-       ●             ●          epoch and sealed end, as they say
+       ─             ─          never led: a fresh partition
+       ●             ●          epoch and sealed end, as stored
        ●  xor        ●          damage: `MissingKeyError`; the partition is not claimed
 
-Both keys are made by the first claim, in one transaction, and deleted with their topic, in one
-transaction.  So one without the other was lost: without the leader key epochs would begin again,
-and without the partition key offsets would.
+The first claim creates both keys in one transaction; the deletion of the topic deletes both in one
+transaction.  So if one key is missing, it was lost: without the leader key the epochs would
+restart, and without the partition key the offsets would.
 
     keys, live sessions ──▶ ClaimPlan ──▶ one transaction for many claims ──holds──▶ claimed
                               │ ▲                │ does not
@@ -15,10 +15,10 @@ and without the partition key offsets would.
         this session: release   └───────── RefusedClaims: which of them are claimed after all, and
         it first                           what is there now
 
-A claim is repeated until it is answered.  So a key that names this session with the epoch that was
-asked for is the claim's own attempt, its answer lost.  A key that names this session before
-anything was asked for is a claim that was given up without an answer: nothing was written in it,
-and it is released.
+A claim is repeated until it is answered.  So a key that names this session with the requested epoch
+is an earlier try of the same claim whose answer was lost.  A key that names this session before any
+request is a claim that was cancelled without an answer: no record was written under it, and it is
+released.
 
 Pure.
 """
@@ -42,7 +42,7 @@ _DAMAGED_KEY: Final = (
 
 
 class MissingKeyError(CorruptError):
-    """One of a partition's two keys is gone: what it said is not known."""
+    """One of a partition's two keys is missing: its content is unknown."""
 
     def __init__(self, missing: str, there: str) -> None:
         super().__init__(
@@ -68,11 +68,11 @@ def as_claim(
     state_kv: KeyValue | None,
     old_sessions: frozenset[str],
 ) -> Claim:
-    """What may be claimed of *tp*; *old_sessions*: dead ones whose directories are ours.
+    """The claim that the keys of *tp* allow; *old_sessions*: dead sessions of this agent's disk.
 
     Raises:
-        MissingKeyError: one of the keys is not there.
-        CorruptError: one of them cannot be read.
+        MissingKeyError: exactly one of the keys is there.
+        CorruptError: one of the keys cannot be read.
     """
     assert leader_kv is None or leader_kv.key == leader_key(tp)
     assert state_kv is None or state_kv.key == partition_key(tp)
@@ -95,13 +95,13 @@ def as_claim(
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
-    """What is done about partitions that are wanted, by what their keys say."""
+    """The actions for the wanted partitions, by the content of their keys."""
 
     claims: list[Claim] = field(default_factory=list)
     strays: list[Release] = field(default_factory=list)
-    """Claims of this session that were given up without an answer."""
+    """Claims of this session that were cancelled without an answer."""
     refused: list[TopicPartition] = field(default_factory=list)
-    """Led by a live session; or strays, until they are released."""
+    """Partitions that a live session leads; and strays, until they are released."""
     damaged: dict[TopicPartition, CorruptError] = field(default_factory=dict)
 
 
@@ -112,7 +112,7 @@ def plan_claims(
     session_id: str,
     old_sessions: frozenset[str],
 ) -> ClaimPlan:
-    """*keys*: those of *wanted* that are there; *live*: sessions whose keys are there."""
+    """Plans claims of *wanted*.  *keys*: their existing keys; *live*: sessions whose keys exist."""
     plan = ClaimPlan()
     for tp in wanted:
         leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
@@ -134,7 +134,7 @@ def plan_claims(
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """A claim that holds, and the revisions of its keys."""
+    """A claim in the metadata store, and the revisions of its keys."""
 
     claim: Claim
     leader_revision: int
@@ -143,15 +143,15 @@ class StoredClaim:
 
 @dataclass(slots=True)
 class RefusedClaims:
-    """Claims of one transaction that did not hold, by what is there now."""
+    """The claims of one refused transaction, by the keys' present content."""
 
     stored: list[StoredClaim] = field(default_factory=list)
-    """An earlier attempt of the same transaction held, its answer lost."""
+    """Claims that an earlier try of the same transaction stored; its answer was lost."""
     left: list[Claim] = field(default_factory=list)
-    """What may be claimed now."""
+    """Claims by the present keys."""
     damaged: dict[TopicPartition, CorruptError] = field(default_factory=dict)
     changed: bool = False
-    """Whether something is not as it was claimed; otherwise the same transaction is refused again:
+    """Whether a key differs from its claim.  If none does, the same transaction is refused again:
     the session of a leader lives, or a topic is gone."""
 
 
@@ -161,7 +161,7 @@ def judge_refused(
     session_id: str,
     old_sessions: frozenset[str],
 ) -> RefusedClaims:
-    """*reads*: leader key and partition key of each of *claims*, in order."""
+    """Sorts refused *claims*.  *reads*: leader key and partition key of each, in order."""
     found = RefusedClaims()
     for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
         leader_kv = leader_kvs[0] if leader_kvs else None
@@ -182,5 +182,5 @@ def judge_refused(
 
 
 def way_out(error: CorruptError) -> str:
-    """What an operator is told of a partition that is not claimed for *error*."""
+    """The advice for the operator about a partition that *error* keeps from being claimed."""
     return str(error) if isinstance(error, MissingKeyError) else f"{error}; {_DAMAGED_KEY}"

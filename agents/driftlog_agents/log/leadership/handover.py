@@ -5,21 +5,21 @@
                       └─yes─▶ batches wait ──▶ cut ──▶ committed within a second?
                              admit them, not now ◀──no──┘     └─yes─▶ stop, release
 
-1. What is released has nothing on its way: a release is sent when all that was admitted is
-   committed, and repeated until it is answered.
-2. Nothing is admitted again without a new claim.
-3. A few partitions of each receiver are without a leader at a time: the next are stopped when
+1. A released partition has no batch in flight: the release is sent when every admitted batch is
+   committed, and is repeated until it is answered.
+2. A released partition admits no batch without a new claim.
+3. Only a few partitions of each receiver have no leader at a time: the next ones are stopped when
    the receiver leads these, or has taken too long.
-4. Nothing is moved unless a probe of the bucket has just succeeded, and no partition is stopped
-   before its last flush is committed: one that is stopped in an outage would have no leader until
-   its end, for a release is final.  Meanwhile its batches wait, for a bounded time, and its
-   consumers notice nothing; whatever fails in between, it goes on where it is.
+4. A partition moves only if a probe of the bucket has just succeeded, and stops only when its last
+   flush is committed: a partition that stops during an outage would have no leader until the outage
+   ends, for a release is final.  During the last flush its batches wait, for a bounded time, and
+   its consumers are not affected; after any failure this agent continues to serve it.
 
-Before it hands anything over it waits for a moment: agents that start together make one plan,
-and the receiver reads the footers of what it will need.
+The handover waits a moment after a new plan: agents that start together share one plan, and the
+receiver reads the footers that it will need.
 
-A hand-over and `give_up`, which an operator's command asks for, may be about one partition at
-once: `assignment` lets one of them pause it, and one retire it.
+A hand-over and `give_up`, which an operator's command calls, may concern one partition at the same
+time: `assignment` allows only one of them to pause it, and only one to retire it.
 
 Shell.
 """
@@ -50,35 +50,35 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 
 _PROBED_MS: Final = 1_000.0
-"""How old a probe of the bucket may be when partitions are stopped."""
+"""Maximum age of the probe of the bucket when partitions are stopped."""
 
 
 _HELD_MS: Final = 20_000.0
-"""How long `hold` waits for an attempt to claim the partition, which looks for a missing object for
-five seconds."""
+"""How long `hold` waits until an attempt to claim the partition ends; an attempt retries a missing
+object for five seconds."""
 
 _LOOK_S: Final = 0.005
-"""Between two looks at whether an attempt has ended.  Shorter: more work meanwhile; longer: an
+"""Time between two checks whether an attempt has ended.  Shorter: more work meanwhile; longer: an
 operator waits longer."""
 
 
 class ServedPartitions(Protocol):
-    """What serves partitions; see `log/log_session`."""
+    """The session that serves the partitions; see `log/log_session`."""
 
     def pause(self, log: PartitionLog) -> None:
-        """Let batches wait before their admission; what is read goes on."""
+        """Makes batches wait before their admission; reads continue."""
         ...
 
     def resume(self, log: PartitionLog) -> None:
-        """Admit those that wait."""
+        """Admits the waiting batches."""
         ...
 
     def retire(self, log: PartitionLog) -> None:
-        """Admit nothing and show nothing any more; batches that wait are refused."""
+        """Stops produce and fetch for *log*; waiting batches are refused."""
         ...
 
     def gone(self, log: PartitionLog) -> None:
-        """It was released."""
+        """Forgets *log*: it was released."""
         ...
 
 
@@ -109,7 +109,7 @@ class Handover:
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Hand over what is placed elsewhere, until cancelled.
+        """Hands over partitions that are placed elsewhere, until cancelled.
 
         Raises:
             FencedError: the session is over.
@@ -126,8 +126,8 @@ class Handover:
                 await self._move(self._next())
 
     def _not_yet_ms(self) -> float:
-        """How long the plan must stand before anything is handed over; while nothing can be
-        committed nothing is stopped either: no other agent would do better for sure."""
+        """How long the plan must still stand before a hand-over.  While this agent cannot commit,
+        no partition is stopped: another agent might not commit either."""
         if self._flusher.outage.since_ms is not None:
             return self._settings.settle_ms
         return self._assignments.planned_ms + self._settings.settle_ms - self._now_ms()
@@ -137,7 +137,7 @@ class Handover:
         return next_to_move(self._assignments.to_move(), agents, self._settings)
 
     async def _move(self, logs: Sequence[PartitionLog]) -> None:
-        """Hand over *logs*: idle ones at once, the others while what they admit is committed."""
+        """Hands over *logs*: idle ones at once, the others after their last flush."""
         idle = [log for log in logs if is_flushed(log)]
         busy = [log for log in logs if not is_flushed(log)]
         await self._retire(idle)
@@ -150,7 +150,7 @@ class Handover:
         await self._led_by_others([*idle, *moved])
 
     async def _flush(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
-        """Of *logs*: those of which all that is in flight now is committed soon."""
+        """Flushes what is in flight of *logs*; returns those committed within the deadline."""
         arrivals = {log: _wait_for_end(log, Arrival()) for log in logs if not is_flushed(log)}
         if arrivals:
             self._flusher.hurry()
@@ -169,8 +169,8 @@ class Handover:
         return found
 
     async def _stop(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
-        """Release those of *logs* that are flushed, or soon are while their batches wait; the
-        others go on.  Returns those that were released."""
+        """Releases those of *logs* that are flushed, or that flush within the deadline while their
+        batches wait.  The others stay served.  Returns the released ones."""
         stopped = [log for log in logs if is_flushed(log) and self._assignments.is_leading(log)]
         await self._retire(stopped)
         paused = [log for log in logs if may_pause(log) and self._assignments.pause(log)]
@@ -185,24 +185,24 @@ class Handover:
                 if log not in late and self._assignments.resume(log):
                     self._partitions.resume(log)
             self._cluster.wake()
-        await self._retire(late)  # in the same turn: nothing was admitted since
+        await self._retire(late)  # in the same turn: no batch was admitted since
         return [*stopped, *late]
 
     async def _retire(self, logs: Iterable[PartitionLog]) -> None:
-        """Stop and release *logs*, of which nothing is in flight, for good."""
+        """Stops and releases *logs*, which have no batch in flight, for good."""
         retired = [log for log in logs if self._assignments.retire(log)]
         for log in retired:
             self._partitions.retire(log)
         await self.release(retired)
 
     def retire_all(self, logs: Iterable[PartitionLog]) -> None:
-        """Stop *logs*, of which something may be in flight: the session ends."""
+        """Stops *logs*, which may have batches in flight: the session ends."""
         for log in logs:
             self._assignments.retire(log)
             self._partitions.retire(log)
 
     async def release(self, logs: Iterable[PartitionLog]) -> None:
-        """Release *logs*, which are retired, and of which nothing is on its way.
+        """Releases *logs*, which are retired and have no batch in flight.
 
         Raises:
             FencedError: the session is over.
@@ -216,7 +216,7 @@ class Handover:
             self._partitions.gone(log)
         if released:
             self._log.info("partitions_handed_over", partitions=len(released))
-            self._cluster.wake()  # they may be placed here, and their releases seen by now
+            self._cluster.wake()  # they may be placed here, and the view may show their releases
 
     async def _led_by_others(self, logs: Sequence[PartitionLog]) -> None:
         tps = [TopicPartition(log.topic_id, log.partition) for log in logs]
@@ -233,10 +233,11 @@ class Handover:
     # ── For an operator's command ──
 
     async def hold(self, tp: TopicPartition) -> None:
-        """Do not claim *tp* until `let`: something is done about it under a claim of its own.
+        """Prevents claims of *tp* until `let`: an operator's command works on it under its own
+        claim.
 
         Raises:
-            UnavailableError: it is being claimed all the time, or held already.
+            UnavailableError: for 20 s *tp* was being claimed, or was held.
         """
         until_ms = self._now_ms() + _HELD_MS
         while not self._assignments.hold(tp):
@@ -245,13 +246,13 @@ class Handover:
             await asyncio.sleep(_LOOK_S)
 
     def let(self, tp: TopicPartition) -> None:
-        """Claim *tp* as before, at once."""
+        """Allows claims of *tp* again, at once."""
         self._assignments.let(tp)
         self._cluster.wake()
 
     async def give_up(self, logs: Sequence[PartitionLog]) -> None:
-        """Flush, stop and release *logs*, for good: each as soon as nothing of it is in flight.
-        What cannot be flushed is served until it can.
+        """Flushes, stops and releases *logs*, for good: each as soon as it has no batch in flight.
+        A partition that cannot be flushed is served until it can.
 
         Raises:
             FencedError: the session is over.
@@ -266,6 +267,6 @@ class Handover:
 
 
 def _wait_for_end(log: PartitionLog, arrival: Arrival) -> Arrival:
-    """Let *arrival* be told when all that was admitted to *log* up to now is committed."""
+    """Sets *arrival* when every batch that *log* has admitted by now is committed."""
     log.waiting_duplicates.append((log.log_end, arrival))
     return arrival

@@ -1,14 +1,13 @@
-"""What the bucket knows of a partition that was taken over: its epochs and its producers.
+"""Loads a taken-over partition's leader epochs and producer state from the bucket.
 
     taken over ──▶ manifest, producer snapshot ──▶ online
                         │        ▲
-                        ▼        │ looked for again (`availability`)
-                     unavailable: the tail goes on; what needs to know more is refused
+                        ▼        │ tried again (`availability`)
+                     unavailable: the tail is served; requests that need more are refused
 
-The tail is complete without the bucket: committed batches and their producers come from the
-footers.  So a missing, withheld or damaged manifest or snapshot stops no more than what hangs on
-it: cold reads, sealing, older epochs, and batches of idempotent producers that the footers cannot
-judge.
+The tail needs neither of them: committed batches and their producers come from the footers.  So a
+missing, withheld or damaged manifest or snapshot stops only what depends on it: cold reads,
+sealing, older epochs, and batches of idempotent producers that are not in the footers.
 
 Shell.
 """
@@ -41,7 +40,7 @@ class MetadataLoader:
     """Loads the partitions of one session.
 
     Args:
-        stop: set when the session is left; nothing is tried again after that.
+        stop: set when the session leaves; the loader stops retrying then.
         jitter: a random number in [0, 1).
     """
 
@@ -73,16 +72,16 @@ class MetadataLoader:
         self._loads: dict[PartitionLog, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unavailable = Availability[PartitionLog](jitter)
-        """Partitions of which an object cannot be read."""
+        """Partitions with an object that cannot be read."""
         self._log = structlog.get_logger()
 
     async def wait(self, log: PartitionLog) -> None:
-        """Until *log* is loaded, or an object that it needs is found to be unavailable."""
+        """Waits until *log* is loaded, or an object that it needs is unavailable."""
         while log.state is State.LOADING and not log.damage:
             await self._loads.setdefault(log, asyncio.Event()).wait()
 
     def begin(self, spawn: Spawn, log: PartitionLog) -> None:
-        """Load *log* in the background.
+        """Loads *log* in the background.
 
         Raises:
             FencedError: the session is over.
@@ -92,12 +91,12 @@ class MetadataLoader:
         task.add_done_callback(self._tasks.discard)
 
     def give_up(self) -> None:
-        """Nobody waits for what the bucket has not answered yet."""
+        """Cancels every load that the bucket has not answered yet."""
         for task in self._tasks:
             task.cancel()
 
     async def _load(self, log: PartitionLog) -> None:
-        """Fetch the manifest and the producer snapshot, and let in who waits for them."""
+        """Fetches the manifest and the producer snapshot, and wakes waiting requests."""
         while self._is_wanted(log):
             try:
                 found = await self._reads.read(
@@ -111,7 +110,7 @@ class MetadataLoader:
                 break
             manifest, producers = found
             self._producer_ids.saw_states(producers)
-            await self._producer_ids.settle()  # before one of them is given out again
+            await self._producer_ids.settle()  # before one of these ids is given out again
             for _ in log.producers.put_under(producers, manifest.end):
                 await asyncio.sleep(0)
             if log.state is State.LOADING:
@@ -121,13 +120,13 @@ class MetadataLoader:
         if self._unavailable.found(log) and log.state is State.ONLINE:
             self._log.info("partition_readable_again", log=repr(log))
         if log.state is not State.LOADING:
-            self._go_on(log)  # or it is left as it is, and whoever waits is told by its closing
+            self._go_on(log)  # otherwise closing the log wakes the waiting requests
 
     def _is_wanted(self, log: PartitionLog) -> bool:
         return log.state is State.LOADING and not self._stop.is_set()
 
     async def _fetch(self, log: PartitionLog) -> tuple[Manifest, ProducerStates] | None:
-        """What the bucket has; None: nothing waits for it any more."""
+        """The manifest and the producer states; None: *log* needs them no more."""
         if not self._is_wanted(log):
             return None
         async with self._limit:
@@ -141,16 +140,16 @@ class MetadataLoader:
                 await self._stop.wait()
 
     async def learn_epochs(self, log: PartitionLog) -> None:
-        """Put the leader epochs of what is sealed under those of the tail.
+        """Puts the leader epochs of the sealed part below those of the tail.
 
         Raises:
-            ObjectUnavailableError: the bucket answers, and does not give them now.
+            ObjectUnavailableError: the bucket answers, but does not return the manifest now.
         """
         name = f"the manifest of {log!r}"
         _merge_epochs(log, await self._reads.read(name, partial(self._manifests.get, log)))
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Wakes every request that waits for a load."""
         for event in self._loads.values():
             event.set()
 
@@ -179,7 +178,7 @@ class MetadataLoader:
 
 
 def _merge_epochs(log: PartitionLog, manifest: Manifest) -> None:
-    """Put what the manifest knows under what the footers and this session added."""
+    """Puts the manifest's epochs below those that the footers and this session added."""
     known = [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
     newest = known[-1][0] if known else -1
     log.epochs = known + [entry for entry in log.epochs if entry[0] > newest]

@@ -1,15 +1,15 @@
-"""Claims what is placed on a session, as the cluster changes.
+"""Claims the partitions that are placed on this session, as the cluster changes.
 
     view changes ──▶ plan: partition ──▶ node
         placed here, led by no live session ──▶ claim, read what was committed ──▶ lead
         needs an object that cannot be read, or lacks a key ──▶ again later (`assignment`)
 
-All agents compute the same plan from the same agents and topics (`cluster.placement`).  Where
-they see different ones for a moment, a claim is refused, or a partition moves once too often:
-nothing worse, for claims and releases compare what they were made from.
+All agents compute the same plan from the same agents and topics (`cluster.placement`).  If two
+agents see different ones for a moment, a claim is refused, or a partition moves once too often.
+This is harmless: claims and releases compare the keys that they were made from.
 
-A takeover that waits for the bucket does not hold up the next one: several run at once, each for
-partitions of its own.
+A takeover that waits for the bucket does not delay the next one: several run at once, each for its
+own partitions.
 
 Shell.
 """
@@ -34,27 +34,27 @@ from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import Stage, TopicPartition
 
 _ALONE_S: Final = 1.0
-"""A takeover that takes longer does not hold up the next one.  Shorter: more of them, each of which
-reads what its sessions have flushed."""
+"""A takeover that takes longer runs beside the next one.  Shorter: more takeovers, each of which
+reads the flush records of its sessions."""
 
 _TAKES: Final = 4
-"""Takeovers at once."""
+"""Maximum number of concurrent takeovers."""
 
 _TOGETHER_S: Final = 0.005
-"""Changes of so long are looked at together: thousands of claims come one by one."""
+"""Changes within this time are handled together: thousands of claims arrive one by one."""
 
 _STARTS_S: Final = 1.5
-"""How long a start with thousands of partitions waits for others that start as well."""
+"""How long an agent that starts with thousands of partitions waits for other starting agents."""
 
 _PLACED_HERE: Final = 2_000
-"""So many partitions are placed on the event loop; more take it tens of milliseconds."""
+"""More partitions are placed off the event loop: they would block it for tens of ms."""
 
 
 class ClaimedPartitions(Protocol):
-    """What serves partitions; see `log/log_session`."""
+    """The session that serves the partitions; see `log/log_session`."""
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
-        """Serve what was claimed; returns what is served, which is all but deleted topics'."""
+        """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
         ...
 
 
@@ -83,13 +83,14 @@ class PartitionClaims:
         self._offload = offload
         self._counters = counters
         self._planned: tuple[tuple[int, ...], int] | None = None
-        """The agents and the version of the topics that the plan is made for."""
+        """The agents and the topics' version of the present plan."""
         self._log = structlog.get_logger()
 
     # ── Placement ──
 
     async def leave(self) -> bool:
-        """Let the others know that everything here is theirs; False: there are none.
+        """Announces that this agent leaves, so that the others take its partitions; False: there
+        are none.
 
         Raises:
             FencedError: the session is over.
@@ -97,7 +98,7 @@ class PartitionClaims:
         if not self._status.others():
             return False
         self._status.leave()
-        await self._make_plan()  # clients are told which agents lead next
+        await self._make_plan()  # metadata responses then name the next leaders
         await self._status.set_stage(Stage.LEAVING)
         return True
 
@@ -124,14 +125,14 @@ class PartitionClaims:
     # ── Claims ──
 
     def serve_own(self, own: Taken) -> None:
-        """Serve *own*, which was claimed from this disk's dead sessions."""
+        """Serves *own*, which was claimed from dead sessions of this disk."""
         tps = {*own.logs, *own.unreadable, *own.damaged}
         self._assignments.claims_own(tps, self._view)
         self._ended(tps, own)
 
     async def begin(self) -> None:
-        """Lead what is placed here and led by no live session, this session counted among those
-        that serve.
+        """Announces SERVING, and claims the partitions that are placed here and that no live
+        session leads.
 
         Raises:
             FencedError: the session is over.
@@ -139,14 +140,14 @@ class PartitionClaims:
         await self._status.set_stage(Stage.SERVING)
         await self._make_plan()
         if self._assignments.not_led > _PLACED_HERE:
-            # What starts with this agent takes a share: better now than by hand-over.
+            # Agents that start now take their share at once instead of by a later hand-over.
             await self._cluster.until(lambda: not self._status.others_start(), _STARTS_S)
             await self._make_plan()
         if due := self._assignments.claims_due(self._view, self._now_ms()):
             await self._attempt(due)
 
     async def run(self) -> None:
-        """Claim as the cluster changes, until cancelled.
+        """Claims partitions as the cluster changes, until cancelled.
 
         Raises:
             FencedError: the session is over.
@@ -173,7 +174,7 @@ class PartitionClaims:
     async def _some_ended(
         self, attempts: set[asyncio.Task[None]], newest: asyncio.Task[None]
     ) -> None:
-        """Wait until *newest* is over, or takes long and may go on beside others."""
+        """Waits a second at most for *newest*; then until fewer than four attempts run."""
         attempts.add(newest)
         await asyncio.wait([newest], timeout=_ALONE_S)
         while len(attempts) >= _TAKES and not any(attempt.done() for attempt in attempts):
@@ -205,10 +206,10 @@ class PartitionClaims:
             self._log.info("partitions_readable_again", partitions=report.readable_again)
         self._cluster.wake()
 
-    # ── Before partitions come ──
+    # ── Warm-up ──
 
     async def _warm_up(self) -> None:
-        """Read the footers of sessions whose partitions are placed here, before they come."""
+        """Reads the footers of sessions whose partitions are placed here, before the takeover."""
         mine = self._takeover.session_id
         warm: set[str] = set()
         while True:

@@ -1,10 +1,10 @@
-"""Partitions' keys: what their leader says of them, one write at a time.
+"""Writes the keys of led partitions, one write at a time for each partition.
 
     sealing ── sealed end, manifest version ──┐
                                               ├──▶ one txn: leader key and partition key are as
-    deletion of records ── log start ─────────┘    I know them ──▶ noted in the log
+    deletion of records ── log start ─────────┘    last known ──▶ noted in the log
 
-Each write replaces what the one before it said, so two at once would refuse each other.
+Each write replaces the result of the one before, so two concurrent writes would refuse each other.
 
 Shell.
 """
@@ -31,15 +31,15 @@ class PartitionKeys:
     async def write(
         self, log: PartitionLog, change: Callable[[PartitionState], PartitionState]
     ) -> PartitionState:
-        """Store what *change* makes of the partition's state; note it in *log*, but for its
-        sealed end, and return it.
+        """Stores the partition's state after *change*, notes it in *log* except the sealed end, and
+        returns it.
 
-        Whoever is cancelled in here does not know what is stored, and may not write again.
+        A caller that is cancelled here cannot know which state is stored, and must not write again.
 
         Raises:
             FencedError: the partition is led elsewhere, or the session ended first.
-            UnavailableError: it is not led here any more, or its key says something else.
-            MissingKeyError: one of its keys is gone, and not with its topic.
+            UnavailableError: it is not led here any more, or its key has another value.
+            MissingKeyError: one of its keys is gone, though its topic exists.
         """
         async with self._writing.of(log):
             state = change(
@@ -57,7 +57,7 @@ class PartitionKeys:
         return state
 
     async def _write(self, log: PartitionLog, state: PartitionState) -> int:
-        """The key's new revision."""
+        """Writes the key; returns its new revision."""
         name = f"{log.topic}-{log.partition}"
         tp = TopicPartition(log.topic_id, log.partition)
         txn = transactions.write_state(tp, log.leader_revision, log.partition_revision, state)
@@ -66,12 +66,12 @@ class PartitionKeys:
             return result.revision
         leader, current = result.reads
         if log.state is State.CLOSED or not (leader or current):
-            # Its topic was deleted while this was written, perhaps by another agent whose news
-            # is still on its way; that is nobody's session lost.
+            # The topic was deleted during this write, perhaps by another agent, whose change this
+            # agent has not seen yet; no session is lost.
             raise UnavailableError(f"{name} is not led here any more")
         require_both(tp, leader[0] if leader else None, current[0] if current else None)
         if leader[0].mod_revision != log.leader_revision:
             raise FencedError(f"{name} is led elsewhere")
         if decode_partition_state(current[0].value) != state:
             raise UnavailableError(f"{name}: its key changed; ask again")
-        return current[0].mod_revision  # our own attempt, its answer lost
+        return current[0].mod_revision  # an earlier try of this write, its answer lost

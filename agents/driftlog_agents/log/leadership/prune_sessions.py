@@ -1,22 +1,23 @@
-"""Sessions that are finished for a partition go from its list.
+"""Finished sessions are removed from a partition's list of sessions.
 
-A session is *finished* for a partition when its key was gone before the flush records were
-read, and none of them holds a batch of it above the partition's sealed end:
+A session is *finished* for a partition when the session's key was gone before the flush records
+were read, and none of its flush records holds a batch of the partition above the sealed end:
 
-1. It was in the list when we claimed, so its key had been created; that it is gone later says
-   that it will never commit again, whatever its head says: every commit compares its key.
-2. So its flush records only go, and those that were there before the read held, of this
-   partition, what was sealed then; sealed ends never go back.
-3. The list is written comparing leader key and partition key as our claim left them, so what is
-   dropped is what we looked at.
+1. It was in the list at our claim, so its key had been created.  Once the key is gone, the session
+   never commits again, whatever its head contains: every commit compares the key.
+2. So its flush records are only deleted.  Those deleted before the read held only sealed batches of
+   this partition, and a sealed end never decreases.
+3. The write of the list compares the leader key and the partition key as our claim left them, so
+   the list is still the one that we checked.
 
-Without this a partition that is idle gets a session per start for ever: the write of a sealed
-end, which drops them too, never comes.  A session whose directory is still on this disk stays in
-the lists of the partitions that go on here: see `recovery`, where a directory cannot be read.
+Without this the list of an idle partition would grow by a session at every start: the write of a
+sealed end, which removes sessions too, never happens.  A session whose directory is still on this
+disk stays in the lists of the partitions that continue here: see `recovery` about directories that
+cannot be read.
 
-Of a partition that is offline nothing is dropped that a session may have flushed: a record that is
-missing may be put back.  Our own session goes, which this claim put into the list: a partition that
-is offline admits nothing, so our session flushes nothing of it without another claim.
+The list of an offline partition keeps every session that may have flushed batches: a missing flush
+record may be put back.  Only our own session is removed, which this claim added: an offline
+partition admits no batch, so our session flushes none without another claim.
 
 Pure.
 """
@@ -33,7 +34,7 @@ from driftlog_metadata.stores.store import KeyValue, TxnResult
 from driftlog_metadata.transactions.session_transactions import StateWrite
 
 _FINISHED_SESSIONS: Final = 4
-"""A list is written again when so many in it are finished.  Fewer: more writes at each start;
+"""A list is rewritten when it has so many finished sessions.  Fewer: more writes at each start;
 more: larger keys.  10,000 idle partitions take 157 transactions at every fourth start."""
 
 
@@ -44,17 +45,17 @@ def shorter_lists(
     needing: Callable[[TopicPartition], set[str]],
     joined: Collection[TopicPartition],
 ) -> list[StateWrite]:
-    """Writes of the lists that name many sessions that are finished for their partition.
+    """The writes that shorten lists with many finished sessions.
 
-    *session_id*: ours; *live*: sessions whose keys were there before the flush records were read;
-    *needing*: those that stay in the partition's list, for their directories; *joined*: partitions
-    whose lists did not name our session before it claimed them.
+    *session_id*: ours; *live*: sessions whose keys existed before the flush records were read;
+    *needing*: sessions that stay in the partition's list; *joined*: partitions whose lists did not
+    name our session before its claim.
     """
     writes: list[StateWrite] = []
     for tp, log in logs.items():
         if log.state is State.OFFLINE:
             kept = tuple(s for s in log.sessions if s != session_id or tp not in joined)
-            least = 1  # at a later start nothing says that it flushed nothing
+            least = 1  # at a later start it is unknown that it flushed nothing
         else:
             needed = live | needing(tp) | unsealed_sessions(log, log.sealed_end) | {session_id}
             kept = tuple(s for s in log.sessions if s in needed)
@@ -80,8 +81,9 @@ def shorter_lists(
 def note_written(
     logs: Mapping[TopicPartition, PartitionLog], writes: Sequence[StateWrite], result: TxnResult
 ) -> None:
-    """Note in *logs* what of *writes*, one transaction, is stored by its *result*.  What is not is
-    left for another time: the partition is not ours any more, or its neighbour is not."""
+    """Notes in *logs* which of *writes*, one transaction, its *result* stored.  The others are left
+    for a later takeover: this partition, or another one of the transaction, is not ours any
+    more."""
     for i, write in enumerate(writes):
         revision = result.revision
         if not result.succeeded:
@@ -93,14 +95,14 @@ def note_written(
                 or not _says(current[0], write.state)
             ):
                 continue
-            revision = current[0].mod_revision  # our own attempt, its answer lost
+            revision = current[0].mod_revision  # an earlier try of this write, its answer lost
         log = logs[write.tp]
         log.sessions = write.state.sessions
         log.partition_revision = revision
 
 
 def _says(kv: KeyValue, state: PartitionState) -> bool:
-    """One that cannot be read says something else: what writes it next says that it cannot."""
+    """Whether *kv* holds *state*.  An unreadable key does not; its next write raises the error."""
     try:
         return decode_partition_state(kv.value) == state
     except CorruptError:

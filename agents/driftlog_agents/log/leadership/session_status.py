@@ -1,7 +1,7 @@
-"""What a session says of itself to the other agents, in its key.
+"""The status that a session publishes to the other agents, in its key.
 
     STARTING ──serve──▶ SERVING ──leave──▶ LEAVING      which topics it has seen
-                                                        whether it asks which agents could commit
+                                                        whether it asks which agents can commit
 
 Shell.
 """
@@ -14,7 +14,7 @@ from driftlog_metadata.transactions import session_transactions as transactions
 
 
 class SessionStatus:
-    """See the module; of one session."""
+    """See the module; for one session."""
 
     def __init__(self, node_id: int, session: Session, cluster: ClusterWatch) -> None:
         self._node_id = node_id
@@ -29,28 +29,28 @@ class SessionStatus:
 
     @property
     def asks(self) -> bool:
-        """Whether this agent cannot commit, and asks which agents could."""
+        """Whether this agent cannot commit, and asks which agents can."""
         return self._asks
 
     def others(self) -> set[int]:
-        """Other agents that partitions are placed on."""
+        """Node ids of the other agents that the plan uses."""
         return set(self._view.placed()) - {self._node_id}
 
     def nodes(self) -> tuple[int, ...]:
-        """The agents that partitions are placed on: this session counts among them before it has
-        said so, and not when it leaves."""
+        """Node ids of the agents that the plan uses, ascending.  This agent is one of them even
+        before it is SERVING, and is not when it leaves."""
         myself = set() if self._stage is Stage.LEAVING else {self._node_id}
         return tuple(sorted(self.others() | myself))
 
     def others_start(self) -> bool:
-        """Whether another agent starts."""
+        """Whether another agent is STARTING."""
         return any(
             entry.said.stage is Stage.STARTING and entry.session_id != self._session.session_id
             for entry in self._view.sessions.values()
         )
 
     async def set_stage(self, stage: Stage) -> None:
-        """Let the others know that partitions can be placed here, or that this agent leaves.
+        """Publishes *stage*: partitions can be placed here, or this agent leaves.
 
         Raises:
             FencedError: the session is over.
@@ -59,11 +59,11 @@ class SessionStatus:
         await self._store()
 
     def leave(self) -> None:
-        """`nodes` is without this session; `set_stage` lets the others know."""
+        """Removes this agent from `nodes`; `set_stage` publishes it."""
         self._stage = Stage.LEAVING
 
     async def ask(self, asks: bool) -> None:
-        """Let the others know `asks`.
+        """Publishes *asks*: this agent cannot commit, and asks which agents can.
 
         Raises:
             FencedError: the session is over.
@@ -72,7 +72,7 @@ class SessionStatus:
         await self._store_if_open()
 
     async def prove(self) -> None:
-        """Let the others know that this agent could commit, once more.
+        """Publishes another proof that this agent can commit.
 
         Raises:
             FencedError: the session is over.
@@ -81,7 +81,8 @@ class SessionStatus:
         await self._store_if_open()
 
     async def keep_told(self) -> None:
-        """Say which topics this agent has seen, whenever another may wait for it; until cancelled.
+        """Publishes which topics this agent has seen, while there are other agents; until
+        cancelled.
 
         Raises:
             FencedError: the session is over.
@@ -94,12 +95,12 @@ class SessionStatus:
                 await changed.wait()
 
     async def _store_if_open(self) -> None:
-        """What a session that opens has to say is said with its stage."""
+        """Writes the key; a session that still opens publishes this with its stage."""
         if self._session.revision:
             await self._store()
 
     async def _store(self) -> None:
-        """Write the session's key until it says what is so now."""
+        """Writes the session's key until it holds the present status."""
         while True:
             wanted = LiveSession(
                 node_id=self._node_id,
@@ -111,7 +112,7 @@ class SessionStatus:
             if wanted == self._stored:
                 return
             session = self._session
-            assert session.revision  # it would be made here, without its head
+            assert session.revision  # otherwise this would create the key without its head
             revision = self._stored_revision or session.revision
             result = await session.transact(
                 transactions.report(session.session_id, session.revision, revision, wanted)
@@ -122,4 +123,4 @@ class SessionStatus:
             kvs = result.reads[0]
             if not kvs or kvs[0].create_revision != session.revision:
                 raise FencedError("the session ended before it could say what it does")
-            self._stored_revision = kvs[0].mod_revision  # our own attempt, its answer lost
+            self._stored_revision = kvs[0].mod_revision  # an earlier try; its answer was lost

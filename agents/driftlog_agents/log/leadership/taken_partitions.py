@@ -1,7 +1,7 @@
-"""What a takeover has claimed, and the logs that it makes of it.
+"""The partitions that a takeover has claimed, and their restored logs.
 
     stored claim ──▶ log at its sealed end ──slices of flush records, in order──▶ log at its end
-                                                  ╳ they do not join: offline, with the reason
+                                                  ╳ a gap: offline, with the reason
 
 Pure.
 """
@@ -22,37 +22,37 @@ from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_tiering.formats.flush_object import Footer
 
 _BATCHES: Final = 100
-"""Restored between two turns of the caller."""
+"""Batches that are restored between two turns of the caller."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a takeover found."""
+    """The result of a takeover."""
 
     old_sessions: list[str] = field(default_factory=list)
-    """Dead ones of this disk, oldest first."""
+    """Dead sessions of this disk, oldest first."""
     buffered: set[str] = field(default_factory=set)
-    """Of these, whose directories are still there: what they promised may be nowhere else."""
+    """Those with directories on this disk: acknowledged batches may be only there."""
     topics: dict[UUID, Topic] = field(default_factory=dict)
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     continued: set[TopicPartition] = field(default_factory=set)
-    """Claimed from a session whose buffer files are ours."""
+    """Partitions claimed from a session whose buffer files are on this disk."""
     fresh: set[TopicPartition] = field(default_factory=set)
-    """Nobody ever led them."""
+    """Partitions that have never had a leader."""
     joined: set[TopicPartition] = field(default_factory=set)
-    """Their keys did not list our session before it claimed them."""
+    """Partitions whose keys did not list our session before its claim."""
     refused: set[TopicPartition] = field(default_factory=set)
-    """Not claimed: somebody else leads them, or their topic is gone."""
+    """Not claimed: another session leads them, or their topic is gone."""
     unreadable: dict[TopicPartition, str] = field(default_factory=dict)
-    """What cannot be read of them now, and why: their claims were given back."""
+    """Partitions whose claims were released because an object is unreadable now, and the reason."""
     damaged: dict[TopicPartition, str] = field(default_factory=dict)
-    """Not claimed: one of their keys is missing or cannot be read, and why."""
+    """Not claimed: one of their keys is missing or unreadable, and why."""
 
     without_records: set[str] = field(default_factory=set)
-    """Sessions of which no flush record was there."""
+    """Listed sessions that had no flush record."""
 
     def add(self, stored: StoredClaim, session_id: str) -> None:
-        """A claim of *session_id* holds: its log ends where it is sealed, as far as is known."""
+        """Adds the log of a stored claim of *session_id*; it ends at its sealed end so far."""
         claim, tp = stored.claim, stored.claim.tp
         state = claim.state_under(session_id)
         log = PartitionLog(
@@ -77,23 +77,24 @@ class Taken:
             self.joined.add(tp)
 
     def needing(self, tp: TopicPartition) -> set[str]:
-        """Sessions that stay in the partition's list whatever its log shows."""
+        """Sessions that stay in the partition's list whatever its log contains."""
         if tp not in self.unreadable:
             return self.buffering(tp)
-        # Its log is not whole: what is not read may be of any session that has flushed something.
+        # The log is incomplete: any session with flush records may have flushed the unread part.
         return self.buffering(tp) | set(self.logs[tp].sessions) - self.without_records
 
     def buffering(self, tp: TopicPartition) -> set[str]:
-        """Sessions that stay in the partition's list, because their directories may have what
-        was promised there: once others have led since, that has no place in its log any more."""
+        """Sessions that stay in the partition's list because their directories may hold
+        acknowledged batches of it.  Once another disk's agent has led it, these batches have no
+        place in its log."""
         return self.buffered if tp in self.continued else set()
 
 
 def restoring(
     log: PartitionLog, found: Iterable[tuple[TailSlice, Footer]], now_ms: float
 ) -> Iterator[tuple[int, list[int]]]:
-    """Add *found*, in the order of offsets, to *log*, some batches at a time; yields how many, and
-    the producers that they show.  Where a slice does not follow, `offline_reason` says so."""
+    """Adds *found*, in the order of offsets, to *log*, some batches at a time; yields their number
+    and their producer ids.  At a gap it stops and sets `offline_reason`."""
     for tail, footer in found:
         log.offline_reason = gap_before(log, tail)
         if log.offline_reason:
@@ -119,9 +120,9 @@ def restoring(
 
 
 def gap_before(log: PartitionLog, tail: TailSlice) -> str:
-    """Why *tail* does not follow what *log* has; empty: it does.
+    """Why *tail* does not continue *log*; empty: it does.
 
-    The first may begin below the sealed end, which may be in the middle of a flush.
+    The first slice may begin below the sealed end, which may lie in the middle of a flush.
     """
     overlaps = tail.base < log.high_watermark and log.high_watermark != log.sealed_end
     if tail.base <= log.high_watermark and not overlaps:

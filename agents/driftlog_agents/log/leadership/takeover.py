@@ -1,20 +1,20 @@
-"""Taking over partitions: claim, read what was committed, and go on where it ends.
+"""Takes over partitions: claims them, reads the committed batches, and restores their logs.
 
     leader and partition keys ──▶ claim ──▶ the flush records of the sessions that the partitions
         list ──▶ footers ──▶ sealed end + slices join? ──▶ the bucket has no more? ──▶ logs
                  ╳ unavailable        ╳                         ╳ (`manifest_check`)
                    │                  offline, with the reason
-                   └─▶ the claims that need them are given back
-        ──▶ drop finished sessions from the lists of those who have led
+                   └─▶ the claims that need them are released
+        ──▶ remove finished sessions from the partitions' lists
 
     on our own disk: close the heads of its dead sessions ──▶ claim ──▶ revoke their leases ──▶ …
 
-design.md, "Takeover" and "Back on its own disk": nothing of a session that is over can be
-committed, of one whose head is closed neither, and one that has released a partition commits
-nothing of it: what is read after the claim is all there is.  Footers are read once per session,
-not once per partition.
+design.md, "Takeover" and "Back on its own disk": a session that is over, or whose head is closed,
+commits nothing more, and a session that has released a partition commits nothing more of it.  So a
+read after the claim sees every committed batch.  Footers are read once per session, not once per
+partition.
 
-What sessions are *finished* for a partition, and dropped: see `leadership/prune_sessions`.
+`leadership/prune_sessions` defines which sessions are *finished* for a partition.
 
 Shell.
 """
@@ -70,26 +70,26 @@ from driftlog_metadata.transactions.session_transactions import STATES_PER_TXN, 
 from driftlog_tiering.formats.flush_object import Footer
 
 _TXNS_AT_ONCE: Final = 4
-"""Reads and claims in flight.  More: thousands of partitions are led sooner, and others' commits
-wait longer behind them."""
+"""Reads and claims in flight.  More: thousands of partitions are led sooner, and the commits of
+other agents wait longer behind them."""
 
 _COMPARED_AT_ONCE: Final = 64
-"""Manifests read at once that are newer than their partitions' keys say."""
+"""Concurrent reads of manifests that are newer than their partitions' keys."""
 
 _READ_ALL: Final = 2_000
-"""So many partitions are not read one by one, but all that there are."""
+"""For more partitions, the takeover reads all keys of the cluster instead of single ones."""
 
 _BREATHE_BATCHES: Final = 2_000
 _BREATHE_SLICES: Final = 2_000
-"""Let the loop run after so many: keep-alives and other partitions must not wait."""
+"""The event loop runs after so many: keep-alives and other partitions must not wait."""
 
 
 class Takeover:
     """Claims and opens partitions for one session.
 
     Args:
-        topics: every topic that is known, by id.
-        producer_ids: told of every producer that the footers show.
+        topics: every known topic, by id.
+        producer_ids: receives every producer id in the footers.
     """
 
     def __init__(
@@ -111,17 +111,18 @@ class Takeover:
         self._strangers = strangers or UnknownKeys()
         self._records = FlushRecordReads(session, footers, self._strangers)
         self._restored = 0
-        """Batches since others had their turn."""
+        """Batches since the event loop last ran."""
         self._told: set[str] = set()
-        """What could not be read, as it was logged."""
+        """Errors of unreadable keys that are logged already."""
 
     @property
     def session_id(self) -> str:
-        """The session that it claims for."""
+        """The session that claims."""
         return self._session.session_id
 
     async def own(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
-        """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
+        """Claims the partitions that *old_sessions* led: dead sessions whose directories are on
+        this disk.
 
         Raises:
             FencedError: our own session ended first; perhaps in a group.
@@ -148,7 +149,7 @@ class Takeover:
         return taken
 
     async def take(self, wanted: Collection[TopicPartition], now_ms: float) -> Taken:
-        """Lead those of *wanted* that nobody leads.
+        """Claims those of *wanted* that no live session leads.
 
         Raises:
             FencedError: our own session ended first; perhaps in a group.
@@ -161,10 +162,11 @@ class Takeover:
     async def look(
         self, tps: Collection[TopicPartition], now_ms: float
     ) -> tuple[dict[TopicPartition, PartitionLog], dict[TopicPartition, str]]:
-        """What is committed of *tps*, whoever leads them, and why of some nobody can say.
+        """Reads what is committed of *tps*, whichever session leads them; also returns why it is
+        unknown for some.
 
-        Nothing is claimed: others may commit and seal meanwhile.  What is shown was all that was
-        committed at one moment; the logs are closed, and good for their offsets and epochs.
+        It claims nothing: others may commit and seal meanwhile.  The logs show all that was
+        committed at one moment; they are closed, and only their offsets and epochs are valid.
 
         Raises:
             FencedError: our own session ended first; perhaps in a group.
@@ -196,7 +198,7 @@ class Takeover:
             log.state = State.CLOSED
             looked.logs[tp] = log
         await self._read_flushes(looked, now_ms)
-        # What is sealed goes from the flush records: they are whole if the key is what it was.
+        # Sealing deletes flush records: those read are complete if the key has not changed.
         keys = await self._read_keys(sorted(looked.logs))
         for tp, log in looked.logs.items():
             state_kv = keys.get(partition_key(tp))
@@ -208,9 +210,10 @@ class Takeover:
         return {tp: log for tp, log in looked.logs.items() if tp not in unknown}, unknown
 
     async def give_back(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
-        """Release what cannot be opened for now: whoever tries again finds it as it was.
+        """Releases partitions that cannot be opened now: the next attempt finds them unchanged.
 
-        Of our own disk, too: what of its buffer files is not in the log goes to who leads then.
+        Also partitions of this disk's dead sessions: `recovery` then handles their buffered batches
+        as those of a partition that is led elsewhere.
 
         Raises:
             FencedError: our own session ended first; perhaps in a group.
@@ -227,7 +230,8 @@ class Takeover:
         )
 
     async def warm_up(self, session_ids: Iterable[str]) -> None:
-        """Read the footers of what *session_ids* committed: their partitions are about to come.
+        """Reads the footers of the flush records of *session_ids*, before their partitions are
+        taken over.
 
         Raises:
             FencedError: our own session ended first; perhaps in a group.
@@ -247,7 +251,7 @@ class Takeover:
 
     def _say_damaged(self, error: CorruptError) -> None:
         if str(error) in self._told:
-            return  # it is tried again several times a second
+            return  # the claim is retried several times a second
         self._told.add(str(error))
         self._log.error(
             "partition_not_claimed",
@@ -282,8 +286,8 @@ class Takeover:
                 tasks.create_task(limited(batch))
 
     async def _read_keys(self, wanted: Sequence[TopicPartition]) -> dict[str, KeyValue]:
-        """Leader keys and partition keys of *wanted*; both of a partition at one revision, where
-        one is missing."""
+        """Leader keys and partition keys of *wanted*; if one of a partition's is missing, both were
+        read at one revision."""
         found: dict[str, KeyValue] = {}
         if len(wanted) > _READ_ALL:
             leaders = await self._session.read_prefix(LEADERS_PREFIX)
@@ -312,22 +316,22 @@ class Takeover:
         return await self._session.read_prefix(PARTITIONS_PREFIX)
 
     async def _live(self) -> set[str]:
-        """Sessions whose key is there."""
+        """Sessions whose keys exist."""
         kvs = await self._session.read_prefix(SESSIONS_PREFIX)
         found = (self._strangers.parsed(kv.key, parse_session_key) for kv in kvs)
         return {session_id for session_id in found if session_id is not None}
 
     async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
-        """Claim in one transaction; where it does not hold, the rest of it on what is there now.
+        """Claims in one transaction; if it is refused, claims the rest by the present keys.
 
-        Agents that start together want the same partitions: who is late gives way, and the others
-        of the batch are claimed together again.
+        Agents that start together claim the same partitions: the later agent loses those that are
+        led by then, and claims the others of the batch together again.
         """
         session = self._session
         entries = [self._topics.get(claim.tp.topic_id) for claim in claims]
         topics = {e.topic.name: e.create_revision for e in entries if e is not None}
         if len(topics) < len({claim.tp.topic_id for claim in claims}):
-            taken.refused.update(claim.tp for claim in claims)  # a topic went just now
+            taken.refused.update(claim.tp for claim in claims)  # a topic was deleted just now
             return
         result = await session.transact(
             transactions.claim(
@@ -362,21 +366,21 @@ class Takeover:
     async def _release(self, releases: list[transactions.Release]) -> None:
         await release(self._session, releases)
 
-    # ── What was committed ──
+    # ── Committed batches ──
 
     async def _open(self, taken: Taken, now_ms: float) -> None:
-        """Find where the claimed logs end, and what they have that is not sealed."""
+        """Restores the tails of the claimed logs."""
         live: set[str] | None = None
         async with asyncio.TaskGroup() as tasks:
             listing = tasks.create_task(self._check.newest(taken.logs, taken.fresh))
-            if taken.logs.keys() != taken.fresh:  # otherwise nobody has led them before
+            if taken.logs.keys() != taken.fresh:  # otherwise none of them has had a leader
                 # After the claims and before the flush records: see the module.
                 live = await self._live()
                 await self._read_flushes(taken, now_ms)
                 self._take_offline(taken)
         await self._compare(taken, listing.result())
         await self._producer_ids.settle()
-        if live is not None:  # also of what is given back, or each attempt makes its key larger
+        if live is not None:  # also for released ones: each attempt makes the key larger
             await self._drop_finished(taken, live)
         await self.give_back(taken, taken.unreadable)
 
@@ -388,7 +392,7 @@ class Takeover:
             note_written(taken.logs, some, await session.transact(transactions.write_states(some)))
 
     async def _compare(self, taken: Taken, newest: Newest) -> None:
-        """Serve nothing of which the bucket has more than the metadata store knows."""
+        """Takes partitions offline whose manifests are ahead of the metadata store."""
         taken.unreadable |= newest.unreadable
         limit = asyncio.Semaphore(_COMPARED_AT_ONCE)
 
@@ -416,13 +420,13 @@ class Takeover:
         records = await self._list(listed)
         taken.without_records = {session for session in listed if not records[session]}
         unavailable: Mapping[str, ObjectUnavailableError] = {}
-        if len(listed) > 1:  # of one alone they are read at once anyway
+        if len(listed) > 1:  # one session's are read concurrently anyway
             fetched = [entry for session in listed for entry in _decoded(records[session])]
             unavailable = await self._footers.fetch(fetched)
         for session_id in listed:
             footers = await self._footers_of(session_id, records.pop(session_id), unavailable)
             for why in footers.unavailable.values():
-                # No partition that its session led can say where it ends.
+                # The end of every partition that this session led is unknown.
                 taken.unreadable.update(
                     (tp, why) for tp, log in taken.logs.items() if session_id in log.sessions
                 )
@@ -459,7 +463,7 @@ class Takeover:
                 )
 
     async def _list(self, session_ids: Sequence[str]) -> dict[str, list[KeyValue]]:
-        """The flush records of sessions, of each at one revision."""
+        """The flush records of each session, each session's at one revision."""
         limit = asyncio.Semaphore(_TXNS_AT_ONCE)
 
         async def read(session_id: str) -> list[KeyValue]:
@@ -476,12 +480,12 @@ class Takeover:
         kvs: list[KeyValue],
         unavailable: Mapping[str, ObjectUnavailableError] | None = None,
     ) -> Footers:
-        """The footers of every flush record of a session at one revision; *kvs*: as the records
-        were a moment ago."""
+        """The footers of every flush record of a session at one revision; *kvs*: the records as
+        read a moment ago."""
         while True:
             try:
                 return await self._records.footers(kvs, unavailable)
-            except RecordGoneError:  # consolidated meanwhile, or sealed: read again
+            except RecordGoneError:  # consolidated or sealed meanwhile: read again
                 kvs = await self._records.records(session_id)
 
     async def _restore(
@@ -499,7 +503,7 @@ class Takeover:
 
 
 async def release(session: Session, releases: Sequence[transactions.Release]) -> None:
-    """Give partitions up, finally; one that is not ours any more is left alone.
+    """Releases partitions, for good; one that is led elsewhere by now is skipped.
 
     Raises:
         FencedError: the session ended first.
@@ -508,13 +512,13 @@ async def release(session: Session, releases: Sequence[transactions.Release]) ->
         some = releases[at : at + MAX_TXN_OPS]
         result = await session.transact(transactions.release(some))
         if result.succeeded or len(some) == 1:
-            continue  # alone and refused: led elsewhere, or our own attempt was taken
+            continue  # refused alone: led elsewhere, or an earlier try succeeded
         for one in some:
             await session.transact(transactions.release([one]))
 
 
 def _decoded(kvs: Iterable[KeyValue]) -> Iterable[tuple[str, FlushRecord]]:
-    """What can be read of flush records, by key."""
+    """The readable ones of flush records, with their keys."""
     for kv in kvs:
         with suppress(CorruptError):
             yield kv.key, decode_at(kv.key, kv.value, decode_flush_record)

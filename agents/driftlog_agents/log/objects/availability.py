@@ -1,13 +1,13 @@
-"""What cannot be read now: when it is looked for again, and when that is said.
+"""When objects that cannot be read are tried again, and when that is logged.
 
-    ObjectUnavailableError (`object_retry`) ──▶ what needs the object waits a second
+    ObjectUnavailableError (`object_retry`) ──▶ the reader of the object waits a second
                                           ▲                        │
                                    twice as long, up               ▼
-                                   to a minute ◀──fails── it is looked for again ──read──▶ done
+                                   to a minute ◀──fails──── it tries again ───────read──▶ done
 
 One rule for objects that are missing, withheld or damaged.  A 404 may be untrue for a moment (a
-node of the store that is behind), and a damaged object may be put back.  So nothing is given up for
-ever: what needs the object is given back or waits, and looks again as long as something needs it.
+stale node of the store), and a damaged object may be put back.  So a reader never gives up for
+ever: it releases its claim or waits, and tries again as long as the object is needed.
 
 Pure.
 """
@@ -20,23 +20,24 @@ from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 
 FIRST_WAIT_MS: Final = 1_000.0
 LONGEST_WAIT_MS: Final = 60_000.0
-"""Between two looks.  Longer: what needs the object goes on later when the object is back; shorter:
-more requests for an object that is gone for good."""
+"""Longest time between two tries.  Longer: the reader resumes later when the object is back;
+shorter: more requests for an object that is gone for good."""
 
 _SAID_MS: Final = 60_000.0
-"""Between two log lines about one thing that cannot be read."""
+"""Time between two log lines about one unreadable object."""
 
 _OLD_MS: Final = 120_000.0
-"""What nothing has looked for since it was due, for so long, begins anew."""
+"""An entry that was not tried for so long after it was due starts again from the first wait."""
 
 K = TypeVar("K")
 
 
 class ObjectUnavailableError(UnavailableError):
-    """The store gave other objects and not this one: it is missing, withheld or damaged.
+    """The store returns other objects but not this one: it is missing, withheld or damaged.
 
-    *key* names it, *why* is what the store said last.  It may be given later: what needs it waits,
-    or is given back, and looks again.  *known*: no request was made, for it is too early.
+    *key* names it, *why* is the last answer of the store.  The store may return it later: the
+    reader waits, or releases its claim, and tries again.  *known*: no request was made, for it is
+    too early.
     """
 
     def __init__(self, key: str, why: str, *, known: bool = False) -> None:
@@ -47,9 +48,9 @@ class ObjectUnavailableError(UnavailableError):
 
 
 class DamagedObjectError(CorruptError):
-    """An object of the log is not what it should be, or was missing for long; *key* names it.
+    """An object of the log is damaged, or has been missing for long; *key* names it.
 
-    Nothing is skipped: what needs it fails until it is mended.
+    Its data are never skipped: reads of it fail until it is repaired.
     """
 
     def __init__(self, key: str, reason: str) -> None:
@@ -66,7 +67,7 @@ class _Missed:
 
 
 class Availability(Generic[K]):
-    """Things that cannot be read now: objects, or partitions that need one.
+    """The objects that cannot be read now, or the partitions that need one.
 
     Args:
         jitter: a random number in [0, 1).
@@ -91,13 +92,13 @@ class Availability(Generic[K]):
         return what in self._missed
 
     def failed(self, what: K, now_ms: float) -> bool:
-        """*what* could not be read; True: say so, the first time and then once a minute."""
+        """Notes that *what* is unreadable; True: log it, at first and then once a minute."""
         return self._failed(what, now_ms, self._jitter())
 
     def failed_all(self, them: Iterable[K], now_ms: float) -> list[K]:
-        """`failed` of each, and they are due together: one look may do for all of them.
+        """`failed` of each; they are due at the same time, so one try may serve all.
 
-        Returns those of which to say so.
+        Returns those to log.
         """
         jitter = self._jitter()
         return [what for what in them if self._failed(what, now_ms, jitter)]
@@ -116,24 +117,24 @@ class Availability(Generic[K]):
         return says
 
     def waits(self, what: K, now_ms: float) -> bool:
-        """Whether it is too early to look for *what* again."""
+        """Whether it is too early to try *what* again."""
         missed = self._missed.get(what)
         return missed is not None and now_ms < missed.due_ms
 
     def due_ms(self, what: K) -> float:
-        """When to look for *what* again; it could not be read before."""
+        """When to try *what* again; its last try failed."""
         return self._missed[what].due_ms
 
     def lasted_ms(self, what: K, now_ms: float) -> float:
-        """How long *what* could not be read; 0: it can, as far as is known."""
+        """Milliseconds since *what* was first unreadable; 0: it is not known to be."""
         missed = self._missed.get(what)
         return 0.0 if missed is None else now_ms - missed.since_ms
 
     def found(self, what: K) -> bool:
-        """*what* was read, or nothing needs it any more; True: it could not be read before."""
+        """Forgets *what*: it was read, or is not needed; True: it was unreadable before."""
         return self._missed.pop(what, None) is not None
 
     def keep_only(self, wanted: Callable[[K], bool]) -> None:
-        """Forget what nothing needs any more."""
+        """Forgets every entry that is not *wanted*."""
         for what in [what for what in self._missed if not wanted(what)]:
             del self._missed[what]

@@ -1,7 +1,8 @@
-"""Whether the bucket takes an object and gives it back.
+"""Probes the bucket: PUT an object, and GET it back.
 
-A read that has no answer asks (`object_retry`): is it the bucket that is away, or this object?  A
-hand-over (`leadership/handover`) asks as well: nothing moves while the bucket does not answer.
+A read without an answer uses the probe (`object_retry`): is the bucket unavailable, or only this
+object?  A hand-over (`leadership/handover`) uses it as well: no partition moves while the bucket
+does not answer.
 
 Shell.
 """
@@ -20,19 +21,19 @@ _DEADLINE_S: Final = 10.0
 _BODY: Final = b"driftlog: can this agent write and read?\n"
 
 _BETWEEN_MS: Final = 1_000.0
-"""Between two probes: a store in trouble is not helped by them."""
+"""Least time between two probes: they add load to a store in trouble."""
 
 
 _SESSION: Final = "probe-"
 
 PROBES_PREFIX: Final = f"{layout.FLUSH_PREFIX}{_SESSION}"
-"""Under which probes put objects; no session has such an id."""
+"""The key prefix of probe objects; no session has such an id."""
 
 
 async def probe_bucket(objects: ObjectStore, node_id: int, nonce: str) -> str | None:
-    """What fails; None: nothing.
+    """Probes the bucket once; returns the failure, or None.
 
-    The object is one that no record names: the collector removes it.  *nonce*: 16 hex digits.
+    No flush record names the object: the garbage collector deletes it.  *nonce*: 16 hex digits.
     """
     key = layout.flush_key(f"{_SESSION}{node_id}", 0, nonce)
     try:
@@ -49,7 +50,7 @@ async def probe_bucket(objects: ObjectStore, node_id: int, nonce: str) -> str | 
 
 
 class BucketProbes:
-    """The probes of one session, for all that ask: one at a time, and one a second at most."""
+    """The probes of one session, shared by all callers: one at a time, and at most one a second."""
 
     def __init__(self, session: Session, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
         self._session = session
@@ -59,10 +60,10 @@ class BucketProbes:
         self._probes = 0
         self._began_ms = -math.inf
         self._succeeded_ms = -math.inf
-        """When the last one began that succeeded."""
+        """When the last successful probe began."""
 
     async def succeeded_since(self, since_ms: float) -> bool:
-        """Whether one has succeeded that began since then."""
+        """Whether a probe that began at *since_ms* or later has succeeded."""
         async with self._turn:
             if self._succeeded_ms >= since_ms:
                 return True
@@ -70,7 +71,7 @@ class BucketProbes:
             if now_ms - self._began_ms < _BETWEEN_MS:
                 return False
             self._began_ms = now_ms
-            self._probes += 1  # nothing is ever put twice under one name
+            self._probes += 1  # no object name is ever used twice
             nonce = (int(session.session_id[:16], 16) + self._probes) % 2**64
             if await probe_bucket(self._objects, session.node_id, f"{nonce:016x}") is not None:
                 return False

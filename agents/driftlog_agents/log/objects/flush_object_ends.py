@@ -1,11 +1,12 @@
-"""Where partitions end by the flush objects in the bucket, whatever the metadata store names.
+"""Reads where partitions end in all flush objects of the bucket, named by a flush record or not.
 
     LIST flush/ ──▶ objects not read before ──▶ the last 16 KiB, more where the footer is larger
                                                    └─▶ by partition: largest end, newest epoch
 
-For a metadata store that is older than the bucket (`loss`).  A flush object never changes, so each
-is read once in a session, for all partitions; what was read when a read fails or its caller has
-gone is kept.  An object that was collected since still counts: its offsets were given out.
+For a metadata store that is older than the bucket (`recovery/accepted_loss`).  A flush object never
+changes, so each is read once in a session, for all partitions.  After a failure or a cancellation
+the ends read so far are kept.  An object that was deleted since still counts: its offsets were
+assigned.
 
 Shell.
 """
@@ -24,11 +25,11 @@ from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectIn
 READS_AT_ONCE: Final = 32
 _DEADLINE_S: Final = 10.0
 _TAILS_BYTES: Final = (16 * 1024, 256 * 1024)
-"""Read of an object before all of it is: its footer is at its end."""
+"""Sizes of the first reads, before the whole object is read: the footer is at its end."""
 
 
 class FlushObjectEnds:
-    """See the module; of one session."""
+    """See the module; for one session."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -41,7 +42,7 @@ class FlushObjectEnds:
         it is in none.
 
         Raises:
-            UnavailableError: the bucket does not answer; what was read is kept.
+            UnavailableError: the bucket does not answer; the ends read so far are kept.
         """
         async with self._reading:
             limit = asyncio.Semaphore(READS_AT_ONCE)
@@ -59,7 +60,7 @@ class FlushObjectEnds:
         try:
             footer = await self._footer(info)
         except NotFoundError:
-            return  # it is gone by now, or one node of the store says so
+            return  # it is deleted by now, or a stale node of the store answers
         self._read.add(info.key)
         for s in () if footer is None else footer.slices():
             assert footer is not None
@@ -69,7 +70,7 @@ class FlushObjectEnds:
             self._ends[tp] = max(end, s.end), max(epoch, *epochs)
 
     async def _footer(self, info: ObjectInfo) -> Footer | None:
-        """None: it is no flush object (a probe)."""
+        """The object's footer; None: it is no flush object (a probe)."""
         size = info.size_bytes
         for wanted in (*(tail for tail in _TAILS_BYTES if tail < size), size):
             start = size - wanted
@@ -83,10 +84,10 @@ class FlushObjectEnds:
 
 
 async def in_time(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """What a store answers.
+    """Returns the answer of *ask*.
 
     Raises:
-        UnavailableError: it does not, in time.
+        UnavailableError: the store does not answer within 10 s.
     """
     try:
         async with asyncio.timeout(_DEADLINE_S):
@@ -96,7 +97,7 @@ async def in_time(ask: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do them all; raises what the first one that fails raises."""
+    """Runs all *works* concurrently; raises the error of the first one that fails."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for work in works:
@@ -106,7 +107,7 @@ async def do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _footer_in(data: Buffer) -> Footer | None:
-    """The footer at the end of *data*, if all of it is there."""
+    """The footer at the end of *data*, if *data* has all of it."""
     whole = bytes(data)
     at = len(whole)
     while (at := whole.rfind(b"DLFF", 0, at)) >= 0:

@@ -1,6 +1,6 @@
-"""The one reader of what sessions have flushed: their records, and the footers of those.
+"""The only reader of the flush records of sessions and of their footers.
 
-Takeovers, the garbage collection of flush records and reads of moved batches ask here.
+Takeovers, the garbage collection of flush records and reads of moved batches use it.
 
 Shell.
 """
@@ -30,24 +30,24 @@ from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats.flush_object import Footer
 
 _READS_AT_ONCE: Final = 32
-"""Of footers; more are not in flight anyway (`footer_cache`)."""
+"""Concurrent reads of footers; `footer_cache` has no more in flight anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footers:
-    """What was read of flush records."""
+    """The footers of flush records, as far as they could be read."""
 
     found: list[tuple[str, FlushRecord, Footer]] = field(default_factory=list)
     """Key, record and footer, in the order of the keys."""
     unavailable: dict[str, str] = field(default_factory=dict)
-    """Keys whose footer is not given now, or whose value is damaged, and why."""
+    """Keys of records whose footer is unavailable or whose value is damaged, and why."""
 
 
 class FlushRecordReads:
-    """See the module.  Each read may raise `FencedError`: our own session is over.
+    """See the module.  Each read may raise `FencedError`: this agent's session is over.
 
     Args:
-        at_once: footers that are read at the same time.
+        at_once: maximum number of concurrent reads of footers.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class FlushRecordReads:
         self._log = structlog.get_logger()
 
     async def named(self, prefix: str, parse: Callable[[str], str]) -> set[str]:
-        """The sessions that keys under *prefix* name."""
+        """The ids of the sessions that keys under *prefix* name."""
         kvs = await self._session.read_prefix(prefix)
         found = (self._strangers.parsed(kv.key, parse) for kv in kvs)
         return {session_id for session_id in found if session_id is not None}
 
     async def records(self, session_id: str) -> list[KeyValue]:
-        """The session's flush records, as they stand in the metadata store at one revision."""
+        """The session's flush records, as the metadata store has them at one revision."""
         kvs = await self._session.read_prefix(flushes_prefix(session_id))
         return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
 
@@ -82,10 +82,10 @@ class FlushRecordReads:
         """The footers of flush records.
 
         Args:
-            unavailable: objects that were found to be so just now, and are not asked for.
+            unavailable: objects that were unavailable a moment ago, and are not requested.
 
         Raises:
-            RecordGoneError: one of the records is not there any more: read them again.
+            RecordGoneError: one of the records was deleted meanwhile: read them again.
         """
         footers = Footers()
         gone: list[RecordGoneError] = []
@@ -99,7 +99,7 @@ class FlushRecordReads:
             except ObjectUnavailableError as error:
                 footers.unavailable[key] = str(error)
             except RecordGoneError as error:
-                gone.append(error)  # not the group's to raise: see `ObjectRewriter.write`
+                gone.append(error)  # the task group must not raise it: see `ObjectRewriter.write`
             return None
 
         reads: list[tuple[str, FlushRecord, asyncio.Task[Footer | None]]] = []
@@ -119,7 +119,7 @@ class FlushRecordReads:
         return footers
 
     async def topic_ids(self) -> set[UUID] | None:
-        """Topics that are there; None: that cannot be told."""
+        """Ids of the topics that exist; None: a topic's key cannot be read."""
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         try:
             topics = self._strangers.decoded(kvs, decode_topic, parse_topic_key)

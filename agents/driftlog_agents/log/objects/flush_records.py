@@ -1,9 +1,9 @@
-"""A flush object is not there: the records say where its batches are by now.
+"""Finds batches whose flush object is gone: flush records name the object that has them now.
 
-Partitions that are led where their flushes are kept are told of a rewrite (`consolidation/gc`).
-The others find out when the old object is gone, a grace period later: the sessions that flushed
-what is in the tail have other records by then, and the tail goes on with those.  What no record
-names is damage, and says whoever reads it.
+If the agent that rewrites flush objects leads the partition, it updates the tail itself
+(`consolidation/gc`).  Other leaders find out when the old object is gone, a grace period later: the
+sessions that flushed the tail have other records by then, and the tail is read from those.  A batch
+that no record names is damage, which its reader reports.
 
 Shell.
 """
@@ -25,12 +25,12 @@ from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import CorruptError
 
 _AT_ONCE: Final = 4
-"""Reads of sessions' records.  More: consumers behind a consolidation go on sooner, and commits
-wait longer behind the reads."""
+"""Concurrent reads of sessions' records.  More: consumers behind a consolidation resume sooner, and
+commits wait longer behind the reads."""
 
 
 class MovedBatches:
-    """Looks flush records up again, once at a time for a partition."""
+    """Reads flush records again, one read at a time for each partition."""
 
     def __init__(
         self, *, session: Session, footers: FooterCache, strangers: UnknownKeys | None = None
@@ -41,7 +41,7 @@ class MovedBatches:
         self._reads = asyncio.Semaphore(_AT_ONCE)
 
     async def look_again(self, log: PartitionLog) -> None:
-        """Let the tail of *log* read from the objects that flush records name now.
+        """Updates the tail of *log* to the objects that flush records name now.
 
         Raises:
             FencedError: the session ended first.
@@ -52,18 +52,18 @@ class MovedBatches:
                     pass
 
     async def _look(self, log: PartitionLog, session_id: str) -> bool:
-        """False: the records change just now."""
+        """Updates the batches of one session; False: its records changed meanwhile."""
         records: dict[str, FlushRecord] = {}
-        async with self._reads:  # and not while a footer is long in coming
+        async with self._reads:  # but not during a slow read of a footer
             kvs = await self._records.records(session_id)
         for kv in kvs:
-            # What cannot be read names nothing: who reads what it named finds nothing there.
+            # An unreadable record is skipped: a reader of its batches then gets the error.
             with contextlib.suppress(CorruptError):
                 records[kv.key] = decode_flush_record(kv.value)
         named = {record.object_key for record in records.values()}
         before = _objects(log, session_id)
         if before <= named:
-            return True  # nothing of it was replaced
+            return True  # no object was replaced
         for key, record in records.items():
             if record.object_key in before:
                 continue
@@ -72,7 +72,7 @@ class MovedBatches:
             except RecordGoneError:
                 return False
             except ObjectUnavailableError:
-                continue  # what needs it finds that out, and looks again later
+                continue  # a reader of it gets the error, and tries again later
             for s in footer.slices():
                 if (s.topic_id, s.partition) == (log.topic_id, log.partition):
                     move(log, footer, s, record.object_key)

@@ -1,16 +1,16 @@
-"""Footers of flush objects, by object: read once, and kept encoded within a budget.
+"""Caches footers of flush objects: each is read once, and kept encoded within a budget.
 
-    record ──▶ here? ──no──▶ GET (hedged, a deadline, repeats, few at once) ──▶ decode ──▶ Footer
-                                 ╳ not there, or not a footer: is the record?
-                                       ──yes──▶ again; after a while it is unavailable
-                                       ──no───▶ sealed or consolidated meanwhile: read the records
+    record ──▶ hit? ──no──▶ GET (hedged, a deadline, repeats, few at once) ──▶ decode ──▶ Footer
+                                 ╳ not found, or no footer: does the record exist?
+                                       ──yes──▶ again; after 5 s it is unavailable
+                                       ──no───▶ sealed or consolidated meanwhile: RecordGoneError
 
-Encoded they take a tenth of the memory.
+Encoded footers take a tenth of the memory.
 
-Partitions that were claimed wait for what is read here, and no other agent can lead them:
-`foundation/failure_tracker` says since when the bucket does not answer, and an agent for which that
-lasts is unfit.  Where the bucket answers, and does not give this object, no agent is better off:
-the claims that need it are given back and made again later (`availability`).
+Claimed partitions wait for these reads, and no other agent can lead them:
+`foundation/failure_tracker` keeps since when the bucket has not answered, and if that lasts the
+agent is unfit.  If the bucket answers but does not return this object, no other agent could read it
+either: the claims that need it are released and made again later (`availability`).
 
 Shell.
 """
@@ -37,18 +37,18 @@ from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 T = TypeVar("T")
 
 _BUDGET_BYTES: Final = 32 * 1024 * 1024
-"""Encoded.  Footers of 100 flushes of 1,000 partitions each take 4 MiB."""
+"""Size of the encoded footers.  Footers of 100 flushes of 1,000 partitions each take 4 MiB."""
 
 _READS_AT_ONCE: Final = 32
 """Ranged GETs in flight: an agent's share of a bucket's request rate, and little memory."""
 
 _DECODED_HERE_BYTES: Final = 16 * 1024
-"""Larger ones are decoded off the event loop: a thousand batches take it a millisecond."""
+"""Larger footers are decoded off the event loop: a thousand batches take a millisecond."""
 
 
 class RecordGoneError(Exception):
-    """The flush record went while its object was read: what it named is sealed, or named by
-    another record by now.  Read the records of its session again."""
+    """The flush record was deleted while its object was read: its batches are sealed, or another
+    record names them by now.  Read the records of its session again."""
 
 
 class FooterCache:
@@ -56,7 +56,7 @@ class FooterCache:
 
     Args:
         offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
-        now_ms: paces what is said of an outage.
+        now_ms: a monotonic clock.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class FooterCache:
         self.reads = 0
 
     def keep(self, object_key: str, encoded: Buffer) -> None:
-        """Remember a footer that was just written."""
+        """Adds a footer that was just written."""
         self.drop(object_key)
         if len(encoded) > self._budget_bytes:
             return
@@ -101,21 +101,22 @@ class FooterCache:
             self.size_bytes -= len(self._encoded.popitem(last=False)[1])
 
     def inherit(self, before: "FooterCache") -> None:
-        """Know what another session of this process knew: objects never change."""
+        """Adds the footers of an earlier session of this process: objects never change."""
         for key, encoded in before._encoded.items():
             self.keep(key, encoded)
 
     def drop(self, object_key: str) -> None:
-        """Forget the footer of an object that nobody names any more."""
+        """Removes the footer of an object that no flush record names any more."""
         self.size_bytes -= len(self._encoded.pop(object_key, b""))
 
     async def fetch(
         self, records: Iterable[tuple[str, FlushRecord]]
     ) -> dict[str, ObjectUnavailableError]:
-        """Have the footers of *records* here, as far as there is room, so that a caller that gets
-        them a few at a time waits for none that is late.
+        """Reads the footers of *records* concurrently into half of the budget, so that one late
+        read does not delay a caller that then gets a few at a time.
 
-        Returns those that are unavailable, by object: they need not be asked for once more.
+        Returns the errors of unavailable ones, by object key: the caller need not request these
+        again.
 
         Raises:
             FencedError: the session ended first; perhaps in a group.
@@ -129,7 +130,7 @@ class FooterCache:
             except ObjectUnavailableError as error:
                 unavailable[record.object_key] = error
             except RecordGoneError:
-                return  # `get` finds out
+                return  # `get` raises it again
 
         async with asyncio.TaskGroup() as tasks:
             for record_key, record in records:
@@ -140,12 +141,12 @@ class FooterCache:
         return unavailable
 
     async def get(self, record_key: str, record: FlushRecord) -> Footer:
-        """The footer of the record's object, which is the caller's alone.
+        """The footer of the record's object; a fresh copy, which the caller may change.
 
         Raises:
-            ObjectUnavailableError: the bucket answers, and does not give it: missing, withheld or
-                damaged.  Look again later.
-            RecordGoneError: the record went meanwhile.
+            ObjectUnavailableError: the bucket answers but does not return it: missing, withheld or
+                damaged.  Try again later.
+            RecordGoneError: the record was deleted meanwhile.
             FencedError: the session ended first.
         """
         return await self._read(record_key, record, self._decoded)
@@ -153,7 +154,7 @@ class FooterCache:
     async def _read(
         self, record_key: str, record: FlushRecord, read: Callable[[FlushRecord], Awaitable[T]]
     ) -> T:
-        """What *read* gives of the record, which is asked for again while that may help."""
+        """The result of *read*, which is repeated while that may help."""
 
         async def ask() -> T:
             nonlocal record
@@ -172,7 +173,7 @@ class FooterCache:
         """
         Raises:
             RecordGoneError, FencedError: see `get`.
-            ObjectUnavailableError: its key has something else now.
+            ObjectUnavailableError: the record cannot be decoded.
         """
         kv = await self._session.read(record_key)
         if kv is None:
@@ -190,7 +191,7 @@ class FooterCache:
         return footer
 
     async def _request(self, record: FlushRecord) -> Buffer:
-        """The encoded footer: from here, by another's request, or by one of our own."""
+        """The encoded footer: from the cache, by a request in flight, or by a new request."""
         key = record.object_key
         if (encoded := self._encoded.get(key)) is not None:
             self._encoded.move_to_end(key)

@@ -1,11 +1,11 @@
-"""A read that is asked for a second time when its answer is late, for answers get lost.
+"""Hedged reads: a second request is sent when the answer is late, for answers get lost.
 
-    ask ──answer──▶ it
-        ──late──▶ ask once more ──▶ the first that answers; the other is given up
+    ask ──answer──▶ result
+        ──late──▶ ask once more ──▶ the first answer; the other request is cancelled
 
-For small reads that others wait for, such as partitions that were taken over: there twice the
-bytes cost less than waiting out a deadline.  Late is what takes longer than nearly all did lately:
-where a store is slow for all, twice the requests would make it slower.
+For small reads that block others, such as those of taken-over partitions: there twice the bytes
+cost less than waiting for a deadline.  A read is late when it takes longer than 95 % of the last
+ones: if a store is slow for all, twice the requests would make it slower.
 
 Shell.
 """
@@ -21,23 +21,24 @@ from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableErro
 T = TypeVar("T")
 
 _SHARE: Final = 0.05
-"""Of all reads, asked for once more as soon as they are late; the others when they seem lost."""
+"""Share of all reads that are hedged as soon as they are late; the others are hedged only when they
+seem lost."""
 
 _LATE_S: Final = 1.0
-"""No read is late before."""
+"""No read is late before this."""
 
 TIMEOUT_S: Final = 6.0
-"""Of a read with its second request.  Longer: a claim or a producer behind a lost answer waits
-longer; shorter: a slow link never brings an answer."""
+"""Deadline of a read with its second request.  Longer: a claim or a producer behind a lost answer
+waits longer; shorter: over a slow link no read succeeds."""
 
 _NO_ANSWER: Final = (UnavailableError, OutcomeUnknownError)
 
 
 async def hedged(ask: Callable[[], Coroutine[Any, Any, T]], late_s: float) -> T:
-    """What *ask* returns or raises, asked again if it takes longer than *late_s*.
+    """Returns or raises what *ask* does, and calls it a second time after *late_s* seconds.
 
     Raises:
-        UnavailableError, OutcomeUnknownError: nobody answered who was asked.
+        UnavailableError, OutcomeUnknownError: no request was answered.
     """
     tasks = [asyncio.create_task(ask())]
     try:
@@ -59,11 +60,11 @@ async def hedged(ask: Callable[[], Coroutine[Any, Any, T]], late_s: float) -> T:
 
 
 class HedgedReads:
-    """Reads of one kind: when each is late, and how long each may take.
+    """Hedged reads of one kind, which share their latency statistics and their timeout.
 
     Args:
-        late_s: none is late before.
-        longest_timeout_s: each timeout that is missed doubles the next, up to this.
+        late_s: no read is late before this.
+        longest_timeout_s: each missed timeout doubles the next one, up to this.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The newest manifest of each led partition, and the producer snapshot that it names.
+"""Caches the newest manifest of each led partition, and reads the producer snapshot that it names.
 
 Shell.
 """
@@ -20,7 +20,7 @@ from driftlog_tiering.formats.manifests import load_at_least
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _LONGEST_TIMEOUT_S: Final = 30.0
-"""A store that is slow for all is waited for: a manifest takes a few requests."""
+"""Longest timeout while the store is slow for all: a manifest takes a few requests."""
 
 
 class ManifestCache:
@@ -60,9 +60,9 @@ class ManifestCache:
                 began_ms = self._now_ms()
                 found = await self._load(log, log.manifest_version)
                 if log.state is State.CLOSED:
-                    return found  # and nothing would forget it
+                    return found  # not cached: `forget` would not remove it any more
                 newest = self._newest.get(log)
-                if newest is None or newest.version < found.version:  # or sealed meanwhile
+                if newest is None or newest.version < found.version:  # or `put` meanwhile
                     self._newest[log] = found
                     self._read_at_ms[log] = began_ms
             return known
@@ -71,7 +71,8 @@ class ManifestCache:
         self._strangers.is_ours(key, layout.parse_manifest_key)
 
     async def read_back(self, log: PartitionLog, version: int) -> Manifest:
-        """The newest manifest as the bucket has it, at least at *version*; `put` notes it.
+        """Reads the newest manifest from the bucket, at least at *version*, past the cache; `put`
+        caches it.
 
         Raises: as `get`.
         """
@@ -84,36 +85,36 @@ class ManifestCache:
         )
 
     def _current(self, log: PartitionLog) -> Manifest | None:
-        """The newest, if it is known and the partition's key names no newer one."""
+        """The cached manifest, if the partition's key names no newer one."""
         known = self._newest.get(log)
         return known if known is not None and known.version >= log.manifest_version else None
 
     def known(self, log: PartitionLog) -> Manifest | None:
-        """The newest manifest, if it was read before."""
+        """The cached manifest, which may be old; None: there is none."""
         return self._newest.get(log)
 
     def put(self, log: PartitionLog, manifest: Manifest) -> None:
-        """Note a newer one, read or made just now."""
+        """Caches a newer manifest that was read or written just now."""
         if log.state is not State.CLOSED:
             self._newest[log] = manifest
             self._read_at_ms[log] = self._now_ms()
 
     def read_at_ms(self, log: PartitionLog) -> float:
-        """When the read of the known manifest began; of none, now."""
+        """When the read of the cached manifest began; now, if there is none."""
         return self._read_at_ms.get(log, self._now_ms())
 
     def drop(self, log: PartitionLog) -> None:
-        """What is known may be old: it is read again when it is needed."""
+        """Removes the cached manifest, which may be old: the next `get` reads it again."""
         self._newest.pop(log, None)
 
     def forget(self, log: PartitionLog) -> None:
-        """The partition is not led any more: it is closed, and nothing of it is kept."""
+        """Removes every entry of *log*, which is closed: this session does not lead it any more."""
         assert log.state is State.CLOSED
         self.drop(log)
         self._read_at_ms.pop(log, None)
 
     async def producers(self, manifest: Manifest) -> ProducerStates:
-        """Producer state at the manifest's end; times are those of flushes.
+        """The producer state at the manifest's end; its times are those of flushes.
 
         Raises:
             CorruptSnapshotError: damaged or missing.

@@ -1,6 +1,6 @@
-"""Whether the bucket has more of a claimed partition sealed than its log has.
+"""Checks whether the bucket has more sealed batches of a claimed partition than its log.
 
-    claimed ──▶ LIST of one key: the newest manifest ──at most the version in the key──▶ nothing
+    claimed ──▶ LIST of one key: the newest manifest ──at most the version in the key──▶ no problem
                     │ a later version
                     ▼
                  GET it ──ends within the log──▶ an agent died between manifest and key: sealing
@@ -8,15 +8,16 @@
                     └─ends above the log, or has other leader epochs──▶ the metadata store is older
                                                  than the bucket: the partition is offline
 
-The comparison comes before anything is admitted or appended.  A metadata store that went back (a
-backup) would give out again the offsets of what is sealed, and sealing would then put the bucket's
-records in the place of those that were just acknowledged.
+The check comes before any batch is admitted or appended.  With a metadata store that was restored
+from a backup, a leader would assign the offsets of sealed records again, and sealing would then
+replace the records that were just acknowledged by those of the bucket.
 
-A listing proves presence only.  What it does not show is found later by `sealing/sealer`, which
-adopts no manifest that ends among the records of its own session and was not made by it.
+A listing proves presence only.  `sealing/sealer` finds a manifest that the listing does not show:
+it never adopts a manifest that ends among the records of its own session unless it wrote it.
 
-One LIST per partition, and one per topic where nothing was ever led: partitions' folders sort
-before the topic's files, so the first key of a topic says whether any partition has an object.
+One LIST per partition, and one per topic for partitions that have never had a leader: partitions'
+folders sort before the topic's files, so the first key of a topic shows whether any partition has
+an object.
 
 Shell.
 """
@@ -47,14 +48,14 @@ from driftlog_tiering.formats.manifests import load_at_least, newest_version
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _AT_ONCE: Final = 64
-"""Requests in flight.  More: thousands of partitions are led sooner; fewer: a bucket that is slow
-for all is not made slower."""
+"""Requests in flight.  More: thousands of partitions are led sooner; fewer: less load on a bucket
+that is slow for all."""
 
 _TIMEOUTS_S: Final = (3.0, 30.0)
-"""Of one request, at first and at most: it lists one key, and a claimed partition waits for it."""
+"""First and longest timeout of a request: it lists one key, and a claimed partition waits."""
 
 _WAITING: Final = 1_024
-"""Reads that are in flight or wait to be repeated.  More: more memory while the bucket fails."""
+"""Reads in flight or waiting for a retry.  More: more memory while the bucket fails."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -62,12 +63,12 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Newest:
-    """What listings showed of claimed partitions."""
+    """The newest manifests of claimed partitions by the listings."""
 
     versions: dict[TopicPartition, int] = field(default_factory=dict)
-    """Of the newest manifest; 0: none was shown."""
+    """Version of the newest manifest; 0: the listing shows none."""
     unreadable: dict[TopicPartition, str] = field(default_factory=dict)
-    """Partitions whose listing was not given, and why."""
+    """Partitions whose listing failed, and why."""
 
 
 class ManifestCheck:
@@ -109,7 +110,7 @@ class ManifestCheck:
     async def newest(
         self, logs: Mapping[TopicPartition, PartitionLog], fresh: Collection[TopicPartition]
     ) -> Newest:
-        """List the newest manifests of *logs*; *fresh*: those that were never led."""
+        """Lists the newest manifests of *logs*; *fresh*: partitions that were never led."""
         found = Newest()
         topics = {tp.topic_id: logs[tp].topic for tp in fresh}
         prefixes = {key: layout.topic_prefix(topic, key) for key, topic in topics.items()}
@@ -129,7 +130,8 @@ class ManifestCheck:
         return found
 
     async def problem(self, log: PartitionLog, version: int) -> str | None:
-        """Why the recovered *log* cannot be served, whose manifest has *version*; None: it can.
+        """Why the recovered *log*, whose newest manifest has *version*, cannot be served; None: it
+        can.
 
         Raises:
             UnavailableError: the manifest cannot be read, for now or at all.
@@ -152,7 +154,7 @@ class ManifestCheck:
         return older_than_bucket(log, manifest)
 
     async def _raise_producer_ids(self, key: str) -> None:
-        """Of producers that the metadata store does not know of: their ids were given out."""
+        """Reserves producer ids that were given out and that the metadata store does not know."""
         try:
             data = await self._read(key, lambda: self._objects.get(key))
             _, states = await self._offload(ProducerStates.decode, data)
@@ -169,7 +171,7 @@ class ManifestCheck:
     # ── Requests ──
 
     async def _is_used(self, prefix: str) -> bool:
-        """Whether any partition of the topic has an object."""
+        """Whether any partition of the topic has an object in the bucket."""
         async for page in self._objects.list(prefix, page_size=1):
             return any(not info.key.startswith(f"{prefix}topic/") for info in page.objects)
         return False
@@ -183,7 +185,7 @@ class ManifestCheck:
     async def _all(
         self, asks: Mapping[_K, tuple[str, Callable[[], Coroutine[Any, Any, _T]]]]
     ) -> tuple[dict[_K, _T], dict[_K, str]]:
-        """The answers, and why there are none; each request has the name of what it asks for."""
+        """The answers, and the reasons for missing ones; each request has a name for the log."""
         answers: dict[_K, _T] = {}
         unavailable: dict[_K, str] = {}
         left = iter(asks.items())
@@ -203,7 +205,7 @@ class ManifestCheck:
     async def _read(self, name: str, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """
         Raises:
-            ObjectUnavailableError: the bucket answers, and does not give it now.
+            ObjectUnavailableError: the bucket answers, but does not return the object now.
         """
 
         async def read() -> _T:
@@ -214,7 +216,7 @@ class ManifestCheck:
 
 
 def older_than_bucket(log: PartitionLog, manifest: Manifest) -> str:
-    """Why *log* is offline, whose newest manifest has what the log has not."""
+    """Why *log* is offline: its newest manifest ends above it."""
     return (
         f"{manifest.key} ends at {manifest.end}, and the log that the metadata store knows ends at "
         f"{log.high_watermark}: the metadata store is older than the bucket (a backup that was put "
@@ -223,9 +225,10 @@ def older_than_bucket(log: PartitionLog, manifest: Manifest) -> str:
 
 
 def _other_epochs(log: PartitionLog, manifest: Manifest) -> str | None:
-    """Whether what is sealed is what the log has: each leader epoch begins where it does there.
+    """Compares where leader epochs begin in *manifest* and in *log*; None: they agree, else the
+    problem.
 
-    (Only what begins above both starts says so: an epoch is cut at a start that lies within it.)
+    (Only epochs that begin above both starts are compared: a start within an epoch cuts it.)
     """
     start = max(log.sealed_end, manifest.log_start)
     sealed = {(e.epoch, e.start_offset) for e in manifest.leader_epochs if e.start_offset > start}
@@ -240,7 +243,7 @@ def _other_epochs(log: PartitionLog, manifest: Manifest) -> str | None:
 
 
 def repair(log: PartitionLog) -> str:
-    """The way out for *log*, of which the metadata store does not know all."""
+    """The advice for *log*, of which the metadata store lacks a part."""
     return (
         f"stop the agents and bring the newer metadata store back, if there is one; to go on "
         f"without it, see `driftlog partitions accept-loss {log.topic}:{log.partition}`"

@@ -1,10 +1,10 @@
-"""Whether objects that should be there are gone, before an operator is told that they are.
+"""Checks whether missing objects are gone, before an operator sees them as lost.
 
-    read ──▶ there
+    read ──▶ found
       └─ not found, or damaged ──▶ again, ever less often, for `LOST_MS` ──▶ gone
 
-For `accepted_loss`.  An object that was missing a moment ago is read once more, and not for half a
-minute again: between what is shown and what is accepted, and for the next partition.
+For `accepted_loss`.  An object that has just been found gone is read only once more, without
+another half minute: at `accept` after `examine`, and for the next partition.
 
 Shell.
 """
@@ -23,13 +23,13 @@ from driftlog_tiering.formats.manifests import iter_segments
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _WAITS_MS: Final = (500.0, 8_000.0)
-"""Between two looks, at first and at most: twice as long each time."""
+"""First and longest time between two reads of a missing object; doubled each time."""
 
 _T = TypeVar("_T")
 
 
 class MissingObjects:
-    """See the module; of one session."""
+    """See the module; for one session."""
 
     def __init__(self, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
         self._objects = objects
@@ -39,11 +39,11 @@ class MissingObjects:
         self._limit = asyncio.Semaphore(READS_AT_ONCE)
 
     async def read(self, key: str, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """What *ask* reads of *key*.
+        """Returns the result of *ask*, which reads the object *key*.
 
         Raises:
-            DamagedObjectError: it is missing, or a flush object that is damaged, for `LOST_MS`.
-            UnavailableError: the bucket does not answer; and what else *ask* raises.
+            DamagedObjectError: for `LOST_MS` it was missing, or a damaged flush object.
+            UnavailableError: the bucket does not answer; and any other error of *ask*.
         """
         while True:
             try:
@@ -62,7 +62,7 @@ class MissingObjects:
                 return found
 
     async def segments(self, manifest: Manifest) -> list[SegmentRef]:
-        """Segments that *manifest* names above log start, and that are gone; ascending.
+        """Segments of *manifest* above log start that are gone; ascending.
 
         Raises:
             UnavailableError: the bucket does not answer.
@@ -81,7 +81,7 @@ class MissingObjects:
         return sorted(gone, key=lambda ref: ref.base)
 
     async def _not_listed(self, manifest: Manifest) -> list[SegmentRef]:
-        """Both the segments and the listing ascend by key: neither is kept, however long it is."""
+        """Segments that the listing lacks.  Both ascend by key and are read as streams."""
         listed = self._listed(layout.partition_prefix(manifest.topic, manifest.tp))
         missing: list[SegmentRef] = []
         key = await anext(listed, None)
@@ -99,6 +99,6 @@ class MissingObjects:
 
 
 async def _in_time(found: AsyncIterator[_T]) -> AsyncIterator[_T]:
-    """What *found* gives, each with a deadline of its own."""
+    """Yields the items of *found*, each with its own deadline."""
     while (one := await in_time(lambda: anext(found, None))) is not None:
         yield one

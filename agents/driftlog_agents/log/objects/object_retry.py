@@ -1,12 +1,12 @@
-"""What is done about an object that the bucket does not give: one policy for all that read.
+"""One retry policy for all reads of objects that the bucket does not return.
 
     a request fails ──▶ sent again ──5 s──▶ probe ──succeeds──▶ once more ──▶ ObjectUnavailableError
-           ▲                │ "not there", damaged ──5 s──────────────────▶ ObjectUnavailableError
-           └────────────────┴──────────────────╳ fails: the bucket is away, and not the object
+           ▲                │ "not found", damaged ──5 s──────────────────▶ ObjectUnavailableError
+           └────────────────┴──────────────────╳ fails: the whole bucket is unavailable
 
-`ObjectUnavailableError` means: the object may be given later.  What needs it waits or is given
-back, and `availability` says when it is looked for again.  What is missing or damaged at each look
-for `LOST_MS` is `DamagedObjectError`: an operator has to act.
+`ObjectUnavailableError` means: the bucket may return the object later.  Its reader waits or
+releases its claim, and `availability` decides when it tries again.  An object that is missing or
+damaged at each try for `LOST_MS` is a `DamagedObjectError`: an operator has to act.
 
 Shell.
 """
@@ -26,30 +26,29 @@ from driftlog_tiering.stores.object_store import NotFoundError
 T = TypeVar("T")
 
 READ_DEADLINE_MS: Final = 5_000.0
-"""How long one read repeats its request before the object counts as unavailable.  Longer: what
-waits for the read waits longer; shorter: a short fault of the store moves partitions."""
+"""How long one read repeats its request before the object counts as unavailable.  Longer: claims
+and clients behind the read wait longer; shorter: a short fault of the store moves partitions."""
 
 LEAST_REQUESTS: Final = 2
-"""Of one read: one request that had no answer says little."""
+"""Least number of requests of one read: a single request without an answer proves little."""
 
 LOST_MS: Final = 30_000.0
 """How long an object must be missing or damaged before it counts as lost.  Longer: consumers and
-operators learn of a loss later; shorter: a node of the store that is behind ends consumers, and
-makes an operator give up what is there."""
+operators learn of a loss later; shorter: a stale node of the store stops consumers, and makes an
+operator give up objects that exist."""
 
 ANSWERED: Final = (CorruptError, NotFoundError)
-"""The bucket answers: there is no such object, or it is damaged."""
+"""Errors that are answers of the bucket: no such object, or a damaged one."""
 
 _RETRY: Final = Retry(wait_s=0.2, longest_wait_s=1.6, errors=(*NO_ANSWER, *ANSWERED))
 
 
 class ReadDeadline:
-    """Of one read that repeats its request: whether its object is unavailable; see the module.
+    """Decides for one read whether its object is unavailable; see the module.
 
     Args:
-        probes: while the bucket gives nothing at all, and does not say that the object is not
-            there, the read goes on: no other agent would do better, or `health/write_health` finds
-            out.
+        probes: while the bucket answers neither the read nor a probe, the read continues: no other
+            agent could read it either, or `health/write_health` detects that one can.
     """
 
     __slots__ = ("_alone", "_now_ms", "_probes", "_requests", "_since_ms")
@@ -60,10 +59,10 @@ class ReadDeadline:
         self._since_ms = now_ms()
         self._requests = 0
         self._alone = False
-        """A probe has succeeded, and the object was to be asked for once more."""
+        """A probe has succeeded: if the next request fails too, the object is unavailable."""
 
     async def has_passed(self, *, answered: bool) -> bool:
-        """A request failed; True: the object is unavailable.
+        """Notes a failed request; True: the object is unavailable.
 
         Args:
             answered: the bucket answered: there is no such object, or the object is damaged.
@@ -79,11 +78,11 @@ class ReadDeadline:
 
 
 class ObjectRetry:
-    """The reads of one kind.
+    """Reads of one kind, with their retries.
 
     Args:
         outage: since when the bucket has not answered, while such a read waits.
-        event: of the log line about a request that is repeated.
+        event: name of the log event about a repeated request.
     """
 
     def __init__(
@@ -101,15 +100,15 @@ class ObjectRetry:
         self._event = event
         self._advice = advice
         self._unanswered = 0
-        """Reads of which a request had no answer, and that go on."""
+        """Number of reads in progress that have had a request without an answer."""
         self._log = structlog.get_logger()
 
     async def read(self, key: str, ask: Callable[[], Awaitable[T]], *, once: bool = False) -> T:
-        """What *ask* returns of the object *key*; *once*: it is known to be unavailable, and one
-        request is a look.
+        """Returns the result of *ask*, which reads the object *key*; *once*: send one request only,
+        for the object is known to be unavailable.
 
         Raises:
-            ObjectUnavailableError: the bucket does not give the object now.
+            ObjectUnavailableError: the bucket does not return the object now.
         """
         deadline = ReadDeadline(self._probes, self._now_ms)
         unanswered, sent_ms = False, 0.0
@@ -133,7 +132,7 @@ class ObjectRetry:
                 unanswered = True
                 self._note(key, why, sent_ms)
             if once or await deadline.has_passed(answered=answered):
-                self.outage.ended(self._now_ms())  # as far as the bucket goes
+                self.outage.ended(self._now_ms())  # the bucket itself is available
                 raise ObjectUnavailableError(key, why) from error
 
         try:
@@ -142,7 +141,7 @@ class ObjectRetry:
             return found
         finally:
             self._unanswered -= unanswered
-            if not self._unanswered:  # or nothing waits for it any more
+            if not self._unanswered:  # also if the reads were cancelled
                 self.outage.ended(self._now_ms())
 
     def _note(self, key: str, error: str, sent_ms: float) -> None:

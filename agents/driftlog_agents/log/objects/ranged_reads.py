@@ -1,4 +1,4 @@
-"""GETs of cold reads: a deadline each, few repeats, and a bound on how many at once.
+"""GETs of cold reads: a deadline each, few repeats, and bounded concurrency.
 
 Shell.
 """
@@ -20,21 +20,21 @@ from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectSt
 MiB: Final = 1024 * 1024
 
 _LONGEST_WAIT_MS: Final = 10_000
-"""Between two looks for a missing object: consumers ask for it all the time."""
+"""Longest time between two reads of a missing object: consumers request it all the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """What reading from the bucket may take; producers and tail consumers have the rest."""
+    """Limits of reads from the bucket; producers and tail consumers use the rest."""
 
     requests_at_once: int = 16
-    """GETs of cold reads in flight.  More: more throughput on a far store, for more of its
+    """GETs of cold reads in flight.  More: more throughput on a distant store, for more of its
     request rate and of the agent's connections."""
 
     request_deadline_ms: float = 6_000
-    """After this a GET counts as lost and is repeated.  Longer: a dead connection costs more;
-    three must fit a client's patience (request.timeout.ms 30 s), one must do for 16 MiB on a
-    slow link."""
+    """After this a GET counts as lost and is repeated.  Longer: a dead connection costs more.
+    Three deadlines must fit into a client's request.timeout.ms (30 s); shorter: 16 MiB over a slow
+    link do not arrive in one."""
 
     attempts: int = 3
     """How often a GET is tried before the reader gets a retriable error."""
@@ -43,35 +43,34 @@ class ReadSettings:
     """Wait before the first repeat; twice as long before each further one."""
 
     row_group_cache_bytes: int = 64 * MiB
-    """Decoded row groups in memory, of 16 MiB and more.  More: more consumers of the sealed log at
-    full speed; the others take turns."""
+    """Memory for decoded row groups, of 16 MiB and more each.  More: more consumers of the sealed
+    log at full speed; the others take turns."""
 
     flush_cache_bytes: int = 16 * MiB
-    """Pieces of flush objects in memory.  More: more consumers of what left the local disk."""
+    """Memory for pieces of flush objects.  More: more consumers behind the local disk."""
 
     index_cache_bytes: int = 16 * MiB
-    """Footers of segments and lists of manifests in memory.  More: fewer GETs per random read."""
+    """Memory for footers of segments and lists of manifests.  More: fewer GETs per random read."""
 
     read_ahead_bytes: int = 2 * MiB
-    """Fetched of a flush object at once.  More: fewer GETs for who reads on, more wasted on who
-    does not."""
+    """Bytes of a flush object that one GET reads.  More: fewer GETs for sequential consumers, more
+    wasted bytes for others."""
 
     prefetch_row_groups: int = 2
-    """Loaded ahead of a consumer who reads on, if there is room.  0: none."""
+    """Row groups that are loaded ahead of a sequential consumer, if there is room.  0: none."""
 
     hold_ms: float = 1_000
     """How long a row group waits for its reader's next fetch before it may be evicted."""
 
     patience_ms: float = 2_000
-    """How long a fetch waits for room before it evicts what another is reading."""
+    """How long a fetch waits for room before it evicts what another fetch reads."""
 
     batch_bytes: int = MiB
-    """Of a re-encoded batch, uncompressed.  Larger ones compress better, and cost clients more
-    memory."""
+    """Uncompressed size of a re-encoded batch.  Larger: better compression, more client memory."""
 
 
 class RangedReads:
-    """The store, for cold reads."""
+    """The object store as cold reads use it."""
 
     def __init__(
         self, store: ObjectStore, settings: ReadSettings, now_ms: Callable[[], float]
@@ -86,7 +85,7 @@ class RangedReads:
         )
         self._now_ms = now_ms
         self.missing = Availability[str](lambda: 1.0, longest_ms=_LONGEST_WAIT_MS)
-        """Objects that are not there, although they were looked up again."""
+        """Objects that are missing even after their names were read again."""
         self._slots = asyncio.Semaphore(settings.requests_at_once)
         self.requests = 0
 
@@ -94,9 +93,9 @@ class RangedReads:
         """Exactly the bytes ``[start, end)`` of the object; *end* None: to its end.
 
         Raises:
-            ObjectUnavailableError: no such object: replaced since it was looked up, lost, or not
-                shown for a moment.
-            DamagedObjectError: it is shorter.
+            ObjectUnavailableError: no such object: replaced since its name was read, lost, or
+                missing for a moment.
+            DamagedObjectError: the object is shorter.
             UnavailableError: the store refused or did not answer, each time; try again later.
         """
         if self.missing.waits(key, self._now_ms()):

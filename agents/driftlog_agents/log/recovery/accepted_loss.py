@@ -1,22 +1,22 @@
-"""Accepting a loss: an operator says that what a partition lacks is gone for good.
+"""Accepts a loss: an operator confirms that objects or keys of a partition are gone for good.
 
-    examine   both keys ──▶ flush records ──▶ footers, manifest ──▶ the plan: what is lost
-    accept    the same again, and is it what was shown? ──▶ claim ──▶ audit record ──▶ what is
-              there is sealed, gaps as empty ranges ──▶ the partition's key ──▶ release
+    examine   both keys ──▶ flush records ──▶ footers, manifest ──▶ the plan: lost ranges
+    accept    the same again: is it the plan shown? ──▶ claim ──▶ audit record ──▶ seal the rest,
+              gaps as empty ranges ──▶ the partition's key ──▶ release
 
-Nothing is lost by itself: an agent does this when it is asked to, for a partition that it is to
-serve and cannot.  It is done under a claim, so that what it writes is fenced like all that a leader
-writes, and it ends in keys and a manifest that any takeover can open: the partition is claimed
-again as any other one, by the agent that it is placed on.  Where it is cut off the partition is
-still offline, and what was sealed is in the manifest, which the next attempt begins with.
+An agent never accepts a loss by itself: an operator requests it, for a partition that the agent
+cannot serve.  The agent does it under a claim, so its writes are fenced like those of any leader.
+It leaves keys and a manifest that any takeover can open: the agent that the partition is placed on
+claims it as usual.  If it is interrupted, the partition is still offline, and the manifest has what
+was sealed; the next attempt starts from there.
 
-An object is gone when the store says so for half a minute, or gives a footer that is damaged.  What
-cannot be read now is not lost.  The newest manifest is the one after which the store has no other,
-by its key: a listing that is behind shows an older one.
+An object is gone if the store answers "not found", or returns a damaged footer, for half a minute.
+An object that cannot be read now is not lost.  The newest manifest is found by its key: the store
+has none of the next version.  A stale listing may show an older one.
 
-A leader that serves and cannot seal, for an object of its tail, is let go on in the same way: it
-gives the partition up first.  So is one that serves and of which segments are gone: their ranges
-become empty, and nothing else changes.
+The same repairs a served partition that cannot be sealed because an object of its tail is gone: its
+leader releases it first.  It also repairs a served partition whose segments are gone: their ranges
+become empty, and the rest is unchanged.
 
 Shell.
 """
@@ -86,8 +86,8 @@ from driftlog_tiering.stores.object_store import (
 )
 
 EPOCHS_SKIPPED: Final = 2**20
-"""Above the largest leader epoch that anything shows, where the leader's key is gone: leaders that
-committed nothing had epochs, too."""
+"""The new leader epoch is this far above the largest known one if the leader key is gone: leaders
+that committed nothing had epochs, too."""
 
 
 _RESTORE: Final = (
@@ -98,62 +98,62 @@ _RESTORE: Final = (
 
 
 class NotLostError(Exception):
-    """There is nothing to accept, or not what was shown; the message is for the operator."""
+    """There is no loss, or not the one that was shown; the message is for the operator."""
 
 
 class LedElsewhereError(NotLostError):
-    """Another agent's session leads the partition: that agent is to be asked."""
+    """Another agent's session leads the partition: the request belongs to that agent."""
 
 
 _Outcome = AcceptedLoss | Exception
 _Read = dict[str, list[tuple[FoundSlice, TailSlice]]]
-"""What flush objects that were read have of a partition; none of them ever changes."""
+"""Slices of a partition by flush object, which never changes once written."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """A partition, as far as there is anything of it."""
+    """A partition as it was found in both stores."""
 
     keys: tuple[KeyValue | None, KeyValue | None]
-    """Leader and partition, as they were before the claim."""
+    """The leader key and the partition key before the claim."""
     claim: Claim
     gone: tuple[str, ...]
-    """Sessions that must be gone for the claim, beside its leader's."""
+    """Sessions besides the leader's that must be over for the claim."""
     manifest: Manifest
     read_at_ms: int
     plan: LossPlan
     slices: list[tuple[FoundSlice, TailSlice]] = field(default_factory=list)
     sessions: dict[str, None] = field(default_factory=dict)
-    """Whose flush records hold what is not sealed."""
+    """Sessions whose flush records hold unsealed batches."""
     read: _Read = field(default_factory=dict)
     segments: list[SegmentRef] = field(default_factory=list)
-    """Those that are gone, where nothing else is lost."""
+    """Lost segments, if only segments are lost."""
 
 
 class Leads(Protocol):
-    """What is asked of `leadership/handover`."""
+    """The part of `leadership/handover` that this needs."""
 
     async def hold(self, tp: TopicPartition) -> None:
-        """Do not claim *tp*; UnavailableError: it is being claimed."""
+        """Prevents claims of *tp*; UnavailableError: it is being claimed."""
         ...
 
     def let(self, tp: TopicPartition) -> None:
-        """Claim it again, if it is placed here."""
+        """Allows claims of *tp* again."""
         ...
 
     async def give_up(self, logs: Sequence[PartitionLog]) -> None:
-        """Release *logs*."""
+        """Flushes and releases *logs*."""
         ...
 
 
 class LossAcceptance:
-    """See the module; of one session.
+    """See the module; for one session.
 
     Args:
-        topics: those that are known, by id.
-        find: a partition that is led here.
-        spawn: runs an acceptance as long as the session lasts: nobody who waits for it may end it,
-            for a partition that is given up half has no leader.
+        topics: every known topic, by id.
+        find: the log of a partition that is led here.
+        spawn: runs an acceptance as long as the session lasts.  A cancelled caller does not end it,
+            for a partition whose acceptance is interrupted has no leader.
     """
 
     def __init__(
@@ -184,13 +184,13 @@ class LossAcceptance:
         self._log = structlog.get_logger()
 
     async def examine(self, tp: TopicPartition) -> LossPlan:
-        """What is lost of *tp*; nothing is changed.
+        """Reads what is lost of *tp*; changes nothing.
 
         Raises:
-            UnavailableError: a store does not answer, or does not give what it has.
-            CorruptError: something is damaged that this does not mend.
+            UnavailableError: a store does not answer, or does not return an object that it has.
+            CorruptError: an object or key is damaged that this cannot repair.
             LedElsewhereError: see there.
-            NotLostError: it cannot be said what is lost, or the partition is served.
+            NotLostError: nothing is lost, or it is ambiguous what is.
             FencedError: the session ended first.
         """
         log = self._check(tp)
@@ -207,9 +207,9 @@ class LossAcceptance:
         return plan
 
     async def accept(self, tp: TopicPartition, shown: dict[str, Any], wall_ms: int) -> AcceptedLoss:
-        """Go on without what is lost, if that is what was *shown*; *wall_ms*: now.
+        """Accepts the loss if it is the *shown* plan; *wall_ms*: now.
 
-        The partition is claimed again by itself.  Whoever is cancelled in here does not end it.
+        The partition is claimed again afterwards.  A cancelled caller does not end the work.
         Raises: as `examine`; after UnavailableError it may be repeated.
         """
         work = self._spawn(self._outcome(tp, shown, wall_ms))
@@ -224,7 +224,7 @@ class LossAcceptance:
         return outcome
 
     async def close(self) -> None:
-        """The session leaves: what is not accepted by now is offline for whoever leads next."""
+        """Cancels every acceptance; the partition stays offline for the next leader."""
         works = list(self._works)
         for work in works:
             work.cancel()
@@ -232,7 +232,7 @@ class LossAcceptance:
             await asyncio.wait(works)
 
     async def _outcome(self, tp: TopicPartition, shown: dict[str, Any], wall_ms: int) -> _Outcome:
-        """What `accept` answers: errors are its caller's, and not the session's."""
+        """The result of `accept`: the caller raises an error, and the session survives it."""
         try:
             return await self._accept_held(tp, shown, wall_ms)
         except Exception as error:  # noqa: BLE001 - its caller raises it
@@ -247,7 +247,7 @@ class LossAcceptance:
             log = self._check(tp)
             sealed = _is_served(log)
             if log is not None:
-                if log.damage or sealed:  # it serves: not without need
+                if log.damage or sealed:  # it serves: check before it is released
                     found = await self._find(self._topic(tp), tp, _reason(log), sealed=sealed)
                     _agree(found, shown)
                 await self._leading.give_up([log])
@@ -264,7 +264,7 @@ class LossAcceptance:
         return entry
 
     def _check(self, tp: TopicPartition) -> PartitionLog | None:
-        """The partition, if it is led here."""
+        """The log of *tp*, if it is led here and may be repaired."""
         log = self._find_log(tp)
         if log is None:
             return None
@@ -284,12 +284,12 @@ class LossAcceptance:
         *,
         sealed: bool,
     ) -> AcceptedLoss:
-        """*sealed*: of a partition that was served: what is not sealed is all there."""
+        """*sealed*: the partition was served, so its unsealed part is complete."""
         found = await self._find(topic, tp, reason, sealed=sealed)
         _agree(found, shown)
         log = await self._claim(topic, found)
         try:
-            # What was committed is all there only now: see `takeover`.
+            # Only after the claim no other session commits: see `takeover`.
             if sealed:
                 again = await self._examined_sealed(topic, tp, *found.keys)
             else:
@@ -318,7 +318,7 @@ class LossAcceptance:
             )
         return loss
 
-    # ── What there is ──
+    # ── Examination ──
 
     async def _find(
         self, topic: TopicEntry, tp: TopicPartition, reason: str, *, sealed: bool = False
@@ -342,7 +342,7 @@ class LossAcceptance:
         leader_kv: KeyValue | None,
         state_kv: KeyValue | None,
     ) -> _Found:
-        """What is lost of what is sealed, of a partition that is served."""
+        """Lost segments of a served partition."""
         require_both(tp, leader_kv, state_kv)
         if state_kv is None:
             raise UnavailableError("it is not led any more: try again")
@@ -386,8 +386,8 @@ class LossAcceptance:
         name = topic.topic.name
         manifest = await self._newest(name, tp, 0 if state is None else state.manifest_version)
         key_end = manifest.end if state is None else state.sealed_end
-        # Without the partition's key, or where it knows less than the bucket, any session may have
-        # something of it.
+        # If the partition's key is gone or older than the bucket, any session may have batches of
+        # it.
         known = None if state is None or manifest.end > key_end else state.sessions
         slices, lost = await self._slices(tp, known, max(key_end, manifest.end), read)
         epochs = [entry.epoch for entry in manifest.leader_epochs]
@@ -410,7 +410,8 @@ class LossAcceptance:
         except ValueError as error:
             raise NotLostError(f"it cannot be said what is lost: {error}") from error
         if reason and not plan.reasons:
-            # Offline for what its leader saw: the manifest is kept, and what follows it.
+            # Offline for a reason that its leader saw: the manifest is kept, and the batches after
+            # it.
             plan = replace(plan, reasons=(reason,))
         sessions = dict.fromkeys(_session_of(tail) for _, tail in slices)
         newest = max(epochs, default=-1)
@@ -429,8 +430,8 @@ class LossAcceptance:
     async def _slices(
         self, tp: TopicPartition, known: tuple[str, ...] | None, sealed_end: int, read: _Read
     ) -> tuple[list[tuple[FoundSlice, TailSlice]], list[str]]:
-        """What flush records name above *sealed_end*, and objects that are gone; *known*: the
-        sessions that may have it."""
+        """The slices above *sealed_end* that flush records name, and the objects that are gone;
+        *known*: the sessions that may have some; None: any."""
         found: list[tuple[FoundSlice, TailSlice]] = []
         lost: list[str] = []
 
@@ -461,8 +462,8 @@ class LossAcceptance:
     async def _footer(self, kv: KeyValue, record: FlushRecord) -> Footer:
         """
         Raises:
-            DamagedObjectError: its object is gone, or its footer is damaged, and its record is
-                still there.
+            DamagedObjectError: its object is gone, or its footer is damaged, and its record still
+                exists.
         """
         key = record.object_key
 
@@ -482,7 +483,7 @@ class LossAcceptance:
         return await self._gone.read(key, read)
 
     async def _newest(self, topic: str, tp: TopicPartition, version: int) -> Manifest:
-        """The newest manifest, which is at least *version*, whatever listings show."""
+        """The newest manifest, at least *version*, even if listings are stale."""
         try:
             manifest: Manifest = await in_time(
                 lambda: load_at_least(self._objects, topic, tp, version)
@@ -496,10 +497,10 @@ class LossAcceptance:
                 return manifest
             manifest = following
 
-    # ── What is done about it ──
+    # ── Acceptance ──
 
     async def _claim(self, topic: TopicEntry, found: _Found) -> PartitionLog:
-        """Lead it: to write, and for nothing else."""
+        """Claims the partition, only to write its keys and manifest."""
         session, claim, tp = self._session, found.claim, found.claim.tp
         live = {parse_session_key(kv.key) for kv in await session.read_prefix(SESSIONS_PREFIX)} - {
             session.session_id
@@ -525,7 +526,7 @@ class LossAcceptance:
             mine = Leader(session.session_id, claim.epoch)
             if leader_kv is None or state_kv is None or _decoded(leader_kv, decode_leader) != mine:
                 raise UnavailableError("its keys have changed: look again")
-            revisions = leader_kv.mod_revision, state_kv.mod_revision  # an answer was lost
+            revisions = leader_kv.mod_revision, state_kv.mod_revision  # its answer was lost
         state = claim.state_under(session.session_id)
         log = PartitionLog(
             topic=topic.topic.name,
@@ -558,17 +559,17 @@ class LossAcceptance:
         )
 
     async def _create(self, key: str, body: bytes) -> None:
-        with suppress(AlreadyExistsError):  # our own attempt: no other one has this epoch
+        with suppress(AlreadyExistsError):  # an earlier try: no other session has this epoch
             await in_time(lambda: self._objects.create(key, [body]))
 
     async def _write(self, log: PartitionLog, found: _Found) -> None:
-        """Seal what is to be sealed; then the key says so."""
+        """Seals the pieces; then writes the partition's key."""
         plan, manifest = found.plan, found.manifest
         if found.segments:
             manifest = await self._sealer.drop_segments(
                 manifest, found.segments, read_at_ms=found.read_at_ms
             )
-            # Who has flushed what is not sealed stays in the key.
+            # The key keeps the sessions with unsealed batches.
             await self._keys.write(log, lambda now: replace(now, manifest_version=manifest.version))
             return
         sessions = found.sessions
@@ -588,10 +589,10 @@ class LossAcceptance:
     async def _seal(
         self, log: PartitionLog, found: _Found, manifest: Manifest, piece: Piece
     ) -> Manifest:
-        """Add one range to *manifest*, in as many segments as it takes.
+        """Adds one range to *manifest*, in as many segments as needed.
 
-        The log's last range is of our leader epoch where it is lost: what an older leader has
-        buffered for these offsets is not in the log (`recovery`).
+        A lost range at the log's end gets our leader epoch: so `recovery` sees that batches which
+        an older leader buffered for these offsets are not in the log.
         """
         base, end, lost = piece
         last = lost and end == found.plan.goes_on_at
@@ -626,7 +627,7 @@ class LossAcceptance:
 
 
 class _Slices(FlushBatches):
-    """Of a footer that was read here."""
+    """The batches of a footer that was read here."""
 
     __slots__ = ("footer",)
 
@@ -665,8 +666,8 @@ def _as_claim(
     newest_epoch: int,
     sessions: Iterable[str],
 ) -> Claim:
-    """The keys as they were read; what is missing as the bucket and the footers have it, and an
-    epoch above all of them."""
+    """The claim by the keys as they were read; a missing key is derived from the bucket and the
+    footers, with an epoch above all of theirs."""
     leader = Leader(None, -1) if leader_kv is None else _decoded(leader_kv, decode_leader)
     if leader_kv is None or leader.leader_epoch < newest_epoch:
         leader = replace(leader, leader_epoch=newest_epoch + EPOCHS_SKIPPED)
@@ -689,7 +690,7 @@ def _as_claim(
 def _agree(found: _Found, shown: dict[str, Any]) -> None:
     """
     Raises:
-        NotLostError: it is not what was *shown*, or nothing.
+        NotLostError: nothing is lost, or the plan is not the *shown* one.
     """
     if not found.plan.reasons:
         raise NotLostError("nothing is lost")
@@ -698,7 +699,7 @@ def _agree(found: _Found, shown: dict[str, Any]) -> None:
 
 
 def _is_served(log: PartitionLog | None) -> bool:
-    """Whether it goes on by itself, with all that is not sealed."""
+    """Whether the partition is served, with its whole unsealed part."""
     return log is not None and log.state is not State.OFFLINE and not log.damage
 
 

@@ -1,15 +1,15 @@
-"""What is lost of a partition that is offline, and how its log goes on without it.
+"""Plans which ranges of an offline partition are lost, and where its log continues.
 
     │ sealed, by key and manifest │ slices │ gap │ slices │ gap │
-                               start      lost         end   goes on here
+                               start      lost         end   continues here
 
 Gaps become empty ranges of the manifest: their offsets are never given out again.
 
-1. What the manifest has is kept, whatever the metadata store says.
-2. What flush records name and the bucket has is kept.
-3. New offsets begin above every end that the manifest or any footer in the bucket shows, and above
-   all that objects that are gone can have held.  Where their records stood nothing says: objects
-   are rewritten under other names, sessions take turns, and a gap may be a part of what one held.
+1. Every segment in the manifest is kept, whatever the metadata store has.
+2. Every flush object that a flush record names and the bucket has is kept.
+3. New offsets begin above every end in the manifest and in any footer in the bucket, and above
+   every record that lost objects can have held.  The offsets of those records are unknown: objects
+   are rewritten under other names, sessions alternate, and a gap may be only a part of one object.
 
 Pure.
 """
@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 from driftlog_tiering.formats.manifest import SegmentRef
 
 UNKNOWN_RECORDS: Final = 2**31
-"""As many offsets are skipped for each object that is gone with an end that nothing shows: one
-batch holds no more records."""
+"""Offsets skipped for each lost object of unknown end: one batch holds no more records."""
 
 
 class FoundSlice(NamedTuple):
@@ -33,7 +32,7 @@ class FoundSlice(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A range of the log above its start: of slices that join, or lost."""
+    """A range of the log above `LossPlan.start`: joined slices, or a lost range."""
 
     base: int
     end: int
@@ -45,35 +44,35 @@ class LossPlan:
     """See the module."""
 
     start: int
-    """What is below is sealed."""
+    """The log below this offset is sealed."""
     pieces: tuple[Piece, ...]
-    """In order, without a hole."""
+    """Ascending, without a gap between them."""
     objects: tuple[str, ...]
     reasons: tuple[str, ...]
-    """What is wrong; none: nothing is."""
+    """The defects; empty: no defect."""
     sealed: tuple[tuple[int, int], ...] = ()
-    """Ranges of segments that are gone; then there are no pieces."""
+    """Ranges of lost segments; then there are no pieces."""
 
     @property
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """Ranges that have no record any more."""
+        """Ranges without records."""
         return (*self.sealed, *((piece.base, piece.end) for piece in self.pieces if piece.lost))
 
     @property
     def goes_on_at(self) -> int:
-        """Where new offsets begin; of segments that are gone: what is above is as it was."""
+        """Where new offsets begin.  If only segments are lost, the log above is unchanged."""
         return self.pieces[-1].end if self.pieces else self.start
 
     @property
     def seals(self) -> bool:
-        """Whether all that there is must be sealed: a gap is closed in the manifest, and flush
-        records whose objects are gone are needed no more."""
+        """Whether every piece must be sealed: the manifest then has the gaps as empty ranges, and
+        flush records of lost objects are needed no more."""
         return bool(self.lost or self.objects)
 
     def is_as_shown(self, shown: dict[str, Any]) -> bool:
-        """Whether no more is lost than what was *shown*, as JSON: a leader that serves may have
-        committed and sealed more since, and what objects that are gone can have held is skipped
-        behind it."""
+        """Whether no more is lost than in the *shown* plan, as JSON.  A serving leader may have
+        committed and sealed more since; the offsets for lost objects are then skipped after
+        that."""
         now = self.as_json()
         if self.sealed:
             return all(now[name] == shown.get(name) for name in ("reasons", "objects", "lost"))
@@ -87,7 +86,7 @@ class LossPlan:
         return same and now["lost"][:-1] == gaps and self.goes_on_at >= goes_on_at
 
     def as_json(self) -> dict[str, Any]:
-        """As it is shown, and given back by who accepts it."""
+        """The plan as `examine` shows it, and as `accept` receives it."""
         return {
             "reasons": list(self.reasons),
             "lost": [list(lost) for lost in self.lost],
@@ -99,7 +98,7 @@ class LossPlan:
 
 
 def plan_sealed_loss(sealed_end: int, segments: Iterable[SegmentRef]) -> LossPlan:
-    """Of a partition that goes on, and of which *segments* are gone."""
+    """The plan for a served partition whose *segments* are lost."""
     refs = sorted(segments, key=lambda ref: ref.base)
     return LossPlan(
         start=sealed_end,
@@ -111,7 +110,7 @@ def plan_sealed_loss(sealed_end: int, segments: Iterable[SegmentRef]) -> LossPla
 
 
 def is_ahead(key_end: int, manifest_end: int, slices: Iterable[FoundSlice]) -> bool:
-    """Whether the manifest ends above all that the metadata store names."""
+    """Whether the manifest ends above every end that the metadata store names."""
     return manifest_end > max((key_end, *(found.end for found in slices)))
 
 
@@ -124,14 +123,14 @@ def plan_loss(
     unnamed_end: int,
     missing_keys: Sequence[str],
 ) -> LossPlan:
-    """How the log goes on.
+    """Plans where the log continues.
 
-    *key_end*: the sealed end by the partition's key; *lost*: objects that flush records name and
-    that the bucket does not have, or damaged; *unnamed_end*: the largest end in an object that no
-    flush record names, of a metadata store that is older than the bucket; 0: there is none.
+    *key_end*: the sealed end in the partition's key; *lost*: objects that flush records name and
+    that are missing or damaged in the bucket; *unnamed_end*: the partition's largest end in any
+    flush object, for a metadata store that is older than the bucket; 0: not needed, or none.
 
     Raises:
-        ValueError: slices overlap, so that nobody can say which records are the log's.
+        ValueError: slices overlap, so the records of the log are ambiguous.
     """
     reasons = [f"{key} is missing" for key in missing_keys]
     start = max(key_end, manifest_end)
@@ -157,7 +156,7 @@ def plan_loss(
     end = max(at, unnamed_end) + UNKNOWN_RECORDS * len(lost)
     if end > at:
         pieces.append(Piece(at, end, lost=True))
-        # (no offset: a leader that serves moves it between the look and the answer)
+        # (without an offset: a serving leader moves it between examine and accept)
         reasons.append("records may have followed what is left: offsets are skipped for them")
     reasons += [
         f"{key} is gone, or damaged: what it held is lost, wherever it stood" for key in lost

@@ -1,21 +1,21 @@
-"""Records whose place in the log is taken, set aside on the agent's disk.
+"""Sets records aside on the agent's disk whose place in the log is taken.
 
-    directory with such records, or records of which nobody here can tell
-        ──▶ what is committed of their partitions (`Takeover.look`) ──▶ `verdict` of each batch
+    directory with such records, or with undecided ones
+        ──▶ the committed log of their partitions (`Takeover.look`) ──▶ `verdict` of each batch
         ──▶ DIR/kept/{session_id}: buffer files with those batches, and `leftovers.json`
-        ──▶ metric, log line ──▶ DIR/buffer/{session_id} goes
+        ──▶ metric, log line ──▶ DIR/buffer/{session_id} is removed
 
-acks=1 says that this disk has a record, and no more: where another agent leads before the disk is
-back, the record is in no log, and the disk still has it.  The agent produces nothing by itself.
-``driftlog buffer replay DIR`` produces what is set aside, at new offsets, when an operator says so.
+acks=1 guarantees only that this disk has a record: if another agent leads before the disk is back,
+the record is in no log, and the disk still has it.  The agent never produces such records by
+itself.  An operator runs ``driftlog buffer replay DIR``, which produces them at new offsets.
 
-Records of topics that were deleted are dropped, as the topics' others were.  Everything else that
-is not decided waits, and its directory stays in DIR/buffer.
+Records of deleted topics are dropped, like the topics' other records.  All other undecided records
+wait, and their directory stays in DIR/buffer.
 
-**Nothing that is set aside is ever deleted by an agent**, and it does not count towards
-`BufferSettings.disk_bytes`: that bounds files that are committed, and these are the only copies.
-`driftlog_buffer_directories_set_aside` shows how many there are; replay removes what it has
-produced.
+**An agent never deletes records that are set aside**, and they do not count towards
+`BufferSettings.disk_bytes`: that bounds committed files, and these are the only copies.
+`driftlog_buffer_directories_set_aside` shows the number of directories; replay removes each one
+that it has produced.
 
 Shell.
 """
@@ -45,25 +45,25 @@ from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check_batch
 
 _PAUSE_S: Final = (0.5, 30.0)
-"""First and longest wait before what waits is looked at again."""
+"""First and longest wait before undecided directories are tried again."""
 _SAID_S: Final = 60.0
-"""Between two lines that say that something waits."""
+"""Time between two log lines about undecided directories."""
 _PATIENCE_S: Final = 10.0
-"""Before the first of them."""
+"""Time before the first of these log lines."""
 _BREATHE_BYTES: Final = 1024 * 1024
-"""Let the loop run after this much was read."""
+"""The event loop runs after so many bytes."""
 
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """One of an old session, whose batches are not all in the log."""
+    """The directory of an old session; not all of its batches are in the log."""
 
     note: Leftovers
     changed: bool = False
-    """The note is not on the disk as it is here."""
+    """The note differs from the one on the disk."""
     files: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Files with batches that were answered to acks=1 and may have no place, and their
-    partitions."""
+    """Files with batches that were acknowledged with acks=1 and may have no place, and the
+    partitions of these batches."""
 
     @property
     def session_id(self) -> str:
@@ -71,23 +71,23 @@ class Directory:
 
     @property
     def undecided(self) -> set[TopicPartition]:
-        """Partitions of which something is to be set aside, or may be."""
+        """Partitions with batches that are, or may have to be, set aside."""
         return {tp for tps in self.files.values() for tp in tps}
 
     def has_noted(self, tp: TopicPartition, batch: BufferedBatch) -> bool:
-        """Whether the batch is not to be put at its old offset any more."""
+        """Whether the note excludes the batch from its old offset."""
         of = self.note.partitions.get(tp)
         return of is not None and of.covers(batch.leader_epoch, batch.base_offset)
 
     def note_down(self, tp: TopicPartition, batch: BufferedBatch, reason: str) -> None:
-        """The batch is not to be put at its old offset, nor what is behind it."""
+        """Excludes the batch and later ones of its leader epoch from their old offsets."""
         if not self.has_noted(tp, batch):
             of = self.note.partitions.setdefault(tp, PartitionLeftovers(reason))
             of.first_offsets[batch.leader_epoch] = batch.base_offset
             self.changed = True
 
     def drop(self, tps: set[TopicPartition]) -> None:
-        """Nothing of these is set aside."""
+        """Excludes *tps* from what is set aside."""
         for number in list(self.files):
             self.files[number] -= tps
             if not self.files[number]:
@@ -121,7 +121,8 @@ class DisplacedRecords:
         self._said_ms = 0.0
 
     async def set_aside(self, directories: Sequence[Directory]) -> AsyncIterator[Directory]:
-        """Decide about *directories*; each is given back when the disk has what is to be kept.
+        """Decides about *directories*; yields each one when its displaced records are set aside on
+        the disk.
 
         Raises:
             FencedError: the session ended first.
@@ -159,7 +160,7 @@ class DisplacedRecords:
             )
 
     async def _try(self, directory: Directory) -> str:
-        """One attempt; why the directory waits, or an empty string: it is decided."""
+        """Tries once to decide; returns why the directory waits; empty: it is decided."""
         try:
             logs, unknown = await self._takeover.look(directory.undecided, self._now_ms())
             if unknown:
@@ -175,10 +176,11 @@ class DisplacedRecords:
         return ""
 
     async def _gone(self, unknown: Mapping[TopicPartition, str]) -> set[TopicPartition]:
-        """Those whose topics were deleted: absent from a read that begins now.
+        """Partitions whose topics were deleted: their topics are absent from a read that begins
+        now.
 
         Raises:
-            CorruptError: a topic's key cannot be read: it may be any of them.
+            CorruptError: a topic's key cannot be read, and may be that of any of them.
         """
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         topics = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
@@ -196,7 +198,7 @@ class DisplacedRecords:
                 reason="the topic was deleted",
             )
 
-    # ── What is kept ──
+    # ── Setting records aside ──
 
     async def _keep(
         self, directory: Directory, logs: Mapping[TopicPartition, PartitionLog]
@@ -241,9 +243,10 @@ class DisplacedRecords:
         learned: set[PartitionLog],
         kept: Leftovers,
     ) -> list[bytes | memoryview]:
-        """A buffer file of what of a file is set aside; empty: nothing.
+        """The content of a buffer file with the displaced batches of one file; empty: there are
+        none.
 
-        *learned*: logs whose manifests were asked.
+        *learned*: logs whose manifests were read.
         """
         salt = int(directory.session_id[:16], 16)
         buffers: list[bytes | memoryview] = []
@@ -255,7 +258,7 @@ class DisplacedRecords:
             try:
                 header = check_batch(entry.batch, from_client=False)
             except CorruptBatchError:
-                continue  # torn or damaged: `recovery` says so
+                continue  # torn or damaged: `recovery` logs it
             if await self._is_displaced(header, logs[tp], learned):
                 if not buffers:
                     buffers.append(encode_file_header(salt, number))

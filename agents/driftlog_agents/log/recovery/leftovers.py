@@ -1,7 +1,7 @@
-"""``leftovers.json``: records that were answered to acks=1 and have no place in the log.
+"""``leftovers.json``: records that were acknowledged with acks=1 and have no place in the log.
 
-    DIR/buffer/{session_id}/leftovers.json   partitions of which something has no place at its
-                                             offset: no later start puts it there
+    DIR/buffer/{session_id}/leftovers.json   partitions with batches that have no place at their
+                                             offsets: no later start appends them there
     DIR/kept/{session_id}/leftovers.json     what was set aside of the session, and why; beside it
                                              buffer files that have those batches and no others
 
@@ -14,7 +14,7 @@ An object of `stored_json`, version 2:
         topic         the name that the topic had; null: not known
         reason        why its batches have no place at their offsets
         first_offsets [[leader epoch, base offset], …]: the first such batch of each leader epoch;
-                      in DIR/buffer some of those behind it may be in the log all the same
+                      in DIR/buffer some later ones may be in the log all the same
         batches, records, size_bytes    what was set aside; 0 in DIR/buffer
 
 A stored format: add a version, never edit one in place.
@@ -42,7 +42,7 @@ _VERSION: Final = 2
 
 @dataclass(slots=True)
 class PartitionLeftovers:
-    """Of one partition, in one session's buffer."""
+    """The batches of one partition in one session's buffer that have no place in the log."""
 
     reason: str
     topic: str | None = None
@@ -52,7 +52,7 @@ class PartitionLeftovers:
     size_bytes: int = 0
 
     def covers(self, leader_epoch: int, base_offset: int) -> bool:
-        """Whether the batch is one of these, or behind one."""
+        """Whether the batch is the first one of its leader epoch, or comes after it."""
         first = self.first_offsets.get(leader_epoch)
         return first is not None and base_offset >= first
 
@@ -67,12 +67,12 @@ class Leftovers:
 
     @property
     def records(self) -> int:
-        """Of all partitions."""
+        """Number of records of all partitions."""
         return sum(of.records for of in self.partitions.values())
 
     @property
     def size_bytes(self) -> int:
-        """Of all partitions."""
+        """Bytes of the batches of all partitions."""
         return sum(of.size_bytes for of in self.partitions.values())
 
     def encode(self) -> bytes:
@@ -99,10 +99,10 @@ class Leftovers:
 
 
 def decode_leftovers(data: bytes) -> Leftovers:
-    """Invert `Leftovers.encode`.
+    """Inverts `Leftovers.encode`.
 
     Raises:
-        CorruptError: damaged, or of another release.
+        CorruptError: the file is damaged, or of another release.
     """
     try:
         fields = decode_json(_KIND, _VERSION, data)

@@ -1,25 +1,26 @@
-"""Back on its own disk: what dead sessions buffered here and did not commit is appended again.
+"""Appends the uncommitted batches that dead sessions of this disk left in their buffer files.
 
     for each old directory, oldest session first; for each file; for each whole entry: `verdict`
 
         APPEND             ──▶ flushed again, at its offset, before anything else is admitted
-        IN_LOG, DROP       ──▶ nothing
+        IN_LOG, DROP       ──▶ no action
         SET_ASIDE, UNKNOWN ──▶ its partition is noted in the directory; `displaced_records` decides
 
-A partition that is noted gets nothing from this directory at an old offset any more, at no later
-start either: a later start may lead the partition in a row with this one, which has given these
+A noted partition gets no batch of this directory at an old offset any more, not at a later start
+either: a later start may lead the partition directly after this session, which has given these
 offsets to other records.
 
-A directory whose recovery was cut off by the next crash is read again: the next session's files
-begin with copies of the same batches at the same offsets.  A directory goes when its last batch is
-committed, or set aside.  One with batches of a partition that is offline stays for the next start,
-whatever else is in it.
+If a crash interrupts the recovery of a directory, the next start reads it again: the next session's
+files begin with copies of the same batches at the same offsets.  A directory is removed when its
+last batch is committed or set aside.  A directory with batches of an offline partition stays for
+the next start, whatever else is in it.
 
-One that cannot be read stays as well.  What it promised may be nowhere else, so the partitions
-that go on from its session take nothing until a person has looked at it: they are offline, and
-the others go on.  Which these are is in their keys: a session stays in the lists of those it led
-for as long as its directory is there and only sessions of this disk lead them.  Where others
-have led since, nothing can be appended any more, and nothing waits for it.
+An unreadable directory stays as well.  Acknowledged batches may be only there, so the partitions
+that continue from its session are offline until an operator has repaired it; the others are
+served.  The partitions' keys show which ones: a session stays in their lists as long as its
+directory exists and only sessions of this disk lead them.  If other agents have led a partition
+since, the directory's batches cannot be appended to it, and the partition does not wait for the
+directory.
 
 Shell.
 """
@@ -57,29 +58,30 @@ from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check
 
 _RETRY_S: Final = 0.5
 _PATIENCE_MS: Final = 10_000
-"""How long what cannot be read is tried again while nothing is served.  Longer: a disk that comes
-back later takes no partition offline."""
+"""How long the recovery retries an unreadable file while no partition is served.  Longer: a disk
+that comes back later takes no partition offline; shorter: the other partitions are served
+sooner."""
 
 REPAIR: Final = (
     "start the agent again when the disk can be read, or a copy of what can be read (ddrescue) is "
     "in the file's place; to go on without what was acknowledged with acks=1 and is only there, "
     "move the session's directory out of DIR/buffer and start the agent again"
 )
-"""What to do with a buffer file that cannot be read."""
+"""Advice about a buffer file that cannot be read."""
 
 LED_ELSEWHERE: Final = "another agent has led the partition since"
 
 _T = TypeVar("_T")
 _BREATHE_BYTES: Final = 1024 * 1024
-"""Let the loop run after this much: keep-alives must not wait for a long recovery."""
+"""The event loop runs after so many bytes: keep-alives must not wait for a long recovery."""
 
 
 class _GivenUpError(Exception):
-    """A directory cannot be read, and not for a moment only."""
+    """A directory stays unreadable after all retries."""
 
 
 def unreadable(counters: LogCounters, error: UnavailableError) -> None:
-    """Say that the disk does not give what earlier sessions left."""
+    """Counts and logs that the disk does not return the files of earlier sessions."""
     counters.buffer_unreadable += 1
     structlog.get_logger().warning(
         "buffer_unreadable", error=str(error), advice=f"tried again; if it stays so: {REPAIR}"
@@ -87,7 +89,7 @@ def unreadable(counters: LogCounters, error: UnavailableError) -> None:
 
 
 class Recovery:
-    """Appends what old sessions left, and removes their directories when it may."""
+    """See the module; for one session."""
 
     def __init__(
         self,
@@ -111,18 +113,19 @@ class Recovery:
         self._now_ms = now_ms
         self._log = structlog.get_logger()
         self._ended: set[PartitionLog] = set()
-        """Of the directory that is read: partitions of which something was left out."""
+        """Partitions of which a batch of the present directory was left out."""
         self._directories: list[Directory] = []
-        """Of old sessions that are still there, oldest first."""
+        """Directories of old sessions with batches that are not finished, oldest first."""
         self._left: set[str] = set()
         self._recovered: set[PartitionLog] = set()
         self._appended_from: set[str] = set()
-        """Sessions whose directories these batches are from."""
+        """Sessions from whose directories batches were appended."""
         self._learned: set[PartitionLog] = set()
         self.batches = 0
 
     async def append_leftovers(self, old_sessions: Sequence[str]) -> None:
-        """Append what is beyond the committed end; nothing else is admitted before this is over.
+        """Appends the batches above the committed ends; no other batch is admitted before this is
+        over.
 
         *old_sessions*: oldest first.
         """
@@ -163,7 +166,7 @@ class Recovery:
         return Directory(note)
 
     def _give_up(self, session_id: str, reason: str) -> None:
-        """The directory stays; who goes on from that session is offline.  See the module."""
+        """Keeps the directory, and takes the partitions offline that continue from its session."""
         self._left.add(session_id)
         concerned = [
             log
@@ -203,11 +206,11 @@ class Recovery:
         if passed_over.entries:
             self._say_damaged(session_id, number, passed_over)
         if passed_over.torn:
-            # By the crash, or by a write that failed: it was not synced, and nothing follows it in
-            # this file; what was promised later is in later files.
+            # The crash, or a failed write, tore the entry: it was not synced, and no entry follows
+            # it in this file; later acknowledged batches are in later files.
             self._log.info("buffer_file_torn", session=session_id, file=number)
         while self._flusher.overloaded:  # noqa: ASYNC110
-            await asyncio.sleep(_RETRY_S)  # once in a start, for seconds
+            await asyncio.sleep(_RETRY_S)  # only at a start, for seconds
 
     def _say_damaged(self, session_id: str, number: int, passed_over: PassedOver) -> None:
         self._counters.buffer_damaged_files += 1
@@ -237,7 +240,7 @@ class Recovery:
         if log is not None and log.state is not State.OFFLINE:
             committed = CommittedLog(log.epochs, log.log_end)
         elif continues:
-            self._left.add(directory.session_id)  # nobody can say whether it is in the log
+            self._left.add(directory.session_id)  # it is unknown whether the log has it
             return
         verdict = judge(batch, committed, continues=continues and log not in self._ended)
         match verdict:
@@ -283,11 +286,12 @@ class Recovery:
         self.batches += 1
 
     async def _learn_epochs(self, entry: Entry, header: BatchHeader) -> None:
-        """Know the leader epochs in the log before anything is appended to it.
+        """Loads the leader epochs of the log before any batch is appended to it.
 
-        The flush records have those of the tail, the manifest those before it.  It is not asked
-        where it has none that is later than the entry's: if the tail's first is not, or if the
-        last leader before us wrote the entry.  (So leftovers do not depend on it after a crash.)
+        The flush records have the epochs of the tail, the manifest has the earlier ones.  The
+        manifest is not read if it cannot have an epoch later than the entry's: the tail's first
+        epoch is not later, or the last leader before this one wrote the entry.  (So after a crash
+        this does not depend on the manifest.)
         """
         tp = TopicPartition(entry.topic_id, entry.partition)
         log = self._taken.logs.get(tp)
@@ -302,19 +306,19 @@ class Recovery:
         try:
             await self._loader.learn_epochs(log)
         except ObjectUnavailableError as error:
-            # All that was claimed waits for us.  Nothing of this log has been appended: epochs
-            # ascend.  What is buffered of it is decided about once the object is given.
+            # All claimed partitions wait for this recovery.  No batch of this log has been
+            # appended: epochs ascend.  A later start decides about its buffered batches.
             assert log.log_end == log.high_watermark
             self._taken.unreadable[tp] = str(error)
             await self._takeover.give_back(self._taken, [tp])
 
     async def _note(self, directory: Directory) -> None:
-        """Write down which partitions of the directory get nothing more from it, before anything
-        else is admitted to them."""
+        """Stores which partitions of the directory get no more batches from it, before other
+        batches are admitted to them."""
         session_id = directory.session_id
         is_needed = directory.files or session_id in self._appended_from or session_id in self._left
         if not is_needed:
-            await self._finish(directory)  # before anything takes the offsets that it has
+            await self._finish(directory)  # before other batches get its offsets
             return
         self._directories.append(directory)
         if not directory.changed:
@@ -322,7 +326,7 @@ class Recovery:
         try:
             await self._disk.save_note(session_id, directory.note.encode())
         except UnavailableError as error:
-            # The batches have their leader epochs: what stands at an offset of theirs is not they.
+            # The leader epochs of the batches still tell them from other batches at their offsets.
             self._log.error(
                 "leftovers_not_noted",
                 session=session_id,
@@ -331,7 +335,7 @@ class Recovery:
             )
 
     async def remove_directories(self) -> None:
-        """Delete each old directory once all of it is committed, or set aside.
+        """Deletes each old directory once all of its batches are committed or set aside.
 
         Raises:
             FencedError: the session ended first.

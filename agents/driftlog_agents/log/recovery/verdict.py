@@ -1,20 +1,20 @@
-"""What becomes of a batch that a dead session of this disk left in its buffer files.
+"""Decides about each batch that a dead session of this disk left in its buffer files.
 
-    what is committed cannot be read now      ──▶ UNKNOWN    its file stays where it is
-    the log has this batch                    ──▶ IN_LOG     nothing to do
-    it follows the log, and may be put there  ──▶ APPEND     same offset, leader epoch and bytes
-    it was answered to acks=1                 ──▶ SET_ASIDE  its place in the log is taken
-    otherwise                                 ──▶ DROP       its producer was not answered
+    the committed log cannot be read now      ──▶ UNKNOWN    its file stays where it is
+    the log has this batch                    ──▶ IN_LOG     no action
+    it follows the log, and may be appended   ──▶ APPEND     same offset, leader epoch and bytes
+    it was acknowledged with acks=1           ──▶ SET_ASIDE  its place in the log is taken
+    otherwise                                 ──▶ DROP       it was never acknowledged
 
-*The log has it* exactly if what stands at its offset has its leader epoch.  Offsets of one leader
-epoch are given out once, by one session, whose commits end with its head; so this never changes
-once that head is closed.
+*The log has the batch* exactly if the batch at its offset has its leader epoch.  One session
+assigns the offsets of a leader epoch, each once, and its commits end when its head is closed; so
+this answer never changes after that.
 
-*It may be put there* if sessions of this disk alone have led since the batch was accepted, if
-nothing of its partition in front of it had to be left out, and if it continues the log at its end
+*It may be appended* if only sessions of this disk have led the partition since the batch was
+accepted, if no earlier batch of the partition was left out, and if it continues the log at its end
 in an epoch that is not older than the log's newest.
 
-`tests/agents/log/recovery/test_verdict.py` is this as a table.
+`tests/agents/log/recovery/test_verdict.py` has these rules as a table.
 Pure.
 """
 
@@ -35,28 +35,28 @@ class Verdict(Enum):
 
 
 class BufferedBatch(NamedTuple):
-    """What decides about one batch of a buffer file."""
+    """The properties of a buffered batch that decide about it."""
 
     leader_epoch: int
     base_offset: int
     acks_one: bool
-    """Its producer was answered with acks=1 after a sync of the file."""
+    """The batch was acknowledged with acks=1 after a sync of the file."""
 
 
 class CommittedLog(NamedTuple):
-    """A partition's log, as far as it is committed, or appended by this session."""
+    """A partition's log: its committed batches and those that this session has appended."""
 
     epochs: Sequence[tuple[int, int]]
-    """(Leader epoch, its start offset), ascending.  What is before the first one is of its epoch or
-    of an older one."""
+    """(Leader epoch, its start offset), ascending.  Batches below the first start offset are of
+    that epoch or of an older one."""
     end: int
 
 
 def judge(batch: BufferedBatch, log: CommittedLog | None, *, continues: bool) -> Verdict:
-    """What becomes of *batch*.
+    """Decides about *batch*.
 
-    *log* None: nobody can say what was committed.  *continues*: sessions of this disk alone have
-    led the partition since, this session leads it, and nothing in front of the batch was left out.
+    *log* None: the committed log is unknown.  *continues*: only sessions of this disk have led the
+    partition since, this session leads it, and no earlier batch was left out.
     """
     if log is None:
         return Verdict.UNKNOWN
@@ -68,7 +68,7 @@ def judge(batch: BufferedBatch, log: CommittedLog | None, *, continues: bool) ->
 
 
 def has(log: CommittedLog, batch: BufferedBatch) -> bool:
-    """Whether the log has *batch*; where it knows no epochs, what is below its end is there."""
+    """Whether the log has *batch*; a log without known epochs has every batch below its end."""
     if batch.base_offset >= log.end:
         return False
     known = bisect_right(log.epochs, batch.base_offset, key=lambda entry: entry[1])
@@ -78,7 +78,7 @@ def has(log: CommittedLog, batch: BufferedBatch) -> bool:
 
 
 def why_not_appended(batch: BufferedBatch, log: CommittedLog) -> str:
-    """Why a batch of a partition that this disk went on leading has no place at its offset."""
+    """Why a batch has no place at its offset though only this disk has led the partition."""
     if _is_overtaken(log, batch):
         return "a later leader took their offsets"
     if batch.base_offset > log.end:
