@@ -1,8 +1,8 @@
 """The session's buffer files: every accepted batch, written once a turn, synced in groups.
 
     add ──▶ pending ──once per turn──▶ written ──one fdatasync for all waiters──▶ synced
-                        ╳ disk full: the batch stays in memory, what waits for the sync
-                          waits for the commit instead, and acks=1 is refused until a
+                        ╳ disk full: the batch stays in memory, requests that wait for the sync
+                          wait for the commit instead, and acks=1 is refused until a
                           probe succeeds
 
 Files are used in order.  A file that holds no uncommitted batch, and is not being synced, stays as

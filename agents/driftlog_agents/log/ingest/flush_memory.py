@@ -1,6 +1,6 @@
 """Which batches of flushes stay in memory: uncommitted ones, and the newest committed ones.
 
-    not committed    counted; over the budget those that a buffer file holds are let go
+    not committed    counted; over the budget those in buffer files are freed
     committed        kept for readers while there is room; the oldest go first
 
 Pure.

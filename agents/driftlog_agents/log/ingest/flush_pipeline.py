@@ -501,7 +501,7 @@ class FlushPipeline:
     def _requeue_old(self, now_ms: float) -> None:
         """Upload stored flushes again whose object is too old, and of which no commit was sent.
 
-        Not while the oldest flush is not stored: the new objects would only get old, too. All at
+        Not while the oldest flush is not stored: the new objects would only get old, too.  All at
         once, so that uploads run side by side.
         """
         if not self._flushes or self._flushes[0].stage in (Stage.QUEUED, Stage.UPLOADING):

@@ -282,7 +282,7 @@ class Flusher:
             if self._timer_when <= when:
                 return
             self._timer.cancel()
-        self._timer_when = when  # uvloop's handle of a past time does not tell it
+        self._timer_when = when  # uvloop's handle of a past time does not have it
         self._timer = loop.call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:

@@ -81,7 +81,8 @@ class Waiter(Protocol):
     """A request that waits for a commit or a sync: `Produce` with acks ≠ 0, or a fetch."""
 
     def committed(self, log: "PartitionLog") -> None:
-        """The high watermark moved as the request waits for."""
+        """The high watermark reached the offset that a `Produce` waits for, or moved, for a
+        fetch."""
         ...
 
     def synced(self, log: "PartitionLog") -> None:
@@ -98,7 +99,7 @@ class Waiter(Protocol):
 
 
 class State(Enum):
-    """What a partition admits."""
+    """The states of a partition, by what it admits."""
 
     LOADING = "loading"
     """Its offsets are known, its producers not yet: batches that cannot be judged wait, or are

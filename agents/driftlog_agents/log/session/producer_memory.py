@@ -1,4 +1,4 @@
-"""What an agent remembers of idempotent producers: for how long, and how much in all.
+"""The agent's memory of idempotent producers: for how long, and how much in all.
 
     every second ──▶ forget by age ──▶ count what is left ──▶ over the budget? refuse new producers
 
@@ -77,7 +77,7 @@ class ProducerMemory:
             await self.sweep(logs())
 
     async def sweep(self, logs: Iterable[PartitionLog]) -> None:
-        """Forget by age, and count what is left."""
+        """Forget expired producers, and count the others."""
         used = producers = 0
         for n, log in enumerate(list(logs)):
             states = log.producers

@@ -54,7 +54,7 @@ class CommitOutcome(Enum):
 
     COMMITTED = "committed"
     UNKNOWN = "unknown"
-    """Refused, or the answer lost: repeat it."""
+    """The commit was refused, or its answer lost: repeat it."""
     DEAD = "dead"
     """The session is over; this flush is not committed and never will be.  (Unless the head cannot
     be read: then an attempt whose answer was lost may have been committed.)"""
@@ -115,7 +115,7 @@ class Session:
         self._timeouts = 0
         """Requests that timed out since the last answer within `request_deadline_ms`."""
         self._committed = OwnSession(agent.session_id)
-        """What the witness remembers when this session is over."""
+        """The state of this session that the witness keeps when the session is over."""
         self._ticked_ms = math.inf
         """When the event loop last ticked; inf: keep-alives are sent on it."""
 
