@@ -24,12 +24,13 @@ from driftlog_metadata.stores.quota import Quota
 from driftlog_tiering.batches.producers import ProducerBatch, Refusal
 
 SETTLED_MS: Final = 5_000.0
-"""How long after a takeover a gap in a producer's sequence is not held against it, and after a
-refusal none begins in the middle.  Longer: what is really lost is told later; shorter: a client
-that sends again slowly is told so for nothing."""
+"""For this long after a takeover the agent answers a gap in a producer's sequence with
+NOT_LEADER_OR_FOLLOWER, so that the client sends all again.  For this long after a refusal, a
+producer that the partition does not know must begin at sequence 0.  Longer: a producer learns of a
+real gap later; shorter: a client that retries slowly learns of a gap that its retry would fill."""
 
 _PINNED_BYTES: Final = 256 * 1024
-"""What a batch may keep in memory beside itself: the chunk that small frames arrive in."""
+"""Memory that a batch may pin beside its own bytes: the chunk that small frames arrive in."""
 
 _REFUSALS = {
     Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -38,18 +39,19 @@ _REFUSALS = {
 
 
 class Admitted(NamedTuple):
-    """The batch is in the log, or was before.  *answered*: nothing more is to be waited for."""
+    """The batch is in the log, or its original is.  *answered*: the request waits for nothing
+    more."""
 
     base_offset: int
     answered: bool
 
 
 _admitted: Final = tuple.__new__
-"""Without the detour through a NamedTuple's own constructor, which is Python."""
+"""Skips the NamedTuple's own constructor, which is Python code."""
 
 
 class Admission:
-    """What stands between a request and the log, for one session."""
+    """Admits batches to the log, or refuses them, for one session."""
 
     def __init__(
         self,
@@ -80,15 +82,16 @@ class Admission:
     ) -> bool:
         """Whether the batch must wait: the partition is paused, or its producers are not loaded.
 
-        Those that the footers do not show wait, and so does what is out of order by the
-        footers alone: its original may be sealed, and in the snapshot (design.md has only the
-        first; the simulation, seed 1833, refused a retry for ever).  What waits keeps its
-        place: behind a parked batch everything parks.
+        Until the producer snapshot is loaded, the log knows only the producers in flush footers. A
+        batch of another producer parks.  So does a batch that is out of order by the footers: its
+        original may be sealed, and in the snapshot (design.md names only the first case; without
+        the second, the simulation, seed 1833, refused a retry for ever).  Order is kept: behind a
+        parked batch every batch parks.
         """
         if log.paused:
             return True
         if log.state is not State.LOADING or log.damage:
-            return False  # what would wait for what is damaged is refused by `admit`
+            return False  # `admit` refuses batches that would wait for damaged data
         if log.parked:
             return True
         verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
@@ -103,10 +106,10 @@ class Admission:
         source: ConnectionActivity | None,
         waiter: Waiter | None,
     ) -> Admitted:
-        """Append one batch; *view* is writable, its own, and kept, *checked* what is in it.
+        """Append one batch.  *view*: writable, and kept by the batch; *checked*: its header fields.
 
-        *waiter* is told `committed` (acks=all), `synced` (acks=1) or `lost`, unless the
-        answer says that nothing is to be waited for.
+        The log later calls `committed` (acks=all), `synced` (acks=1) or `lost` of *waiter*, unless
+        the result is *answered*.
 
         Raises:
             RefusedError: with Kafka's error code; nothing was appended.
@@ -115,7 +118,7 @@ class Admission:
         now_ms = self._now_ms()
         if log.state is State.CLOSED or now_ms >= self._session.valid_until_ms:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if log.paused:  # of one that did not wait
+        if log.paused:  # the caller did not park the batch
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is about to be handed over")
         if log.state is State.OFFLINE:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
@@ -135,8 +138,9 @@ class Admission:
         if verdict is not None:
             return self._duplicate(log, verdict, acks, waiter)
         if self._quota.refusal:
-            # Every client retries it, does not look for another leader, and knows that nothing was
-            # appended: `NotEnoughReplicasException`, librdkafka's rd_kafka_handle_Produce_error.
+            # Every client retries this error, does not look for another leader, and knows that
+            # nothing was appended: `NotEnoughReplicasException`, librdkafka's
+            # rd_kafka_handle_Produce_error.
             refusal = self._quota.refusal
             raise _not_now(log, producer_id, now_ms, ErrorCode.NOT_ENOUGH_REPLICAS, refusal)
         if self._producers.full and _is_new(log, producer_id):
@@ -164,7 +168,7 @@ class Admission:
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence, now_ms)
         size = len(view)
         if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
-            view = memoryview(bytearray(view))  # or a little batch keeps a large frame in memory
+            view = memoryview(bytearray(view))  # otherwise a small batch pins a large frame
         self._patch(view, 0, base_offset, log.leader_epoch)
         batch = Batch(view, size, base_offset, log.leader_epoch, checked)
         if waiter is None or acks == 0:
@@ -180,7 +184,7 @@ class Admission:
     def _duplicate(
         self, log: PartitionLog, original: ProducerBatch, acks: int, waiter: Waiter | None
     ) -> Admitted:
-        """Never answered before the original is as safe as the duplicate asks for."""
+        """Answers once the original is as safe as the duplicate's acks ask for."""
         end = original.last_offset + 1
         if waiter is None or acks == 0 or end <= log.high_watermark:
             return Admitted(original.base_offset, answered=True)
@@ -196,7 +200,7 @@ class Admission:
 def _needs_snapshot(
     log: PartitionLog, producer_id: int, verdict: ProducerBatch | Refusal | None
 ) -> bool:
-    """Whether *verdict*, by the footers alone, is not to be trusted."""
+    """Whether the producer snapshot may change *verdict*, which is by the footers alone."""
     if producer_id == NO_PRODUCER_ID:
         return False
     return producer_id not in log.producers or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -209,8 +213,9 @@ def _is_new(log: PartitionLog, producer_id: int) -> bool:
 def _not_now(
     log: PartitionLog, producer_id: int, now_ms: float, code: ErrorCode, reason: str
 ) -> RefusedError:
-    """A client sends the batch again.  What it had sent behind it may arrive when it is taken
-    again: a log that does not know the producer would take that for its first batch."""
+    """The error of a batch that the client sends again; notes the refusal of an unknown producer. A
+    later batch of that producer may arrive before the retry: the log would take it for the
+    producer's first batch."""
     if _is_new(log, producer_id):
         log.refused_ms = now_ms + SETTLED_MS
     return RefusedError(code, reason)
@@ -222,13 +227,13 @@ def _leaves_a_gap(
     base_sequence: int,
     verdict: ProducerBatch | Refusal | None,
 ) -> bool:
-    """Whether a batch may be ahead of one that came before this agent led, and was sent away.
+    """Whether the batch may have overtaken one that was refused at the change of the leader.
 
-    Both were on their way when the leader changed.  A client that is told of a gap begins a new
+    Both were in flight when the leader changed.  A client that learns of a gap begins a new
     producer epoch, and sends again what may be in the log, in other partitions too (librdkafka
-    #4953); a log that does not know the producer takes the second batch, and then the first is the
-    gap.  Told that this is not the leader, it sends all of them again, in their order.  Not once
-    the producer has written under this leader.
+    #4953).  A log that does not know the producer accepts the second batch, and then the first one
+    is out of order.  A client that gets NOT_LEADER_OR_FOLLOWER sends all of them again, in order.
+    False once the producer has written under this leader.
     """
     if producer_id == NO_PRODUCER_ID:
         return False

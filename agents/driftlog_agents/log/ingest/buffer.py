@@ -1,15 +1,15 @@
 """The session's buffer files: every accepted batch, written once a turn, synced in groups.
 
     add ──▶ pending ──once per turn──▶ written ──one fdatasync for all waiters──▶ synced
-                        ╳ disk full: the batch stays in memory, what waits for the sync
-                          waits for the commit instead, and acks=1 is refused until a
+                        ╳ disk full: the batch stays in memory, requests that wait for the sync
+                          wait for the commit instead, and acks=1 is refused until a
                           probe succeeds
 
-Files are used in order; one that holds nothing uncommitted, and is not being synced, stays as
-cache until its pages are needed for a new one, or the disk budget is exceeded.  A file whose sync
-failed is not trusted again: what it holds is not promised, memory keeps it until it is committed
-(what memory has given up before is uploaded if it is still whole), no other component reads it, and
-when all of it is committed it is deleted.
+Files are used in order.  A file that holds no uncommitted batch, and is not being synced, stays as
+cache until a new file reuses its pages, or the disk budget is exceeded.  A file whose sync failed
+is not trusted again: its batches are not promised to acks=1, memory keeps them until they are
+committed (batches that memory gave up before are uploaded if the file still holds them whole), no
+other component reads the file, and it is deleted when all its batches are committed.
 
 Shell.
 """
@@ -41,23 +41,23 @@ class BufferSettings:
     """What the local disk may hold."""
 
     disk_bytes: int = 4096 * MiB
-    """Budget of all buffer files: above it those that are only cache are deleted.  What is not
-    committed is bounded by `MemorySettings.pending_bytes`.  More: after a burst more of the
-    recent log is read without the store."""
+    """Budget of all buffer files; above it the buffer deletes files that are only cache.
+    `MemorySettings.pending_bytes` bounds the uncommitted batches.  More: after a burst consumers
+    read more of the recent log without the store."""
 
     cache_bytes: int = 1024 * MiB
-    """What is committed is kept up to here before its file is written over.  More: more of the
-    recent log is read locally; fresh pages cost more CPU than used ones."""
+    """Size of all files above which a new file overwrites the oldest one that is only cache.  More:
+    consumers read more of the recent log locally; fresh pages cost more CPU than used ones."""
 
     file_bytes: int = 64 * MiB
-    """A new file is begun at this size: the unit in which cache is given up."""
+    """Size at which the buffer begins a new file: cache is freed file by file."""
 
     probe_interval_ms: float = 1_000
-    """How often a disk that refused a write is tried again."""
+    """How long after a failure the disk is tried again."""
 
 
 class _NotTriedError(UnavailableError):
-    """The disk failed a moment ago: it is not asked again yet."""
+    """The disk failed less than `probe_interval_ms` ago: nothing was written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,15 +65,15 @@ class _InUse:
     file: BufferFile
     salt: int
     uncommitted: int = 0
-    """Batches in it that are not committed."""
+    """Uncommitted batches in the file."""
     dirty: bool = False
     syncing: bool = False
 
     @property
     def only_cache(self) -> bool:
-        """Whether it may be deleted or written over.  Not during a sync: the system tells a lost
-        write once per descriptor, and here it would tell it of a file that is not there any more
-        and not of the one that is in its pages."""
+        """Whether the file may be deleted or overwritten.  Not during a sync: the kernel reports a
+        lost write once per descriptor, and would report it for the deleted file and not for the new
+        file in the same pages."""
         return self.uncommitted == 0 and not self.syncing
 
 
@@ -106,7 +106,7 @@ class BufferLog:
         self._failed_at_ms: float | None = None
         self.write_scheduled = False
         self.write_soon: Callable[[], None] = self.write_pending
-        """Called by the event loop, to `write_pending`."""
+        """The callback of the event loop that runs `write_pending`."""
         self._counters = counters or LogCounters()
 
     @property
@@ -123,23 +123,23 @@ class BufferLog:
         return self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms
 
     def add(self, log: PartitionLog, batch: Batch, waiter: Waiter | None) -> None:
-        """Take a batch; *waiter*: an acks=1 request to be told `synced`."""
+        """Take a batch; *waiter*: an acks=1 request that waits for the sync."""
         self._pending.append((log, batch, waiter))
         if not self.write_scheduled:
             self.write_scheduled = True
             asyncio.get_running_loop().call_soon(self.write_soon)
 
     def wait_for_sync(self, log: PartitionLog, end: int, waiter: Waiter) -> None:
-        """Tell *waiter* once everything that is pending or written now is synced."""
+        """Answer *waiter* once every batch that was added before is synced."""
         self.write_pending()
         if log.not_in_file_end > log.high_watermark:
-            _wait_for_commit(log, end, waiter)  # what was pending could not be written
+            _wait_for_commit(log, end, waiter)  # the pending batches could not be written
             return
         self._to_sync.append((log, end, waiter))
         self._sync_wanted.set()
 
     def close(self) -> None:
-        """The session is over: there are no more syncs, and waiters are told so."""
+        """The session is over: there are no more syncs, and every waiter is answered."""
         waiting = [*self._syncing, *self._to_sync]
         for log, batch, waiter in self._pending:
             if waiter is not None:
@@ -147,12 +147,13 @@ class BufferLog:
         self._syncing, self._to_sync, self._pending = [], [], []
         for log, end, waiter in waiting:
             if end <= log.high_watermark:
-                waiter.committed(log)  # the bucket was quicker
+                waiter.committed(log)  # the commit came before the sync
             else:
                 waiter.lost(log)
 
     def write_pending(self) -> None:
-        """Write what this turn of the loop has added, in as few system calls as it takes."""
+        """Write the batches that this turn of the event loop added, in as few system calls as
+        possible."""
         self.write_scheduled = False
         if not self._pending:
             return
@@ -221,7 +222,7 @@ class BufferLog:
     # ── Files ──
 
     def _begin_file(self) -> None:
-        self._number += 1  # a name that was tried is not tried again, whatever came of it
+        self._number += 1  # a file name is never tried twice
         spare = self._spare()
         if spare is not None:
             file = self._disk.recycle_file(spare.file, self._session_id, self._number)
@@ -242,7 +243,7 @@ class BufferLog:
         return None
 
     def let_go(self, batches: Iterable[Batch]) -> None:
-        """These are committed: their files may be used again."""
+        """*batches* are committed: a file without uncommitted batches may be used again."""
         for file, count in Counter(batch.file for batch in batches).items():
             use = self._by_file.get(file)
             if use is not None:
@@ -251,7 +252,8 @@ class BufferLog:
                     self._delete_cache()
 
     def _delete_cache(self) -> None:
-        """Delete what is only cache: as much as is above the budget, and what is not trusted."""
+        """Delete files that are only cache: those above the budget, and those that are not
+        trusted."""
         over = self.disk_bytes - self._settings.disk_bytes
         for use in list(self._files):
             spent = over > 0 and use is not self._files[-1]
@@ -267,7 +269,7 @@ class BufferLog:
     # ── Syncing ──
 
     async def run(self) -> None:
-        """Sync in groups until cancelled: batches that come during one sync share the next."""
+        """Sync in groups until cancelled: batches that arrive during one sync share the next."""
         while True:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
@@ -277,7 +279,7 @@ class BufferLog:
             self._syncing = waiters
             failed = False
             for use in list(self._files):
-                # What is committed needs no sync, also where it was committed during one.
+                # Committed batches need no sync, even those that were committed during one.
                 if use.dirty and use.uncommitted and not await self._sync(use):
                     failed |= use.uncommitted > 0
             self._syncing = []
@@ -295,8 +297,8 @@ class BufferLog:
             self._counters.buffer_syncs += 1
             await use.file.sync()
         except UnavailableError as error:
-            # What else is in it and not committed is no safer: until it is, no sync of later
-            # files may pass for a promise.
+            # The file's other uncommitted batches are no safer: until they are committed, a sync of
+            # later files promises nothing.
             use.dirty = True
             if trusted:
                 self._log.warning(
@@ -307,11 +309,11 @@ class BufferLog:
             return False
         finally:
             use.syncing = False
-            self._delete_cache()  # what was committed meanwhile did not delete this one
+            self._delete_cache()  # a commit during the sync could not delete this file
         return True
 
     def _sync_failed(self, waiters: list[tuple[PartitionLog, int, Waiter]]) -> None:
-        """After a failed sync it is not known what the disk has: these wait for the commit."""
+        """After a failed sync the disk's content is not known: *waiters* wait for the commit."""
         self._failed_at_ms = self._now_ms()
         for log, end, waiter in waiters:
             log.not_in_file_end = max(log.not_in_file_end, log.log_end)

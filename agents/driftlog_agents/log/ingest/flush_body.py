@@ -1,4 +1,4 @@
-"""What goes into a flush object: its batches, from memory or from the buffer files, whole.
+"""The body of a flush object: its batches, from memory, or checked from the buffer files.
 
 Shell.
 """
@@ -22,7 +22,7 @@ from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.stores.object_store import Buffer
 
 _READ_ATTEMPTS: Final = 3
-"""Of what only a buffer file has, before the disk is taken for broken."""
+"""Reads of batches that only a buffer file has, before the disk counts as broken."""
 
 _PLACE: Final = Struct(">q4xi")
 """Base offset and leader epoch in a batch's header, which its CRC does not cover."""
@@ -30,24 +30,24 @@ _PLACE: Final = Struct(">q4xi")
 
 @dataclass(slots=True, eq=False)
 class Payload:
-    """Of one flush."""
+    """The object of one flush: its batches, its footer's columns and its attempts."""
 
     data: FlushBatches
     topic_ids: tuple[UUID, ...]
     columns: tuple["array[int]", ...]
     slices: list[tuple[PartitionLog, Slice]]
     puts: dict[int, tuple[FlushRecord, bytes]]
-    """Attempt → (what would name its object, footer)."""
+    """Attempt → (flush record that would name its object, footer)."""
     tasks: dict[int, asyncio.Task[None]]
     unreadable: int = 0
-    """How often the disk did not give back what memory had given up."""
+    """Failed reads of batches that memory has given up."""
 
     def body(self, seq: int) -> list[Buffer]:
-        """Its batches.  A disk that does not give them back is not a store that asks for less.
+        """The batches.  A disk error is not `UnavailableError` here: that would throttle uploads.
 
         Raises:
-            OutcomeUnknownError: the disk did not give them back; try again.
-            FencedError: it does not, or gives back others: the session must end.
+            OutcomeUnknownError: the disk could not read them; try again.
+            FencedError: the disk fails each time, or returns other bytes: the session must end.
         """
         try:
             body = _body(self.data)
@@ -97,10 +97,10 @@ def _body(data: FlushBatches) -> list[Buffer]:
 
 
 def _lost_offset(body: Sequence[Buffer], columns: Sequence["array[int]"]) -> int | None:
-    """The base offset of the first batch of *body* that is not what the footer's *columns* say.
+    """The base offset of the first batch of *body* that differs from the footer's *columns*.
 
-    A disk that loses a page says so at a sync, if there is one, and gives back what the page held
-    before: in a file that was used again that may be another whole batch.
+    A disk that loses a page reports it at a sync, if there is one, and returns the page's old
+    bytes: in a file that was used again, possibly another whole batch.
     """
     _, _, epochs, offsets, _, *admitted = columns[:10]
     each = zip(epochs, offsets, *admitted, strict=True)

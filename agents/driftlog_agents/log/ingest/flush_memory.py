@@ -1,6 +1,6 @@
-"""Which batches of flushes stay in memory: those that wait for the bucket, and the newest others.
+"""Which batches of flushes stay in memory: uncommitted ones, and the newest committed ones.
 
-    not committed    counted; over the budget those that a buffer file holds are let go
+    not committed    counted; over the budget those in buffer files are freed
     committed        kept for readers while there is room; the oldest go first
 
 Pure.
@@ -13,7 +13,7 @@ from driftlog_agents.log.partition.tail import FlushBatches
 
 
 class FlushMemory:
-    """Of one session.
+    """The batches in memory of one session.
 
     Args:
         budget_bytes: of all batches in memory.
@@ -28,7 +28,7 @@ class FlushMemory:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Of batches in memory that are not committed."""
+        """Bytes of uncommitted batches in memory."""
         return self._pipeline.open_bytes + sum(
             flush.size_bytes
             for flush in self._pipeline.flushes
@@ -37,18 +37,18 @@ class FlushMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Of all batches in memory."""
+        """Bytes of all batches in memory."""
         return self.uncommitted_bytes + self._committed_bytes
 
     def keep(self, data: FlushBatches) -> None:
-        """A flush is committed: keep what memory has of it for readers, while there is room."""
+        """Keep the batches of a committed flush in memory for readers, while there is room."""
         if data.views is not None:
             self.committed.append(data)
             self._committed_bytes += data.view_bytes
 
     def trim(self) -> None:
-        """Give up memory over the budget: committed batches first, then what waits and a file
-        holds."""
+        """Free memory over the budget: committed batches first, then uncommitted ones that files
+        hold."""
         while self.committed and self.held_bytes > self._budget_bytes:
             data = self.committed.popleft()
             self._committed_bytes -= data.view_bytes
@@ -58,7 +58,7 @@ class FlushMemory:
             return
         for flush in reversed(list(self._pipeline.flushes)):
             if over <= 0 or flush.payload is None:
-                return  # cut because the session was lost: nothing is laid out any more
+                return  # cut because the session was lost: no payload is laid out
             data = flush.payload.data
             waits = flush.stage is not Stage.UPLOADING
             if waits and data.views is not None and data.in_files:

@@ -5,9 +5,9 @@
                         ▲ ▲  │ hedge: a second attempt  │   ▲    │
                         │ └──┘ failed: again, another   │   └────┘ refused, or the answer lost:
                         │      name                     │          the same transaction again
-                        └───────────────────────────────┘   ╳ fenced: Lost, nothing after it
+                        └───────────────────────────────┘   ╳ fenced: SessionFenced, no later effect
                           its PUT began 6 h ago, and no     ╳ its PUT began 6 h ago: Expired,
-                          commit of it was sent               then Lost
+                          commit of it was sent               then SessionFenced
 
 Uploads run side by side and end in any order; commits go one at a time and in
 the order of the cuts.  tests/simulation holds it to this:
@@ -15,14 +15,14 @@ the order of the cuts.  tests/simulation holds it to this:
 1. A flush is committed only after one of its attempts is stored, and its record
    names that attempt.
 2. Sequence numbers are dense, and committed in order.
-3. After `SessionFenced` it asks the world for nothing.
+3. After `SessionFenced` there are no more effects.
 4. An object's name is never used twice: each attempt has its own nonce.
-5. No commit is sent for an object whose PUT began `max_object_age_ms` ago or earlier: the
-   collector deletes what is unnamed and twice as old (`collector`).  A flush that waited so long
-   for its turn is uploaded again under a new name.  One whose commit was sent keeps its name,
-   because that commit may still take effect.  A refused commit counts as sent, because "database
-   space exceeded" does not say what has happened.  The session ends then, which fences the
-   commit; the next session appends what the disk holds.
+5. No commit is sent for an object whose PUT began `max_object_age_ms` ago or earlier: the collector
+   deletes unnamed objects that are twice as old (`collector`).  A flush that waited so long for its
+   turn is uploaded again under a new name.  A flush whose commit was sent keeps its name, because
+   that commit may still take effect.  A refused commit counts as sent, because "database space
+   exceeded" does not say what has happened.  The session ends then, which fences the commit; the
+   next session appends what the disk holds.
 
 `ingest/flusher` performs the effects, and `foundation/rate_limit` says how fast.
 Pure.
@@ -42,64 +42,66 @@ from driftlog_agents.log.partition.partition import PartitionLog
 MiB: Final = 1024 * 1024
 
 _MANY_FLUSHES: Final = 64
-"""While so many are not committed, one is cut by its size alone: each event looks at all."""
+"""From so many uncommitted flushes on, steps cut none: each event scans all flushes."""
 
 _STEPS_LATER: Final = 3
-"""To move a high watermark, or to answer a producer, takes as long as to lay out three batches."""
+"""Moving a high watermark, or answering a producer, takes as long as laying out three batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
-    """When the buffer is cut, and how uploads and commits are tried."""
+    """When the buffer is cut, and how uploads and commits are repeated."""
 
     flush_bytes: int = 8 * MiB
     """Cut at this size.  Larger: fewer PUTs, later acks, more memory."""
 
     flush_steps: int = 20_000
-    """Cut at this many steps, which the event loop takes at once: one for a batch, `_STEPS_LATER`
-    more where its producer waits for the commit, and as many for a partition.  More: fewer PUTs of
-    tiny batches, longer stalls."""
+    """Cut at this many steps, during which the event loop does nothing else: one for a batch,
+    `_STEPS_LATER` more where its producer waits for the commit, and `_STEPS_LATER` for a
+    partition.  More: fewer PUTs of tiny batches, longer stalls."""
 
     flush_interval_ms: float = 250
-    """Cut when the first byte is this old.  Longer: fewer PUTs when slow, later acks."""
+    """Cut when the first byte is this old.  Longer: fewer PUTs at a low rate, later acks."""
 
     quiet_ms: float = 5
     """Cut early when all waiting producers have sent nothing for this long.  Shorter: more,
     smaller PUTs."""
 
     lockstep_ms: float = 25
-    """A producer that sends again within this long of a commit waited for it, and is not waited
-    for once it has sent a request for each answer.  Longer: slower clients too, and more cuts too
-    soon for producers that merely pause."""
+    """A producer that sends again within this time after a commit counts as in lockstep: the cut
+    waits for it no longer once it has sent a request for each answer.  Longer: slower clients count
+    too, and more cuts come too soon for producers that only pause."""
 
     flushes_per_second: float = 20
-    """Cap on flushes cut by age or early (each PUT/s is $13 a month); size and steps have none."""
+    """Cap on flushes cut by age or early (each PUT/s is $13 a month); cuts by size and steps have
+    no cap."""
 
     burst: float = 5
-    """How many such flushes may follow each other before the cap is felt."""
+    """Such flushes in a row before the cap applies."""
 
     max_uploads: int = 8
     """PUTs of flushes in flight.  More: more throughput on a slow store, more memory."""
 
     upload_deadline_ms: float = 15_000
-    """When an upload is given up and tried again under another name."""
+    """How long an upload may take before it is cancelled and repeated under another name."""
 
     commit_deadline_ms: float = 2_000
-    """When a commit without an answer is repeated."""
+    """How long a commit may go unanswered before it is repeated."""
 
     retry_backoff_ms: float = 50
     retry_backoff_max_ms: float = 2_000
     """First and longest wait before a failed request is repeated; with jitter."""
 
     hedge_share: float = 0.05
-    """At most this share of PUTs is a hedge of another."""
+    """At most this share of PUTs are hedges."""
 
     hedge_min_ms: float = 20
-    """No hedge before this: a store that is quick is not asked twice."""
+    """No hedge before this: a quick store gets each PUT once."""
 
     lost_ms: float = 2_000
-    """A PUT is hedged after this however many were.  Longer: while many answers are lost, all
-    commits wait so long again and again; shorter: more PUTs than `hedge_share` says."""
+    """After this an answer counts as lost, and its PUT is hedged whatever `hedge_share` says.
+    Longer: while many answers are lost, each of them delays all commits longer; shorter: more PUTs
+    than `hedge_share` allows."""
 
     max_object_age_ms: float = 6 * 3_600_000
     """From the beginning of a PUT until its object may no longer be committed.  Longer than half of
@@ -108,7 +110,7 @@ class FlushSettings:
 
 
 class Stage(Enum):
-    """Where a cut flush is."""
+    """The stage of a cut flush."""
 
     QUEUED = "queued"
     UPLOADING = "uploading"
@@ -119,7 +121,7 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """A cut buffer on its way.  *batches*: per partition, in offset order."""
+    """A cut buffer, which becomes one object.  *batches*: per partition, in offset order."""
 
     seq: int
     batches: dict[PartitionLog, list[Batch]]
@@ -129,15 +131,15 @@ class Flush:
     """The producers that wait for its commit."""
     stage: Stage = Stage.QUEUED
     attempts: dict[int, float] = field(default_factory=dict)
-    """Attempt number → when it started; those in flight."""
+    """Attempts in flight: number → start time, ms."""
     began_ms: list[float] = field(default_factory=list)
-    """When each attempt started, by its number; those that have ended, too."""
+    """Start time of each attempt by its number, ms; those that have ended, too."""
     failures: int = 0
     retry_at_ms: float = 0.0
     hedged: bool = False
     stored_attempt: int = -1
     payload: Any = None
-    """The shell's: the body, its footer, names of attempts."""
+    """The flusher's: the body, its footer, names of attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Another attempt won: cancel this one.  Its object, if any, is garbage."""
+    """Another attempt succeeded: cancel this one.  Its object, if any, is garbage."""
 
     flush: Flush
     attempt: int
@@ -172,7 +174,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """The flush is committed: move high watermarks, answer, wake."""
+    """The flush is committed: move high watermarks, answer producers, wake fetches."""
 
     flush: Flush
 
@@ -187,7 +189,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class SessionFenced:
-    """The session is dead: all that is not committed fails."""
+    """The session is dead: every uncommitted flush fails."""
 
     flushes: tuple[Flush, ...]
 
@@ -210,7 +212,7 @@ class FlushPipeline:
         """The producers that waited for the last commit, and its time."""
         self._draining = False
         self._hurrying = False
-        """What is open is cut at once; what comes after it is not."""
+        """The open buffer is cut at once; later batches are not."""
         self._lost = False
         self._next_seq = 1
         self._flushes: deque[Flush] = deque()
@@ -229,17 +231,17 @@ class FlushPipeline:
 
     @property
     def open_bytes(self) -> int:
-        """Bytes that are not cut."""
+        """Admitted bytes that are not cut yet."""
         return self._open_bytes
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are admitted and not committed."""
+        """Admitted bytes that are not committed yet."""
         return self._open_bytes + sum(flush.size_bytes for flush in self._flushes)
 
     @property
     def idle(self) -> bool:
-        """Everything that was admitted is committed."""
+        """Whether every admitted batch is committed."""
         return not self._open and not self._flushes
 
     @property
@@ -284,7 +286,8 @@ class FlushPipeline:
         return self._open_steps >= settings.flush_steps and self._is_full()
 
     def is_back(self, source: ConnectionActivity) -> bool:
-        """Whether it waited for the last commit, and has sent a request for each answer since."""
+        """Whether *source* waited for the last commit and has sent a request for each answer
+        since."""
         return (
             source in self._answered
             and 0 < source.answers - source.answers_then <= source.requests - source.requests_then
@@ -292,11 +295,11 @@ class FlushPipeline:
         )
 
     def hurry(self) -> None:
-        """Cut what is open now, at once (hand-over of some partitions); then `tick`."""
+        """Cut the open buffer at the next `tick` (hand-over of some partitions)."""
         self._hurrying = bool(self._open)
 
     def drain(self) -> None:
-        """From now on cut whatever there is, at once (shutdown, release); then `tick`."""
+        """From now on cut the open buffer at each `tick` (shutdown, release)."""
         self._draining = True
 
     def resume(self) -> None:
@@ -304,7 +307,7 @@ class FlushPipeline:
         self._draining = False
 
     def deadline_ms(self, now_ms: float) -> float | None:
-        """When to `tick` next; None if only an append or an answer can move us."""
+        """When to `tick` next; None: not before an append or an answer."""
         if self._lost:
             return None
         times: list[float] = []
@@ -325,7 +328,7 @@ class FlushPipeline:
         return min(times, default=None)
 
     def tick(self, now_ms: float) -> list[Effect]:
-        """Do whatever *now_ms* makes due.  Harmless at any time."""
+        """Return the effects that are due at *now_ms*.  Harmless at any time."""
         if self._lost:
             return []
         effects: list[Effect] = []
@@ -355,14 +358,14 @@ class FlushPipeline:
     def upload_failed(
         self, flush: Flush, attempt: int, now_ms: float, *, throttled: bool
     ) -> list[Effect]:
-        """Refused or without an answer.  *throttled*: the store asks for less."""
+        """The PUT was refused or not answered.  *throttled*: the store asks for fewer requests."""
         flush.attempts.pop(attempt, None)
         if self._lost or flush.stage is not Stage.UPLOADING:
             return []
         if throttled:
             self._throttle.refused(now_ms)
         if flush.attempts:
-            return self.tick(now_ms)  # its hedge is still on the way
+            return self.tick(now_ms)  # another attempt is in flight
         flush.stage = Stage.QUEUED
         flush.hedged = False
         flush.retry_at_ms = now_ms + self._backoff.wait_ms(flush.failures)
@@ -386,7 +389,7 @@ class FlushPipeline:
         return [Publish(flush), *self.tick(now_ms)]
 
     def commit_failed(self, flush: Flush, now_ms: float) -> list[Effect]:
-        """Refused, or the answer lost: the same transaction is sent again."""
+        """The commit was refused, or its answer lost: the same transaction is sent again."""
         if self._lost or flush.stage is not Stage.COMMITTING:
             return []
         self._commit_retry_at_ms = now_ms + self._backoff.wait_ms(self._commit_failures)
@@ -411,7 +414,7 @@ class FlushPipeline:
         return self._open_steps >= settings.flush_steps and len(self._flushes) < _MANY_FLUSHES
 
     def _cut_due_ms(self, now_ms: float) -> float | None:
-        """When the open buffer is to be cut; None while uploads are too many to cut by age."""
+        """When to cut the open buffer; None: there are too many uploads for a cut by age."""
         if self._draining or self._hurrying or self._is_full():
             return now_ms
         if self._uploading() + self._queued() >= self._throttle.limit:
@@ -422,9 +425,9 @@ class FlushPipeline:
         return max(due, self._tokens.ready_at_ms(now_ms)) if due <= now_ms else due
 
     def _complete_ms(self) -> float:
-        """When all producers that wait for the open buffer are taken to have sent what they will.
+        """When all producers that wait for the open buffer count as having sent all they will.
 
-        Another producer that was just answered may be about to join: then the cut waits for it.
+        Where another producer was answered just now and may send again, the cut waits for it.
         """
         quiet_ms = self._settings.quiet_ms
         if self._answered <= self._sources:
@@ -496,10 +499,10 @@ class FlushPipeline:
         return now_ms - began_ms >= self._settings.max_object_age_ms
 
     def _requeue_old(self, now_ms: float) -> None:
-        """Upload again what waited too long for its turn, and no commit of which was sent.
+        """Upload stored flushes again whose object is too old, and of which no commit was sent.
 
-        Not while the oldest flush waits for the bucket: what is stored now would only get old, too.
-        All at once, so that uploads run side by side.
+        Not while the oldest flush is not stored: the new objects would only get old, too.  All at
+        once, so that uploads run side by side.
         """
         if not self._flushes or self._flushes[0].stage in (Stage.QUEUED, Stage.UPLOADING):
             return

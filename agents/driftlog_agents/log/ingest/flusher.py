@@ -1,12 +1,12 @@
-"""Performs the flush pipeline: lays out objects, uploads them, commits them, publishes.
+"""The flusher performs the flush pipeline: it lays out objects, uploads, commits, publishes.
 
     produce ──▶ append ──▶ buffer file (once a turn)
                   │
                   ▼ timer, size, quiet
                  cut ──▶ PUT ──▶ commit ──▶ high watermark ──▶ answers
 
-Every event enters through `_handle`, which first writes what is pending to the buffer
-file: a cut finds each of its batches placed.
+Every event enters through `_handle`, which first writes pending batches to the buffer file: at a
+cut each batch has its place there.
 
 Shell.
 """
@@ -64,16 +64,16 @@ class MemorySettings:
     disk."""
 
     pending_bytes: int = 3072 * MiB
-    """Admitted and not committed, in memory and on disk, before connections are paused.  More:
-    longer outages and bursts are taken."""
+    """Uncommitted bytes, in memory and on disk, above which producers' connections are paused.
+    More: longer outages and bursts without a pause."""
 
 
 _JOIN_BYTES: Final = 2048
-"""Batches of less than this on average are put as one buffer."""
+"""Batches smaller than this on average are joined into one buffer for the PUT."""
 
 _MOST_PENDING_BATCHES: Final = 100_000
-"""Admitted and not committed, before connections are paused: one or two seconds of work, and some
-600 bytes each beside their own, which may be 84."""
+"""Uncommitted batches above which producers' connections are paused: one or two seconds of work,
+and some 600 bytes each beside the batch itself, which may have 84."""
 
 _NO_COMMIT: Final = "the metadata store does not answer a commit"
 
@@ -81,11 +81,11 @@ Published = Callable[[int, FlushRecord, bytes, list[tuple[PartitionLog, Slice]]]
 
 
 class Flusher:
-    """The pipeline of one session, with hands.
+    """Performs the effects of one session's pipeline.
 
     Args:
-        published: told of each committed flush after high watermarks moved:
-            (seq, record, footer, slices).
+        published: called for each committed flush, after high watermarks moved: (seq, record,
+            footer, slices).
     """
 
     def __init__(
@@ -125,28 +125,28 @@ class Flusher:
         self._pending_batches = 0
         self._idle = asyncio.Event()
         self._ended_by: Exception | None = None
-        """What `run` raises, found where an error would not reach it."""
+        """What `run` raises: an error of code that runs in no task of it."""
         self._has_ended = asyncio.Event()
         buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
         self._early_armed = False
-        """The timer knows that a producer waits for the open buffer."""
+        """The timer was set when a producer waited for the open buffer."""
         self.outage = outage
-        """Whether flushes are committed, and why not."""
+        """Since when flushes are not committed, and why."""
         self.lost = False
 
     @property
     def pipeline(self) -> FlushPipeline:
-        """The machine, for its figures."""
+        """The pipeline, for its figures."""
         return self._pipeline
 
     @property
     def pending_bytes(self) -> int:
-        """Admitted and not committed."""
+        """Admitted bytes that are not committed."""
         return self._pending_bytes
 
     @property
     def overloaded(self) -> bool:
-        """More waits for the store than the buffer may take: read no more from producers."""
+        """Whether more is uncommitted than the limits allow: read no more from producers."""
         if self._pending_batches > _MOST_PENDING_BATCHES:
             return True
         limit = self._memory.pending_bytes
@@ -174,8 +174,8 @@ class Flusher:
     ) -> None:
         """Buffer an admitted batch.
 
-        *source*: the connection whose request waits for the commit (acks=all); *waiter*: an
-        acks=1 request to be told `synced`.
+        *source*: the connection whose request waits for the commit (acks=all); *waiter*: an acks=1
+        request that waits for the sync.
         """
         self._buffer.add(log, batch, waiter)
         self._pending_bytes += batch.length
@@ -189,11 +189,11 @@ class Flusher:
             self._schedule(now_ms)
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Perform the effects that are due."""
         self._handle(lambda now_ms: self._pipeline.tick(now_ms))
 
     def hurry(self) -> None:
-        """Cut what is open at once: a request waits for the commit of what is in it."""
+        """Cut the open buffer at once: a request waits for its commit."""
         self._pipeline.hurry()
         self.tick()
 
@@ -215,7 +215,7 @@ class Flusher:
             raise FencedError("the session was lost before everything was committed")
 
     def fail(self, bug: Exception) -> None:
-        """What must be true of the log is not: nothing more is admitted, and `run` raises *bug*.
+        """An invariant of the log is broken: nothing more is admitted, and `run` raises *bug*.
 
         For errors found on connections and on the event loop, which have no task to raise in.
         """
@@ -237,8 +237,8 @@ class Flusher:
         """Perform effects until the session is lost.
 
         Raises:
-            FencedError: it was.
-            Exception: a bug that `fail` was told of.
+            FencedError: the session was lost.
+            Exception: the bug that was given to `fail`.
         """
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
@@ -276,13 +276,13 @@ class Flusher:
         if at_ms is None or self.lost:
             return
         loop = asyncio.get_running_loop()
-        # loop time may have gone on since now_ms was read; the delay is what counts.
+        # The loop's time may have advanced since now_ms was read; only the delay counts.
         when = loop.time() + max(0.0, at_ms - now_ms) / 1000
         if self._timer is not None:
             if self._timer_when <= when:
                 return
             self._timer.cancel()
-        self._timer_when = when  # uvloop's handle of a time that is past has none
+        self._timer_when = when  # uvloop's handle of a past time does not have it
         self._timer = loop.call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -290,7 +290,7 @@ class Flusher:
         self._on_loop(self.tick)
 
     def _on_loop(self, step: Callable[[], None]) -> None:
-        """What the event loop calls: it would log an error and go on."""
+        """Run a callback of the event loop, which would log an error and continue."""
         try:
             step()
         except Exception as bug:  # noqa: BLE001  # `run` raises it
@@ -407,7 +407,7 @@ class Flusher:
         payload.puts[attempt] = (record, footer)
         body = payload.body(flush.seq)
         if flush.size_bytes < len(body) * _JOIN_BYTES:
-            body = [b"".join(body)]  # takes less than handing on so many small ones
+            body = [b"".join(body)]  # costs less than passing on many small buffers
         body.append(footer)
         await self._objects.put(key, body)
 
@@ -429,7 +429,7 @@ class Flusher:
                 self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
             case CommitOutcome.UNKNOWN:
                 news = self.outage.failed(_NO_COMMIT, sent_ms, self._now_ms())
-                if news and not answered:  # otherwise `Session` has said it
+                if news and not answered:  # otherwise `Session` has logged it
                     self._log.warning(
                         "commit_unanswered",
                         seq=flush.seq,

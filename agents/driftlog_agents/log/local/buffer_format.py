@@ -1,4 +1,4 @@
-"""Buffer files: what the local disk keeps of accepted batches.
+"""Buffer files: the format of accepted batches on the local disk.
 
     ┌────────┬───────┬───────┬─ … ─┐
     │ header │ entry │ entry │     │       entries in the order of admission
@@ -15,21 +15,20 @@
                                      40  4  partition
                                      44  4  reserved
 
-Files are recycled: a new one overwrites an old one in place, because fresh pages
-cost more CPU than all the rest.  The salt, random per use of a file, tells its
-entries from what an earlier use left behind.  A batch carries its own offset,
-leader epoch and CRC-32C.
+Files are recycled: a new one overwrites an old one in place, because fresh pages cost more CPU than
+everything else.  The salt, random per use of a file, tells its entries from what an earlier use
+left behind.  A batch carries its own offset, leader epoch and CRC-32C.
 
-A file that was cut off by a crash ends with its last whole entry: what stands behind it has
-another salt, or none.  Where a whole entry follows one that is not, the disk has damaged the file,
-or the power was lost before the last sync had ended: pages are not written in the order of the
-file, so of what was not synced a later one may be there without an earlier one.  It cannot be told
-the two apart, so that one is passed over and the rest is read, for it may have been promised.  The
-next entry is found by the length of the one before it, and where that cannot be trusted, by the
-next header whose magic, salt and CRC are right.  A batch that a client made cannot pass for an
-entry: the salt is secret.  What is passed over leaves a gap in the offsets of its partition, and
-what follows a gap is never appended at its old offset (`recovery`).
-A file whose header has another number than its name was recycled, and the loss of power undid its
+A file that was cut off by a crash ends with its last whole entry: the bytes after it have another
+salt, or none.  Where a whole entry follows a damaged one, the disk has damaged the file, or the
+power failed before the last sync ended: the kernel does not write pages in the order of the file,
+so an unsynced page may be on the disk without an earlier one.  The reader cannot tell the two
+apart: it skips the damaged entry and reads the rest, which may have been acknowledged.  It finds
+the next entry by the length of the one before it, and where that cannot be trusted, by the next
+header whose magic, salt and CRC are right.  A batch that a client made cannot pass for an entry:
+the salt is secret.  A skipped entry leaves a gap in the offsets of its partition, and entries after
+a gap are never appended at their old offsets (`recovery`).
+A file whose header has another number than its name was recycled, and a power failure undid its
 renaming: nothing in it was synced.
 A stored format: add a version, never edit one in place.
 Pure.
@@ -72,26 +71,25 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class PassedOver:
-    """What is not whole in a file.
+    """The entries of a file that are not whole.
 
-    The end of a file may be torn; what stands before a whole entry is damaged, or was not synced.
+    The end of a file may be torn; a part before a whole entry is damaged, or was not synced.
     """
 
     entries: int = 0
-    """Before a whole one, at least: where headers are damaged the number of entries is not
-    known."""
+    """Entries before a whole one, at least: damaged headers do not tell their number."""
     size_bytes: int = 0
     torn: int = 0
     """Entries that no whole one follows so far."""
     torn_bytes: int = 0
 
     def add(self, size_bytes: int) -> None:
-        """One more is not whole."""
+        """Count one more entry that is not whole."""
         self.torn += 1
         self.torn_bytes += size_bytes
 
     def followed(self) -> None:
-        """A whole entry follows."""
+        """A whole entry follows: the torn ones before it count as damaged."""
         self.entries += self.torn
         self.size_bytes += self.torn_bytes
         self.torn = self.torn_bytes = 0
@@ -134,10 +132,10 @@ def decode_file_header(data: bytes | memoryview) -> tuple[int, int] | None:
 def entries(
     data: bytes | memoryview, number: int | None = None, passed_over: PassedOver | None = None
 ) -> Iterator[Entry]:
-    """Every entry whose header is whole, in order; what is damaged between them is passed over.
+    """Every entry whose header is whole, in order; damaged bytes between them are skipped.
 
-    Whether the batch inside is whole is for its own CRC to say.  *number*: the one that the file's
-    name has; a file with another one in its header has no entries.
+    The batch's own CRC says whether the batch is whole.  *number*: from the file's name; a file
+    with another number in its header has no entries.
 
     Raises:
         CorruptError: as `decode_file_header`.
@@ -150,7 +148,7 @@ def entries(
         if number not in (None, head[1]):
             return
     elif (first := _header_at(view, FILE_HEADER_BYTES)) is not None:
-        # The two stand in one sector: a crash does not tear them apart, only damage does.
+        # Both headers are in one sector: only damage separates them, a crash does not.
         salt = first[0]
         passed_over.add(FILE_HEADER_BYTES)
     else:
@@ -189,7 +187,7 @@ def _next_header(data: bytes | memoryview, at: int, salt: int) -> int | None:
     """Where the next whole header with that salt begins, from *at* on."""
     whole = data if isinstance(data, bytes) else bytes(data)
     view = memoryview(whole)
-    # (By magic and salt: both are searched at the speed of memory, and a file may be all magics.)
+    # (By the salt, at the speed of memory: a file may consist of magics only.)
     salted = salt.to_bytes(8, "big")
     found = whole.find(salted, at + _ENTRY_HEAD.size)
     while found >= 0:

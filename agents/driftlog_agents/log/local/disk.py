@@ -3,8 +3,8 @@
 The directory belongs to one process at a time: opening it takes a lock, so the process that
 has it knows that all earlier sessions in it are dead.
 
-Every method may raise `UnavailableError` (disk full, quota, I/O error): what was
-to be written is then not there, as far as a caller may rely on.
+Every method may raise `UnavailableError` (disk full, quota, I/O error): the caller then counts the
+write as not done.
 
 Port: `tests/contract/test_disk.py` is its definition.
 """
@@ -25,12 +25,12 @@ class BufferFile(Protocol):
 
     @property
     def alive(self) -> bool:
-        """False once the file was recycled or removed: positions in it mean nothing then."""
+        """False once the file was recycled or removed: positions in it are then invalid."""
         ...
 
     @property
     def trusted(self) -> bool:
-        """False once a sync failed: what it holds may be what it held before, or nothing."""
+        """False once a sync failed: it may hold its old bytes, or nothing."""
         ...
 
     def append(self, buffers: Sequence[Buffer]) -> int:
@@ -42,7 +42,7 @@ class BufferFile(Protocol):
         ...
 
     def read(self, position: int, length: int) -> bytes | memoryview:
-        """Exactly *length* bytes that were appended; the caller has them to itself.
+        """Exactly *length* bytes that were appended; the buffer is the caller's own.
 
         Raises:
             UnavailableError: an I/O error, or fewer bytes are there.
@@ -50,10 +50,10 @@ class BufferFile(Protocol):
         ...
 
     async def sync(self) -> None:
-        """Everything appended before this call survives the loss of power when it returns.
+        """When it returns, everything appended before the call survives a power failure.
 
         Raises:
-            UnavailableError: it may not; the file is not written to again.
+            UnavailableError: it may be lost; the file is not written to again.
         """
         ...
 
@@ -61,9 +61,9 @@ class BufferFile(Protocol):
 class AgentDisk(Protocol):
     """The agent's directory.
 
-    What makes, changes or removes folders, notes and small files waits for the disk, and the event
-    loop does not wait with it: these methods are done one after the other, in the order of their
-    calls.  One that was cancelled may be done all the same, before those that were called later.
+    Methods that create, change or remove folders, notes and small files wait for the disk without
+    blocking the event loop.  They run one after the other, in the order of their calls.  A
+    cancelled call may still run, before later calls.
     """
 
     def sessions(self) -> list[str]:
@@ -71,20 +71,20 @@ class AgentDisk(Protocol):
         ...
 
     async def create_session(self, session_id: str) -> None:
-        """Make the session's folder, durably; an attempt that failed may be repeated."""
+        """Create the session's folder, durably; a failed attempt may be repeated."""
         ...
 
     def create_file(self, session_id: str, number: int) -> BufferFile:
         """A new empty file; numbers of a session ascend.
 
-        It survives the loss of power from its first `sync` on; before, it may be gone, or be there.
+        It survives a power failure from its first `sync` on; before, it may be gone, or be there.
         """
         ...
 
     def recycle_file(self, file: BufferFile, session_id: str, number: int) -> BufferFile:
         """Use *file*'s pages for a new one; *file* is no longer alive.
 
-        Until the first `sync` of the new one, the loss of power may give it its old name back.
+        Until the first `sync` of the new one, a power failure may restore the old name.
         """
         ...
 
@@ -93,51 +93,51 @@ class AgentDisk(Protocol):
         ...
 
     async def read_files(self, session_id: str) -> list[int]:
-        """Numbers of the files that the session left, ascending; none: no such session."""
+        """Numbers of the files that the session left, ascending; empty: no such session."""
         ...
 
     async def read_file(self, session_id: str, number: int) -> bytes:
-        """All bytes of a file, with what earlier uses left behind its end."""
+        """All bytes of a file, with the bytes that earlier uses left after its end."""
         ...
 
     async def remove_session(self, session_id: str) -> None:
-        """Delete the session's folder with its files and its note; none is no error."""
+        """Delete the session's folder with its files and its note; a missing one is no error."""
         ...
 
     async def create_kept(self, session_id: str) -> None:
-        """Begin to set something of the session aside; what an attempt before has left is gone.
+        """Begin to set files of the session aside; deletes what an earlier attempt left.
 
         Raises:
-            UnavailableError: the session stays as it is; so with the next two.
+            UnavailableError: the session stays as it is; also in the next two methods.
         """
         ...
 
     async def write_kept(self, session_id: str, number: int, data: bytes) -> None:
-        """A buffer file of what is set aside."""
+        """Write one of the buffer files that are set aside."""
         ...
 
     async def finish_kept(self, session_id: str, note: bytes) -> str:
-        """Keep these files with *note*, whole or not at all, durably; the path for people.
+        """Keep these files with *note*, whole or not at all, durably; returns the path for people.
 
-        The session's folder is deleted, at the next start at the latest: it is no session any more.
+        The session's folder is deleted, at the next start at the latest, and `sessions` omits it.
         """
         ...
 
     def kept(self) -> list[str]:
-        """Ids of sessions of which something is set aside and still there."""
+        """Ids of sessions with files set aside that still exist."""
         ...
 
     async def load_note(self, session_id: str) -> bytes | None:
-        """What was last noted about the session; None: nothing, or no such session."""
+        """The session's last note; None: no note, or no such session."""
         ...
 
     async def save_note(self, session_id: str, data: bytes) -> None:
-        """Note something in the session's folder, whole or not at all, durably.
+        """Replace the note in the session's folder, whole or not at all, durably.
 
-        It goes with the folder: after everything else in it, and where that is kept, too.
+        It is deleted with the folder, after all files in it; as long as a file stays, it stays.
 
         Raises:
-            UnavailableError: what was there before may be there still, or not.
+            UnavailableError: the note before may still be there, or not.
         """
         ...
 
@@ -150,5 +150,5 @@ class AgentDisk(Protocol):
         ...
 
     def close(self) -> None:
-        """Close every file and give the lock back."""
+        """Close every file and release the lock."""
         ...

@@ -3,14 +3,14 @@
     DIR/lock                              flock; names the process that holds it
     DIR/node_id.json, …                   small files of the agent
     DIR/buffer/{session_id}/{number:010d}.buf
-    DIR/buffer/{session_id}/leftovers.json    what was noted about it
-    DIR/kept/{session_id}/…                   what was set aside of it: files, and leftovers.json
+    DIR/buffer/{session_id}/leftovers.json    the note about it
+    DIR/kept/{session_id}/…                   the files set aside of it, and leftovers.json
 
-Writes happen on the event loop's thread: `write` to the page cache takes less than
-handing it to a thread would.  `fdatasync` runs on a thread of its own, and so does what is
-done to folders and small files, with its `fsync`: one thread each, so that both keep their order.
-Folders and files are the agent's alone: 0700 and 0600, also those that an earlier release made.
-The name of a buffer file is durable with the file's first sync: before, nothing in it is promised.
+Writes happen on the event loop's thread: a `write` to the page cache takes less time than passing
+it to a thread.  `fdatasync` runs on one thread.  Operations on folders and small files, with their
+`fsync`, run on another one, so that both keep their order.  Folders and files are private to the
+agent: 0700 and 0600, also those that an earlier release made.  The name of a buffer file is durable
+with the file's first sync: before, nothing in it is promised.
 
 Adapter.
 """
@@ -34,14 +34,14 @@ from driftlog_tiering.stores.buffer_pool import BufferPool
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _JOIN_BYTES: Final = 4096
 _POOLED: Final = range(32 * 1024, 4 * 1024 * 1024 + 1)
-"""Reads of these sizes go into memory that is used again."""
+"""Reads of these sizes go into pooled memory."""
 _POOL_BYTES: Final = 32 * 1024 * 1024
-"""Answers on their way to consumers; what is over it is the allocator's."""
+"""Size of the pool, for answers on their way to consumers; the allocator serves the rest."""
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
 _FILE: Final = re.compile(r"[0-9]+\.buf")
 _NOTE: Final = "leftovers.json"
 _PART: Final = ".part"
-"""Behind the name of what is not set aside as a whole yet."""
+"""Suffix of a folder whose files are not all set aside yet."""
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _OTHERS: Final = 0o077
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 class DirectoryLockedError(FencedError):
-    """Another process runs on the directory."""
+    """Another process has the lock of the directory."""
 
 
 class PosixBufferFile:
@@ -85,9 +85,9 @@ class PosixBufferFile:
         self._pool = pool
         self._size = 0
         self._named = False
-        """Its folder was synced since it has its name."""
+        """Its folder was synced after the file got its name."""
         self._torn = False
-        """Half an append stands at its end.  What is before it can still be synced."""
+        """A part of a failed append is at its end.  The bytes before it can still be synced."""
 
     @property
     def size(self) -> int:
@@ -110,14 +110,14 @@ class PosixBufferFile:
     def _write(self, buffers: list[Buffer]) -> None:
         total = sum(map(len, buffers))
         if total < len(buffers) * _JOIN_BYTES:
-            buffers = [b"".join(buffers)]  # copying small ones takes less than a vector of them
+            buffers = [b"".join(buffers)]  # copying small ones costs less than a vector of them
         if (written := os.pwritev(self.descriptor, buffers, self._size)) == total:
             self._size += total
             return
         self._write_rest(buffers, written)
 
     def _write_rest(self, buffers: list[Buffer], written: int) -> None:
-        """Go on after a write that took only part: the disk is about to be full."""
+        """Continue after a partial write: the disk is about to be full."""
         self._size += written
         rest = memoryview(b"".join(buffers))[written:]
         while rest:
@@ -128,7 +128,7 @@ class PosixBufferFile:
     def read(self, position: int, length: int) -> bytes | memoryview:
         assert self.alive
         if position + length > self._size:
-            # There may be bytes: of an earlier use, or of an append that failed.
+            # The file may have bytes there, of an earlier use or of a failed append.
             raise UnavailableError(f"{self.path} does not hold {length} bytes at {position}")
         data: bytes | memoryview
         try:
@@ -146,7 +146,7 @@ class PosixBufferFile:
 
     async def sync(self) -> None:
         if not self.trusted:
-            # Linux tells a lost write once per descriptor: the next fdatasync would succeed.
+            # Linux reports a lost write once per descriptor: the next fdatasync would succeed.
             raise UnavailableError(f"{self.path} failed before and is not trusted again")
         loop = asyncio.get_running_loop()
         try:
@@ -163,7 +163,7 @@ class PosixBufferFile:
 
 
 class PosixDisk:
-    """An `AgentDisk` on a directory; created where there is none.
+    """An `AgentDisk` on a directory, which is created if it is missing.
 
     Raises:
         DirectoryLockedError: another process has the directory; the message names it.
@@ -179,7 +179,7 @@ class PosixDisk:
         self._pool = BufferPool(_POOL_BYTES)
         self._files: set[PosixBufferFile] = set()
         self.tightened = 0
-        """Folders and files that others could read, and cannot any more."""
+        """Folders and files from which the start removed the access of other users."""
         self.open_to_others = ""
         """Why the directory could not be tightened."""
         try:
@@ -212,10 +212,11 @@ class PosixDisk:
         self._identities_hold = self._identities == {
             path: _identity(path.stat()) for path in self._identities
         }
-        """The file system gives a file the same number each time; some FUSE, 9p and SMB do not."""
+        """The file system reports the same number for a file each time; some FUSE, 9p and SMB do
+        not."""
 
     def _tighten(self) -> None:
-        """Take from others what an earlier release, or a mkdir, has given them.
+        """Remove the access of other users that an earlier release, or a mkdir, granted.
 
         Objects below the directory keep their modes: other users cannot reach them through it.
         """
@@ -228,12 +229,12 @@ class PosixDisk:
                 if status.st_mode & _OTHERS and not stat.S_ISLNK(status.st_mode):
                     path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
                     self.tightened += 1
-        except OSError as error:  # another user's, such as a mounted volume
+        except OSError as error:  # a path of another user, such as a mounted volume
             self.open_to_others = str(error)
 
     def moved_to(self) -> Path | None:
-        """Where the directory is now, with its lock and buffers; None: it is where it was, or that
-        cannot be told (only Linux tells it)."""
+        """Where the directory is now, with its lock and buffers; None: it did not move, or the
+        system cannot tell (only Linux can)."""
         try:
             now = Path(os.readlink(f"/proc/self/fd/{self._lock}"))
             found = {
@@ -246,7 +247,7 @@ class PosixDisk:
         return None if here or found != self._identities else now.parent
 
     def removed(self) -> str | None:
-        """What was removed or replaced since it was opened; None: nothing that can be seen."""
+        """A path that was removed or replaced since it was opened; None: none that can be seen."""
         expected = {**self._identities, **{file.path: file.identity for file in self._files}}
         for path, identity in expected.items():
             try:
@@ -254,7 +255,7 @@ class PosixDisk:
             except (FileNotFoundError, NotADirectoryError):
                 return str(path)
             except OSError:
-                continue  # its next read or write raises that
+                continue  # the next read or write raises that
             if there != identity and self._identities_hold:
                 return str(path)
         return None
@@ -316,7 +317,7 @@ class PosixDisk:
     async def read_files(self, session_id: str) -> list[int]:
         folder = self._buffer / session_id
         try:
-            names = os.listdir(folder)  # (a glob takes what it cannot list for empty)
+            names = os.listdir(folder)  # (a glob finds nothing in a folder that it cannot list)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -349,7 +350,7 @@ class PosixDisk:
         try:
             await self._keeping(_sync_directory, self._kept)
         except UnavailableError:
-            return str(folder)  # the power may take its name: the session's folder stays
+            return str(folder)  # a power failure may undo the rename: the session's folder stays
         await self.remove_session(session_id)
         return str(folder)
 
@@ -368,7 +369,8 @@ class PosixDisk:
         return self._kept / f".{session_id}{_PART}"
 
     def _sweep_kept(self) -> None:
-        """Finish what a process was cut off in: what is kept is no session any more."""
+        """Finish what a killed process began: delete the folders of sessions that are set aside,
+        and the parts of unfinished ones."""
         for session_id in self.kept():
             _remove_folder(self._buffer / session_id)
         for part in self._kept.glob(f".*{_PART}"):
@@ -387,7 +389,7 @@ class PosixDisk:
         await self._run(_save, self._root / name, data)
 
     async def _run(self, fn: Callable[..., _T], *args: object) -> _T:
-        """In the one thread of folders: what was cancelled ends before the next begins."""
+        """Run in the one thread of folders: a cancelled call ends before the next begins."""
         return await asyncio.get_running_loop().run_in_executor(self._folders, fn, *args)
 
     def close(self) -> None:
@@ -402,16 +404,16 @@ class PosixDisk:
 
 
 def _make_folder(path: Path) -> None:
-    path.mkdir(mode=_FOLDER_MODE, exist_ok=True)  # made, and not synced, a moment ago
+    path.mkdir(mode=_FOLDER_MODE, exist_ok=True)  # a failed attempt may have made it
     _sync_directory(path.parent)
 
 
 def _remove_folder(folder: Path) -> None:
     noted = False
-    with suppress(OSError):  # `exists` raises what a broken disk says
+    with suppress(OSError):  # `exists` raises the error of a broken disk
         noted = (folder / _NOTE).exists()
     if noted:
-        # It says what of the files is elsewhere already: without it they are not left there.
+        # The note says which batches of the files are elsewhere already: no file stays without it.
         with suppress(OSError):
             for path in folder.glob("*.buf"):
                 path.unlink()

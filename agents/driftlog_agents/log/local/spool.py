@@ -1,7 +1,7 @@
-"""Where a segment grows before it is put: an unnamed file, mapped piece by piece as the body.
+"""The spool of a segment before its PUT: an unnamed file, mapped piece by piece as the body.
 
-A file is used for one segment after another: its pages are there already, and fresh ones
-cost several times what filling them does.
+A file is used for one segment after another: fresh pages cost several times as much as filling
+them.
 
 Shell.
 """
@@ -15,7 +15,7 @@ from typing import IO, Final, overload
 from weakref import WeakSet
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
-"""What of a segment is in the process's memory at once while it is put."""
+"""Bytes of a segment that a PUT has in the process's memory at once."""
 
 
 class MappedBody(Sequence[memoryview]):
@@ -46,7 +46,7 @@ class MappedBody(Sequence[memoryview]):
         return memoryview(made)
 
     def close(self) -> bool:
-        """No piece is given any more; False: a reader still has one."""
+        """Give out no more pieces; False: a reader still has one."""
         self._closed = True
         return not self._maps
 
@@ -65,12 +65,12 @@ class FileSpool:
         return self._body
 
     def release(self) -> bool:
-        """Give no more of it; False: a request that was given up still reads from it."""
+        """Give out no more pieces; False: a cancelled request still reads one."""
         return self._body is None or self._body.close()
 
 
 def spool_in(folder: Path) -> Callable[[], AbstractContextManager[FileSpool]]:
-    """A maker of spools in *folder*, which is made."""
+    """Returns a factory of spools in *folder*, and creates the folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     free: list[IO[bytes]] = []
 
@@ -85,8 +85,8 @@ def spool_in(folder: Path) -> Callable[[], AbstractContextManager[FileSpool]]:
             failed = True
             raise
         finally:
-            # What is written over a file that a request still reads would be read as that
-            # request's; and a disk that is full gets back what a file took.
+            # A request that still reads the file would read the next segment's bytes as its own.  A
+            # closed file returns its space to a full disk.
             if made.release() and not failed and _is_rewound(file):
                 free.append(file)
             else:
@@ -97,7 +97,7 @@ def spool_in(folder: Path) -> Callable[[], AbstractContextManager[FileSpool]]:
 
 
 def _is_rewound(file: IO[bytes]) -> bool:
-    """False: the disk does not take what was still to be written."""
+    """False: the disk does not take the rest of the file's buffer."""
     try:
         file.seek(0)
     except OSError:

@@ -7,19 +7,19 @@ from typing import Any
 
 
 class ConnectionActivity:
-    """A connection, as far as the early cut must know it."""
+    """What the early cut knows of a connection."""
 
     __slots__ = ("answers", "answers_then", "heard_ms", "requests", "requests_then")
 
     def __init__(self, heard_ms: float = 0.0) -> None:
         self.heard_ms = heard_ms
-        """When something last arrived on its socket."""
+        """When bytes last arrived on its socket, ms."""
         self.requests = 0
         self.answers = 0
-        """Read and written, since it was opened."""
+        """Requests read and answers written since the connection was opened."""
         self.requests_then = 0
         self.answers_then = 0
-        """The same when a commit last answered some; those answers were not written yet."""
+        """Both counts at the last commit that answered some, before those answers were written."""
 
 
 BatchHeaderFields = tuple[int, ...]
@@ -59,5 +59,5 @@ class Batch:
 
     @property
     def end_offset(self) -> int:
-        """Behind its last record."""
+        """The offset after its last record."""
         return self.base_offset + self.checked[0]

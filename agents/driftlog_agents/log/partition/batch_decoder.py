@@ -1,11 +1,11 @@
-"""Large batches are decoded one after the other, for all callers together.
+"""Large batches take turns to be decoded, within one memory budget for all callers.
 
     seal, cold read, lookup by time, rewrite ── up to `LIGHT_BYTES` ──▶ decoded at once
                                             └── more ──▶ `large`: waits for its turn
 
-One batch of a few kilobytes may come to 48 MiB, and its columns, pages and copies to four times as
-much: sixteen at once would be gigabytes.  Callers are served in the order of arrival; small
-batches do not wait.
+One batch of a few kilobytes may decompress to 48 MiB, and its columns, pages and copies take four
+times as much: sixteen at once would take gigabytes.  Callers are served in the order of arrival;
+small batches do not wait.
 
 Shell.
 """
@@ -26,15 +26,15 @@ def _ignored(_: str) -> None:
 
 
 async def _nothing() -> None:
-    """For a caller whose allocator keeps nothing, or that does not care."""
+    """The default *settle*: does nothing."""
 
 
 class BatchDecoder:
-    """The limits of batches in one process, and the budget of what is large.
+    """The limits of batches in one process, and the memory budget of large ones.
 
     Args:
-        refused: told of the config by which a batch was not decoded.
-        settle: gives back what the allocator kept of a large batch, before the next one.
+        refused: called with the config whose limit a batch exceeds.
+        settle: returns the memory that the allocator kept after a large batch, before the next one.
     """
 
     def __init__(
@@ -50,12 +50,13 @@ class BatchDecoder:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def refuse(self, limit: str) -> None:
-        """Count a batch that is over *limit*, of `BatchLimits`, and kept as it came or refused."""
+        """Count a batch over *limit*, of `BatchLimits`: it was refused, or sealed as it came."""
         self._refused(CONFIG_PREFIX + limit)
 
     @asynccontextmanager
     async def large(self, size_bytes: int | None = None) -> AsyncIterator[None]:
-        """While what comes to *size_bytes* is decoded; None: to as many as it may."""
+        """Take *size_bytes* of the budget while a batch is decoded; None: as many as one may
+        have."""
         most = self.limits.decompressed_bytes
         size = most if size_bytes is None else min(size_bytes, most)
         await self._take(size)

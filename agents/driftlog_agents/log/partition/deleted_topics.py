@@ -1,7 +1,7 @@
-"""Topics that are being deleted, or are gone: the latest of them.
+"""Topics that are being deleted, or were deleted: the latest of them.
 
-A topic's id is never used again, so what is forgotten here is only asked for by what is late; it
-is found to be gone once more, then.
+A topic's id is never used again, so only late work asks for an id that is forgotten here; a lookup
+then finds again that the topic was deleted.
 
 Pure.
 """
@@ -18,8 +18,7 @@ class DeletedTopics:
     """See the module.
 
     Args:
-        is_known: whether the view still has the topic; it is not forgotten here
-            while that is so.
+        is_known: whether the view still has the topic; such a topic is not forgotten here.
     """
 
     def __init__(self, is_known: Callable[[UUID], bool] = lambda _: False) -> None:
@@ -33,7 +32,7 @@ class DeletedTopics:
         return len(self._ids)
 
     def add(self, topic_id: UUID) -> None:
-        """*topic_id* is going, or is gone."""
+        """Note that *topic_id* is being deleted, or was deleted."""
         self._ids[topic_id] = None
         if len(self._ids) > LIMIT:
             oldest = next((one for one in self._ids if not self._is_known(one)), None)

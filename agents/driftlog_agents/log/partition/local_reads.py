@@ -1,9 +1,9 @@
 """Fetches of the recent log: whole batches from memory and buffer files, without an await.
 
-This is the path of nearly every fetch.  What fits is found by bisection over the byte
-positions of the flush object, and batches that lie near each other in a buffer file (48 bytes
-of entry header apart, where one partition is written alone) come with one ``pread`` as
-slices of one buffer: 64 batches of 16 KiB cost one system call and not 64.
+Nearly every fetch takes this path.  A bisection over the byte positions of the flush object finds
+what fits.  One ``pread`` reads batches that lie near each other in a buffer file (48 bytes of entry
+header apart, where one partition is written alone) as slices of one buffer: 64 batches of 16 KiB
+cost one system call and not 64.
 
 Shell.
 """
@@ -18,27 +18,27 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Buffer
 
 _READ_BYTES: Final = 4 * 1024 * 1024
-"""Of one ``pread``: the event loop waits for it."""
+"""Most bytes of one ``pread``, for which the event loop waits."""
 
 MOST_BATCHES: Final = 10_000
-"""Of one read, and of one answer: they take a few milliseconds.  A fetch may ask for more bytes of
-small ones."""
+"""Most batches of one read, and of one answer: they take a few milliseconds.  Bytes alone do not
+bound a fetch of small batches."""
 
 _GAP_BYTES: Final = 1024
-"""Read and thrown away between two batches rather than asked for apart: copying this much takes
-less than a system call."""
+"""Most bytes between two batches that one read covers: copying them takes less than a second system
+call."""
 
 _COPIED_BYTES: Final = 2048
-"""Batches smaller than this are copied: a view of each would keep the whole buffer of the read
-from being used again, for little."""
+"""Batches smaller than this are copied: a view of one would keep the whole buffer of the read from
+being used again."""
 
 
 def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] | None:
-    """Batches from the one that holds *offset* on, below the high watermark, as far as they are
-    in memory or in buffer files: at most *max_bytes* and `MOST_BATCHES`, but always the first.
+    """Batches in memory or buffer files from the one that holds *offset* on, below the high
+    watermark: at most *max_bytes* and `MOST_BATCHES`, but always the first.
 
-    None: the first is not here (in the bucket only, or the disk failed), not committed,
-    below log start, or the partition is closed; `LogReader.read` knows which.
+    None: the first is not local (in the bucket only, or the disk failed), not committed, below log
+    start, or the partition is closed; `LogReader.read` tells which.
     """
     if log.state is State.CLOSED or offset < log.log_start:
         return None
@@ -67,12 +67,12 @@ def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] |
 
 
 def span_bytes(data: FlushBatches, first: int, end: int) -> int:
-    """Of the batches ``[first, end)``, which stand back to back in the flush object."""
+    """Bytes of the batches ``[first, end)``, which stand back to back in the flush object."""
     return data.positions[end - 1] + data.lengths[end - 1] - data.positions[first]
 
 
 def last_that_fits(data: FlushBatches, first: int, stop: int, room_bytes: int) -> int:
-    """The largest *end* ≤ *stop* with ``[first, end)`` not larger than that; *first* if none."""
+    """The largest *end* ≤ *stop* with ``[first, end)`` within *room_bytes*; *first* if none."""
     limit = data.positions[first] + room_bytes
     end = bisect_right(data.positions, limit, first, stop)
     if end > first and data.positions[end - 1] + data.lengths[end - 1] > limit:
@@ -81,12 +81,12 @@ def last_that_fits(data: FlushBatches, first: int, stop: int, room_bytes: int) -
 
 
 def is_local(data: FlushBatches) -> bool:
-    """Whether all of it can be read here."""
+    """Whether memory or buffer files hold all its batches."""
     return data.views is not None or data.in_files
 
 
 def _take(data: FlushBatches, first: int, end: int, out: list[Buffer]) -> bool:
-    """Append the batches ``[first, end)``; False: from some batch on they are not here."""
+    """Append the batches ``[first, end)``; False: from some batch on they are not local."""
     if data.views is not None:
         out += data.views[first:end]
         return True
@@ -95,7 +95,7 @@ def _take(data: FlushBatches, first: int, end: int, out: list[Buffer]) -> bool:
     try:
         return _read_files(data, first, end, out)
     except UnavailableError:
-        return False  # the disk says no; the flush object has it too
+        return False  # the disk failed; the flush object has them too
 
 
 def _read_files(data: FlushBatches, first: int, end: int, out: list[Buffer]) -> bool:
@@ -103,7 +103,7 @@ def _read_files(data: FlushBatches, first: int, end: int, out: list[Buffer]) -> 
     assert data.file_numbers is not None
     assert data.file_positions is not None
     number = data.file_numbers[first]
-    # A partition's batches are written in offset order, so what is between is in that file too.
+    # A partition's batches are written in offset order, so those between are in that file too.
     if number == data.file_numbers[end - 1]:
         file = data.files[number]
         if not (file.alive and file.trusted):

@@ -5,8 +5,8 @@
     │ sealed segments │ committed flushes (the tail) │ admitted, in flight │
     log_start      sealed_end                  high_watermark           log_end
 
-Records may be deleted up to the high watermark: then log start is in the tail, and what is below
-it is sealed all the same, so that the log has no gap.
+Records may be deleted up to the high watermark: then log start is in the tail, and the offsets
+below it are still sealed, so that the log has no gap.
 
 1. Offsets are dense: an admitted batch starts at `log_end`.
 2. `high_watermark` moves only over committed flushes, in order, and never back.
@@ -34,7 +34,7 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class BatchSource(Protocol):
-    """The batches of one flush, in its footer's order; see `log.tail`."""
+    """The batches of one flush, in its footer's order; see `partition.tail`."""
 
     def index_of(self, offset: int, first: int, count: int) -> int:
         """Index of the batch in ``[first, first + count)`` that holds *offset*."""
@@ -44,8 +44,8 @@ class BatchSource(Protocol):
 class StoredAt(NamedTuple):
     """Which object of the bucket holds the batches of a slice, and where in it.
 
-    It never changes: a rewrite gives the log another slice, and a read that holds this one goes on
-    with this object, which stays for its grace period.
+    It never changes: a rewrite puts another slice into the log.  A read that holds this one
+    continues with this object, which stays for its grace period.
     """
 
     object_key: str
@@ -56,7 +56,7 @@ class StoredAt(NamedTuple):
 class TailSlice(NamedTuple):
     """What one committed flush holds of one partition: ``[base, end)``, in *count* batches.
 
-    Made by `log.tail.tail_slice`.
+    Made by `partition.tail.tail_slice`.
     """
 
     base: int
@@ -67,20 +67,22 @@ class TailSlice(NamedTuple):
     size_bytes: int
     stored_at: StoredAt
     flushed_at_ms: int = 0
-    """When its first batch was flushed, by the wall clock of the agent that did; 0: not known."""
+    """When its first batch was flushed, by the wall clock of the agent that flushed it, ms; 0: not
+    known."""
     flushed_until_ms: int = 0
-    """The same of what was flushed last in it: a rewrite has several flushes in one slice."""
+    """When its last batch was flushed: a rewrite joins several flushes in one slice."""
 
 
 _base: Final = itemgetter(0)
-"""Of a slice."""
+"""The base offset of a slice."""
 
 
 class Waiter(Protocol):
-    """A request that waits for the high watermark: `Produce` with acks=all, or a fetch."""
+    """A request that waits for a commit or a sync: `Produce` with acks ≠ 0, or a fetch."""
 
     def committed(self, log: "PartitionLog") -> None:
-        """The high watermark reached what was asked for."""
+        """The high watermark reached the offset that a `Produce` waits for, or moved, for a
+        fetch."""
         ...
 
     def synced(self, log: "PartitionLog") -> None:
@@ -92,19 +94,19 @@ class Waiter(Protocol):
         ...
 
     def lost(self, log: "PartitionLog") -> None:
-        """It never will, here: the session is over, or the partition is led elsewhere."""
+        """It is not committed here: the session is over, or the partition is no longer led here."""
         ...
 
 
 class State(Enum):
-    """What a partition admits."""
+    """The states of a partition, by what it admits."""
 
     LOADING = "loading"
-    """Its offsets are known, its producers not yet: what cannot be judged waits, or is refused
-    where `damage` says that they cannot be read."""
+    """Its offsets are known, its producers not yet: batches that cannot be judged wait, or are
+    refused where `damage` says that the producers cannot be read."""
     ONLINE = "online"
     OFFLINE = "offline"
-    """Its parts do not join; `offline_reason` says why.  An operator is needed."""
+    """Its parts do not fit together; `offline_reason` says why.  An operator must act."""
     CLOSED = "closed"
     """No longer led by this session."""
 
@@ -172,7 +174,7 @@ class PartitionLog:
         self.high_watermark = sealed_end
         self.log_end = sealed_end
         self.recovered_end = sealed_end
-        """Where it ended when it was taken over: below it a manifest may be another leader's."""
+        """Where the log ended at the takeover: up to it a manifest may be another leader's."""
         self.not_in_file_end = 0
         """End of the last batch that the buffer file does not hold; 0: none."""
         self.producers = ProducerStates()
@@ -181,32 +183,33 @@ class PartitionLog:
         self.state = State.ONLINE
         self.offline_reason = ""
         self.damage = ""
-        """Why nothing of it is sealed: an object is missing or damaged.  Its tail goes on."""
+        """Why the partition is not sealed: an object is missing or damaged.  Its tail still
+        grows."""
         self.full = False
-        """Damaged, and as much is unsealed as may be: it takes no more."""
+        """Damaged, with as much unsealed data as allowed: it takes no more."""
         self.slices: list[TailSlice] = []
         self.sealed_slices: list[TailSlice] = []
-        """Below the tail: sealed, but still in memory or in buffer files; `SealedCache`'s."""
+        """Below the tail: sealed, but still in memory or in buffer files; kept by `SealedCache`."""
         self._bases: list[int] = []
         self._known_ms = array("d")
         self._flushed_ms = array("d")
-        """By slice: since when it is known here, by a clock that never goes back; and when it was
-        flushed, by wall clocks, but no later than what follows it."""
+        """For each slice: since when it is known here, by a clock that never goes back; and when it
+        was flushed, by wall clocks, but no later than the slices after it."""
         self.waiters: deque[tuple[int, Waiter]] = deque()
         """(end offset, waiter) in the order of admission, and so ascending."""
         self.waiting_duplicates: list[tuple[int, Waiter]] = []
         self.waiting_fetches: dict[Waiter, None] = {}
         self.parked: list[Callable[[], None]] = []
-        """Requests that wait until the producers are loaded, or a pause is over; the shell's."""
+        """Callbacks of requests that wait until the producers are loaded, or a pause is over."""
         self.paused = False
-        """Batches wait before their admission, while a hand-over waits for what is in flight."""
+        """Batches park before their admission, while a hand-over waits for batches in flight."""
         self.busy: deque[Any] = deque()
-        """Batches that are looked into off the loop, and those that came behind them."""
+        """Batches that are checked or converted off the event loop, and later ones behind them."""
         self.sessions: tuple[str, ...] = ()
         self.settled_ms = 0.0
-        """Until then producers may still send again what the leader before did not take."""
+        """Until then producers may still send batches again that the former leader did not take."""
         self.refused_ms = 0.0
-        """Until then producers that are not known may send again what was refused here."""
+        """Until then unknown producers may send batches again that were refused here."""
         self.leader_revision = 0
         self.partition_revision = 0
         self.manifest_version = 0
@@ -224,7 +227,8 @@ class PartitionLog:
     def judge(
         self, producer_id: int, producer_epoch: int, base_sequence: int, records: int
     ) -> ProducerBatch | Refusal | None:
-        """Whether a batch may be appended; without a producer id it always may."""
+        """None: the batch may be appended, always so without a producer id; else its original, if
+        it is a duplicate, or why it is refused."""
         if producer_id == NO_PRODUCER_ID:
             return None
         return self.producers.check(producer_id, producer_epoch, base_sequence, records)
@@ -237,7 +241,7 @@ class PartitionLog:
         base_sequence: int,
         now_ms: float,
     ) -> int:
-        """Give a batch that was judged fit its base offset."""
+        """Append a batch that `judge` allows; returns its base offset."""
         assert records > 0
         base = self.log_end
         if producer_id != NO_PRODUCER_ID:
@@ -251,11 +255,11 @@ class PartitionLog:
             assert self.epochs[-1][0] == epoch, "leader epochs never go back"
             return
         while self.epochs and self.epochs[-1][1] >= start:
-            self.epochs.pop()  # an epoch in which nothing was written
+            self.epochs.pop()  # no record was written in that epoch
         self.epochs.append((epoch, start))
 
     def unpark(self) -> None:
-        """Let all go on that wait before their admission, in the order in which they came."""
+        """Resume all parked requests, in the order of their arrival."""
         parked, self.parked = self.parked, []
         for resume in parked:
             resume()
@@ -263,14 +267,15 @@ class PartitionLog:
     # ── Commit ──
 
     def commit(self, tail: TailSlice, now_ms: float) -> list[Waiter]:
-        """A flush with this slice is committed: returns whom that satisfies."""
+        """A flush with this slice is committed: returns the waiters that this answers."""
         assert tail.base == self.high_watermark, f"{tail.base} does not continue {self!r}"
         assert tail.end <= self.log_end
         self.restore(tail, now_ms)
         return self._satisfied()
 
     def restore(self, tail: TailSlice, now_ms: float) -> None:
-        """Add a committed slice to the tail, without regard to what is admitted (takeover)."""
+        """Add a committed slice to the tail, whether its batches were admitted here or not
+        (takeover)."""
         assert tail.base <= self.high_watermark < tail.end or tail.base == self.high_watermark
         self.slices.append(tail)
         self._bases.append(tail.base)
@@ -283,8 +288,8 @@ class PartitionLog:
         self.unsealed_batches += tail.count
 
     def _note_flush(self, at_ms: float) -> None:
-        """The slice that was just added was flushed at *at_ms*, so what is before it was not
-        flushed later: a wall clock that was ahead for a time makes nothing young for long."""
+        """The slice that was just added was flushed at *at_ms*, so earlier slices were flushed no
+        later: a wall clock that was ahead for a time makes no slice young for long."""
         times = self._flushed_ms
         times.append(at_ms)
         at = len(times) - 2
@@ -305,15 +310,15 @@ class PartitionLog:
         return ready
 
     def retire(self) -> list[Waiter]:
-        """Admit nothing and show nothing any more; what was admitted is still committed, and its
-        producers are answered then.  Returns the fetches that wait, to be told so."""
+        """Stop admission and reads; admitted batches are still committed, and their producers are
+        answered then.  Returns the waiting fetches, for the caller to wake."""
         self.state = State.CLOSED
         waiting = list(self.waiting_fetches)
         self.waiting_fetches.clear()
         return waiting
 
     def close(self) -> list[Waiter]:
-        """Stop leading: returns all waiters, to be told so."""
+        """Stop leading; returns all waiters, for the caller to answer."""
         self.state = State.CLOSED
         waiting = [w for _, w in self.waiters] + [w for _, w in self.waiting_duplicates]
         waiting.extend(self.waiting_fetches)
@@ -336,9 +341,9 @@ class PartitionLog:
         return max(0.0, now_ms - self._known_ms[0], wall_ms - self._flushed_ms[0])
 
     def seal(self, end: int) -> list[TailSlice]:
-        """Everything below *end* is sealed; returns the slices that are wholly so, now dropped.
+        """Everything below *end* is sealed: drop and return the slices that end at or below it.
 
-        What is left is as old as it was.
+        The other slices keep their age.
         """
         assert self.sealed_end <= end <= self.high_watermark
         self.sealed_end = end
@@ -354,7 +359,7 @@ class PartitionLog:
         return dropped
 
     def trim(self, tail: TailSlice) -> None:
-        """Drop what is sealed of the oldest slice: *tail* is the rest of it."""
+        """Drop a sealed part of the oldest slice: *tail* is the rest."""
         first = self.slices[0]
         assert first.base < tail.base <= self.sealed_end
         assert tail.end == first.end
@@ -364,8 +369,8 @@ class PartitionLog:
         self.unsealed_bytes -= first.size_bytes - tail.size_bytes
 
     def move(self, index: int, stored_at: StoredAt) -> None:
-        """The batches of the slice at *index* are in another object by now: put a slice in its
-        place that says so."""
+        """Replace the slice at *index* by one with *stored_at*: another object holds its batches
+        now."""
         self.slices[index] = self.slices[index]._replace(stored_at=stored_at)
 
     def find(self, offset: int) -> TailSlice | None:
@@ -377,7 +382,7 @@ class PartitionLog:
         return tail
 
     def find_here(self, offset: int) -> TailSlice | None:
-        """As `find`, and in what is sealed and perhaps still here."""
+        """As `find`, and among sealed slices that may still be local."""
         tail = self.find(offset)
         if tail is None and self.sealed_slices:
             index = bisect_right(self.sealed_slices, offset, key=_base) - 1
@@ -386,9 +391,9 @@ class PartitionLog:
         return tail
 
     def bytes_from(self, offset: int) -> int:
-        """About how many committed bytes a fetch from *offset* on would find in the tail.
+        """About how many committed bytes the tail has for a fetch from *offset* on.
 
-        What is sealed counts as a lot: no fetch waits for more of it.
+        Sealed offsets count as 2^31 bytes: no fetch waits for more of them.
         """
         if offset >= self.high_watermark:
             return 0
@@ -398,7 +403,7 @@ class PartitionLog:
         return sum(tail.size_bytes for tail in self.slices[first : first + 64])
 
     def index_of(self, tail: TailSlice) -> int:
-        """Where *tail* stands in `slices`."""
+        """The index of *tail* in `slices`."""
         return bisect_right(self._bases, tail.base) - 1
 
     # ── Epochs ──
@@ -417,7 +422,8 @@ class PartitionLog:
         if requested > self.leader_epoch or not self.epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         i = bisect_right(self.epochs, requested, key=lambda entry: entry[0])
-        # Kafka forgets the epochs below log start; here they tell what is in the log (`recovery`).
+        # Kafka drops the epochs below log start; here `recovery` needs them to tell what the log
+        # has.
         first = max(bisect_right(self.epochs, self.log_start, key=lambda entry: entry[1]) - 1, 0)
         end = self.high_watermark
         if i <= first:

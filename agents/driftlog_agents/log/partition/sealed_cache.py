@@ -1,10 +1,10 @@
-"""Sealed ranges that memory or buffer files still hold: read here, not from the bucket.
+"""Sealed ranges that memory or buffer files still hold: fetches read them without the bucket.
 
     sealed ──▶ remembered, oldest first ──▶ forgotten when its file is used again, or
                                             when too many batches are remembered
 
-Consumers a little behind the tail would otherwise ask the bucket for what was sealed a
-moment ago.  What is forgotten is read from its segment.
+Consumers a little behind the tail would otherwise read ranges from the bucket that were sealed a
+moment ago.  Fetches read a forgotten range from its segment.
 
 Shell.
 """
@@ -22,7 +22,7 @@ _MAX_BATCHES: Final = 500_000
 
 
 class SealedCache:
-    """Of one session."""
+    """The sealed slices of one session that are still local."""
 
     def __init__(self, max_batches: int = _MAX_BATCHES) -> None:
         self._max_batches = max_batches
@@ -30,7 +30,7 @@ class SealedCache:
         self._batches = 0
 
     def add(self, log: PartitionLog, sealed: Iterable[TailSlice]) -> None:
-        """*sealed* left the tail of *log* just now, in offset order."""
+        """Remember *sealed*, slices that just left the tail of *log*, in offset order."""
         for tail in sealed:
             if _is_here(tail):
                 log.sealed_slices.append(tail)
@@ -39,7 +39,7 @@ class SealedCache:
         self.trim()
 
     def trim(self) -> None:
-        """Forget what is not here any more, and what is too much."""
+        """Forget slices that are no longer local, and the oldest above the limit."""
         while self._remembered:
             log, tail = self._remembered[0]
             wanted = self._batches <= self._max_batches and log.state is not State.CLOSED

@@ -1,13 +1,13 @@
 """Where the batches of a flush are: in memory, in a buffer file, in the flush object.
 
-Memory is given up first, a buffer file when the disk budget asks for it, and the
-flush object stays until everything in it is sealed, or until a rewrite replaced it.  One
-`TailData` per flush holds columns, not an object per batch: two million unsealed batches are 60 MB.
+Memory is given up first, a buffer file when the disk budget requires it.  The flush object stays
+until everything in it is sealed, or a rewrite has replaced it.  One `FlushBatches` per flush holds
+columns, not an object per batch: two million unsealed batches are 60 MB.
 
-The columns of a flush never change.  Which object holds a slice of it is the slice's to say
-(`StoredAt`): a rewrite replaces slices in the log and changes none, so a read that found its slice
-before an await finds the same bytes after it.  Memory and buffer files are the flush's, and given
-up for all of its slices at once.
+The columns of a flush never change.  Each slice names the object that holds it (`StoredAt`): a
+rewrite replaces slices in the log and changes none, so a read that found its slice before an await
+finds the same bytes after it.  Memory and buffer files belong to the flush, and are given up for
+all of its slices at once.
 
 Pure.
 """
@@ -25,10 +25,10 @@ from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Tail
 from driftlog_tiering.formats.flush_object import FLUSHED_AT, Footer, Slice
 
 _VIEW_BYTES: Final = 256
-"""Of a batch in memory beside its own: a memoryview, and what finds it."""
+"""Memory of a batch beside its own bytes: a memoryview, and its entries in lists."""
 
 _base: Final = itemgetter(0)
-"""Of a slice."""
+"""The base offset of a slice."""
 
 
 class FlushBatches:
@@ -72,7 +72,7 @@ class FlushBatches:
 
     @classmethod
     def of_footer(cls, footer: Footer) -> "FlushBatches":
-        """Of a committed object that was found, not written, by this session."""
+        """From the footer of a committed object that this session read, and did not write."""
         columns = footer.columns
         return cls(
             session_id=footer.session_id,
@@ -96,7 +96,7 @@ class FlushBatches:
         file is not trusted.
 
         Raises:
-            UnavailableError: the disk fails; the flush object has it too, once committed.
+            UnavailableError: the disk failed; the flush object has it too, once committed.
         """
         if self.views is not None:
             return self.views[index]
@@ -109,12 +109,12 @@ class FlushBatches:
 
     @property
     def view_bytes(self) -> int:
-        """What it holds in memory while it has `views`."""
+        """Memory that `views` take, while there are any."""
         return self.size_bytes + len(self.lengths) * _VIEW_BYTES
 
     @property
     def in_files(self) -> bool:
-        """Every batch is in a buffer file that is still there, and no sync of it failed."""
+        """Whether every batch is in a buffer file that still exists, and no sync of it failed."""
         return self.file_positions is not None and all(f.alive and f.trusted for f in self.files)
 
 
@@ -145,11 +145,11 @@ def object_range(
 
 
 def move(log: PartitionLog, footer: Footer, s: Slice, object_key: str) -> None:
-    """What *log* has in its tail of the slice *s* of a consolidated object is read there from now
-    on, where it is not here: memory and buffer files are as they were.  Reads that found their
-    slices before this go on with the old object.
+    """From now on reads of *log* take the slice *s* of a consolidated object from *object_key*,
+    where it is not local: memory and buffer files stay as they are.  Reads that found their slices
+    before continue with the old object.
 
-    The tail's slices are parts of *s*, but for what was sealed already when it was written.
+    The tail's slices are parts of *s*, except ranges that were sealed before it was written.
     """
     bases, positions = footer.columns[3], footer.columns[10]
     tails = log.slices
@@ -176,8 +176,8 @@ def move(log: PartitionLog, footer: Footer, s: Slice, object_key: str) -> None:
 
 
 def unsealed_sessions(log: PartitionLog, end: int) -> set[str]:
-    """The sessions that flushed what *log* has at and above *end*: their flush records continue
-    it."""
+    """The sessions that flushed batches of *log* at and above *end*: their flush records hold
+    them."""
     sessions: set[str] = set()
     for tail in log.slices:
         if tail.end > end:
@@ -186,7 +186,7 @@ def unsealed_sessions(log: PartitionLog, end: int) -> set[str]:
 
 
 def session_of(tail: TailSlice) -> str:
-    """The id of the session that flushed it."""
+    """The id of the session that flushed *tail*."""
     assert isinstance(tail.data, FlushBatches)
     return tail.data.session_id
 
@@ -199,7 +199,7 @@ def lay_out(
     """Sort a cut buffer into a flush object's order.  *flushed_at_ms*: when it was cut, by the wall
     clock; 0: not known.
 
-    Returns its data, the topic ids and columns for the footer, and the slice of each partition.
+    Returns the flush's batches, topic ids and columns for the footer, and each partition's slice.
     """
     logs = sorted(batches, key=lambda log: (log.topic_bytes, log.partition))
     topic_ids: list[UUID] = []
@@ -264,7 +264,7 @@ def _place(data: FlushBatches, ordered: list[Batch]) -> None:
     files = [b.file for b in ordered]
     numbers = {file: number for number, file in enumerate(dict.fromkeys(files))}
     if None in numbers or len(numbers) > 256:
-        return  # spread over more files than there can be: read from the object instead
+        return  # not all in files, or in more than a byte can number: read from the object instead
     data.files = list(numbers)
     data.file_numbers = array("B", map(numbers.__getitem__, files))
     data.file_positions = array("q", [b.position for b in ordered])

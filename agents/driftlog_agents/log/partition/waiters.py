@@ -1,4 +1,4 @@
-"""Wait until what was admitted to a partition is committed, or lost.
+"""A waiter for the commit, or the loss, of a partition's last admitted batches.
 
 Shell.
 """
@@ -12,7 +12,7 @@ class Arrival:
     """A `Waiter` that sets an event when its partition's last batches are committed, or lost.
 
     Args:
-        any_of: an event of several; it is set as well.
+        any_of: an event that several waiters share; it is set as well.
     """
 
     def __init__(self, any_of: asyncio.Event | None = None) -> None:
@@ -28,7 +28,7 @@ class Arrival:
     unsynced = synced
 
     def lost(self, log: PartitionLog) -> None:
-        # Its topic was deleted.  (When the session is lost, no waiter is left.)
+        # Its topic was deleted.  (When the session is lost, no such waiter is left.)
         self._arrived()
 
     def _arrived(self) -> None:

@@ -1,8 +1,8 @@
 """The tail from the bucket: batches that left memory and disk, from their flush objects.
 
-A partition's batches of one flush stand side by side in its object.  They are fetched in
-pieces of `read_ahead_bytes`, cut at places that do not depend on who asks, so that a consumer
-who walks the slice needs one GET per piece, and consumers side by side share it.
+A partition's batches of one flush stand side by side in its object.  They are fetched in pieces of
+`read_ahead_bytes`, cut at places that do not depend on the request: a consumer that reads through
+the slice needs one GET per piece, and parallel consumers share it.
 
 Shell.
 """
@@ -25,15 +25,15 @@ from driftlog_tiering.batches import kernel
 from driftlog_tiering.stores.object_store import Buffer
 
 _PIECES_AT_ONCE: Final = 8
-"""Fetched side by side for one read: slices of many small flushes would else come at one
-round trip each."""
+"""Fetched side by side for one read: otherwise each slice of many small flushes would take one
+round trip."""
 
 
 class _Piece(NamedTuple):
     """The batches ``[first, end)`` of a flush; *unit_end*: where their offsets end.
 
-    Looked up once for a read: what it says holds through every await, also when a rewrite moves
-    or seals the slice meanwhile.
+    Looked up once for a read: it stays valid through every await, also when the slice is moved by a
+    rewrite, or sealed, meanwhile.
     """
 
     data: FlushBatches
@@ -70,9 +70,9 @@ class FlushReads:
         """Batches from the one that holds *offset* on, up to where they are local again.
 
         Raises:
-            ObjectUnavailableError: a flush object is not there (any more).
-            DamagedObjectError: it holds something else.
-            UnavailableError: the store, each time.
+            ObjectUnavailableError: a flush object is missing (by now).
+            DamagedObjectError: it holds other bytes.
+            UnavailableError: the store failed, each time.
         """
         data = tail.data
         assert isinstance(data, FlushBatches)
@@ -98,7 +98,7 @@ class FlushReads:
         return Batches(out, next_offset, piece.unit_end)
 
     async def batch(self, tail: TailSlice, index: int) -> Buffer:
-        """One batch, from where it is cheapest to get.  Raises: as `read`."""
+        """One batch, from memory, a buffer file or else the bucket.  Raises: as `read`."""
         data = tail.data
         assert isinstance(data, FlushBatches)
         try:
@@ -111,7 +111,7 @@ class FlushReads:
         return (await self._get(piece))[index - piece.first]
 
     async def prefetch(self, tail: TailSlice, offset: int) -> None:
-        """Load the piece that holds *offset*, if that displaces nobody.  Raises: as `read`."""
+        """Load the piece that holds *offset*, if that evicts nothing in use.  Raises: as `read`."""
         data = tail.data
         assert isinstance(data, FlushBatches)
         if is_local(data):
@@ -156,7 +156,7 @@ class FlushReads:
                 return plan
 
     async def _load_all(self, plan: list[_Piece]) -> list[list[Buffer]]:
-        """The pieces, up to the first that cannot be had; the very first must be."""
+        """The pieces before the first that fails; a failure of the very first is raised."""
         if len(plan) == 1:
             return [await self._get(plan[0])]
         outcomes: list[list[Buffer] | Exception] = [[]] * len(plan)
@@ -201,7 +201,7 @@ class FlushReads:
 
 
 def _key(piece: _Piece) -> tuple[str, int, int]:
-    """Its bytes of an object."""
+    """The object key of *piece*, and its start and end there."""
     return object_range(piece.data, piece.first, piece.end, piece.stored_at)
 
 

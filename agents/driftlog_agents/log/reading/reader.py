@@ -4,16 +4,17 @@
     is in       segments │ tail: flush object │ buffer file │ memory
     read by     SegmentReads     FlushReads       `read_local`
 
-1. Nobody reads at or above the high watermark, nor below log start.
+1. No read begins at or above the high watermark, or below log start.
 2. Batches come whole and in order, without a hole between them.
-3. What cannot be read is an error that names the object; it is never skipped.
+3. Data that cannot be read is an error that names the object; it is never skipped.
 4. Cold reads have their own threads, memory and requests (`ReadSettings`): they slow neither
-   producers nor who reads the recent log.
+   producers nor consumers of the recent log.
 
-What a read has looked up may be sealed, consolidated or recycled while it awaits the bucket.
-What it holds then is still the log: committed batches never change.  An object that is gone was
-replaced, so the read looks again, once, after `refresh`.  If it is missing still, consumers are
-told to ask again for half a minute, and it is looked for again; after that they are told of damage.
+Batches that a read has looked up may be sealed, consolidated or recycled while it awaits the
+bucket.  The read is still correct: committed batches never change.  An object that is gone was
+probably replaced, so the read looks it up again, once, after `refresh`.  If it is still missing,
+consumers get a retriable error for half a minute, and their retries look for it again; after that
+they get `DamagedObjectError`.
 
 Shell.
 """
@@ -60,7 +61,7 @@ __all__ = [
 T = TypeVar("T")
 
 _READERS: Final = 4_096
-"""Consumers that are remembered as reading on; each takes ~200 bytes."""
+"""Sequential consumers that are remembered; each takes ~200 bytes."""
 
 _ATTRIBUTES_LOW_BYTE: Final = 22
 
@@ -80,7 +81,7 @@ class OffsetOutOfRangeError(RefusedError):
 
 
 def holds_zstd(batches: Sequence[Buffer]) -> bool:
-    """Whether a client that asks with Fetch < 10 cannot read them (KIP-110: error 76)."""
+    """Whether a client that sends Fetch < 10 cannot read *batches* (KIP-110: error 76)."""
     return any(batch[_ATTRIBUTES_LOW_BYTE] & 7 == Codec.ZSTD for batch in batches)
 
 
@@ -91,10 +92,10 @@ class LogReader:
         offload: ``await offload(fn, *args)`` runs CPU work on threads of cold reads; inline in
             the simulator.
         manifest: the partition's manifest, at least up to its sealed end.
-        refresh: an object that a partition's state names is gone: learn its manifest and
-            flush records anew.
+        refresh: called when an object that a partition's state names is gone: reads its manifest
+            and flush records anew.
         now_ms: a clock that never goes back.
-        decoding: what is large is decoded by one at a time, in the process.
+        decoding: decodes large batches in turns, for the whole process.
     """
 
     def __init__(
@@ -134,15 +135,16 @@ class LogReader:
         self._tasks: asyncio.TaskGroup | None = None
         self._expected: OrderedDict[_Place, None] = OrderedDict()
         self._manifests_missing: dict[PartitionLog, str] = {}
-        """Partitions whose manifest, or a list of it, was not there when it was looked for last."""
+        """Partition → key of its manifest, or of a list of it, that the last read did not find."""
         self._ahead: set[_Place] = set()
-        """What is being read ahead now."""
+        """Positions that are being read ahead now."""
         self.damaged_reads = 0
-        """Reads that failed for a missing or damaged object: somebody must look."""
+        """Reads that failed for a missing or damaged object: an operator must act."""
         self.prefetches = 0
 
     async def run(self) -> None:
-        """Read ahead of consumers who read on, until cancelled; without it nobody does."""
+        """Read ahead of sequential consumers, until cancelled; without it there is no
+        read-ahead."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -178,7 +180,8 @@ class LogReader:
             OffsetOutOfRangeError: below log start, or above the log's end.
             RefusedError: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR (offline).
             DamagedObjectError: an object is damaged, or missing for long.
-            UnavailableError: a store, each time, or an object is missing; the client may ask again.
+            UnavailableError: a store failed, each time, or an object is missing; the client may
+                retry.
         """
         found = await self._looking_again(
             log, lambda: self._read(log, offset, max_bytes, codec, zstd)
@@ -204,7 +207,7 @@ class LogReader:
             return await self.flushes.read(log, tail, offset, max_bytes)
         manifest = await self._manifest(log)
         if offset < max(log.log_start, manifest.log_start):
-            raise OffsetOutOfRangeError(log, offset)  # deleted while we asked
+            raise OffsetOutOfRangeError(log, offset)  # deleted during the read
         if offset >= manifest.end:
             raise ObjectUnavailableError(
                 f"the segment of offset {offset} of {manifest.key}", "missing"
@@ -219,9 +222,9 @@ class LogReader:
         """(offset, timestamp ms, leader epoch) of the first record at or after *target_ms*, in
         offset order, within [log start, high watermark); None: there is none.
 
-        Of a batch that cannot be decoded the first offset and the largest timestamp stand in.
+        A batch that cannot be decoded counts with its first offset and its largest timestamp.
 
-        Raises: as `read`, but for the offset.
+        Raises: as `read`, except OffsetOutOfRangeError.
         """
         _check_led(log)
         return await self._looking_again(log, lambda: self._times.find(log, target_ms))
@@ -260,7 +263,7 @@ class LogReader:
     def _missing(self, log: PartitionLog, error: ObjectUnavailableError) -> None:
         """
         Raises:
-            DamagedObjectError: it has been missing for long: nothing is gained by asking again.
+            DamagedObjectError: it has been missing for long: a retry would not help.
         """
         now_ms, missing = self._now_ms(), self.objects.missing
         if not error.known and missing.failed(error.key, now_ms):
@@ -308,7 +311,7 @@ class LogReader:
     # ── Reading ahead ──
 
     def _read_ahead(self, log: PartitionLog, offset: int, found: Batches) -> None:
-        """Note where this reader will go on; if it came from where one did, load what follows."""
+        """Note where this read ended; if it began where another one ended, load what follows."""
         if found.end < 0:
             return
         reads_on = self._expected.pop((log.topic_id, log.partition, offset), self) is None
@@ -336,7 +339,7 @@ class LogReader:
                     return
                 offset = following
         except (UnavailableError, CorruptError) as error:
-            # The read itself meets it again, and tells who asked.
+            # The consumer's own read gets the error again, and returns it.
             self._log.debug("prefetch_failed", partition=repr(log), error=str(error))
         finally:
             self._ahead.discard(place)

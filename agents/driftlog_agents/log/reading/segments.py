@@ -3,8 +3,8 @@
 Footers and lists of manifests are kept in memory, and decoded row groups while they are
 being read.  Fetching awaits the store; decoding and encoding run where `offload` puts them.
 
-Re-encoded batches start at the offset that was asked for and cover what has no record (a gap
-in a segment, between segments, or behind the last one), so that a reader comes to the end.
+Re-encoded batches start at the requested offset and cover offsets without a record (a gap in a
+segment, between segments, or after the last one), so that a reader reaches the end.
 
 Shell.
 """
@@ -46,24 +46,25 @@ from driftlog_tiering.stores.object_store import Buffer
 T = TypeVar("T")
 
 _LIST_ENTRY_BYTES: Final = 1_000
-"""What one entry of a list takes in memory, decoded."""
+"""Memory of one decoded entry of a list, bytes."""
 
 _FOOTER_BYTES: Final = 64 * 1024
-"""What a segment's footer takes in memory, decoded; of 128 MiB it is 10 to 20 KiB, packed."""
+"""Memory of a segment's decoded footer; stored, that of 128 MiB has 10 to 20 KiB."""
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024
-"""A row group of more is decoded when no other is, nor a large batch: others are half as large."""
+"""A larger row group is decoded alone, without other ones or large batches: most are half as
+large."""
 
 _SMALLEST_BATCH_BYTES: Final = 16 * 1024
-"""A fetch that asks for less still gets a batch worth its overhead, as it would from Kafka."""
+"""A fetch with a smaller limit still gets a batch worth its overhead, as it would from Kafka."""
 
 _LEVELS: Final = {Codec.GZIP: 1, Codec.ZSTD: 1}
-"""Quick ones: a consumer waits for it, and it is thrown away."""
+"""Fast levels: a consumer waits for the result, and it is used once."""
 
 
 class Batches(NamedTuple):
-    """What a read found: buffers of batches, where they end, and where the unit that they
-    are from does (row group, piece of a flush object): what a reader wants next."""
+    """The result of a read: buffers of batches, the offset where they end, and the one where their
+    unit ends (row group, piece of a flush object), which a sequential reader wants next."""
 
     buffers: list[Buffer]
     end: int
@@ -71,7 +72,7 @@ class Batches(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """One of an object of batches that could not be decoded."""
+    """One batch of an object of batches that could not be decoded."""
 
     header: BatchHeader
     batch: memoryview
@@ -79,7 +80,7 @@ class RawBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """No segment holds the offset, and none does before *end*."""
+    """No segment holds the offset, nor any offset from it to *end*."""
 
     end: int
 
@@ -128,12 +129,12 @@ class SegmentReads:
     ) -> Batches:
         """Batches from *offset* on, below the manifest's end; at most *max_bytes*, or one.
 
-        *codec* None: what the segment's batches had.  Without *zstd* none is made.
+        *codec* None: that of the segment's batches.  Without *zstd* no batch is encoded with zstd.
 
         Raises:
             ObjectUnavailableError: a list or segment is missing.
             DamagedObjectError: one is damaged.
-            UnavailableError: the store, each time.
+            UnavailableError: the store failed, each time.
         """
         place = await self.at(manifest, offset)
         if isinstance(place, Gap):
@@ -150,7 +151,7 @@ class SegmentReads:
             codec = Codec.NONE
         batches = await self._row_group(place, reader, group)
         out, end = await self._encode(batches, group, offset, codec, max_bytes, place.key)
-        # What was read ahead is added; what was not is for the next fetch to wait for.
+        # Row groups that were read ahead are added; the next fetch waits for the others.
         while end == batches.end:
             self._row_groups.finish((place.key, group.index))
             following = reader.row_group_at(end)
@@ -169,7 +170,7 @@ class SegmentReads:
         return Batches(out, end, max(end, batches.end))
 
     async def prefetch(self, manifest: Manifest, offset: int) -> int | None:
-        """Load the row group that holds *offset*, if that displaces nobody; returns its end.
+        """Load the row group that holds *offset*, if that evicts nothing in use; returns its end.
 
         Raises: as `read`.
         """
@@ -242,10 +243,10 @@ class SegmentReads:
         return await self._reads.get(ref.key, *reader.times_range(group))
 
     async def run(self, key: str, fn: Callable[..., T], *args: object) -> T:
-        """``fn(*args)`` off the loop; that its bytes are corrupt names the object.
+        """``fn(*args)`` off the event loop.
 
         Raises:
-            DamagedObjectError: they are.
+            DamagedObjectError: *fn* found corrupt bytes; the error names *key*.
         """
         try:
             result: T = await self._offload(fn, *args)
@@ -310,7 +311,7 @@ class SegmentReads:
 
 
 def _raw_batches(body: Buffer, ref: SegmentRef) -> list[RawBatch]:
-    """The batches of an object: one behind the other, each with a CRC.
+    """The batches of an object, back to back, each with a CRC.
 
     Raises:
         CorruptError: they are not those of *ref*.
@@ -347,7 +348,7 @@ def _encode(
 ) -> tuple[list[Buffer], int]:
     """Batches from *offset* on, and where they end.
 
-    Each is made as large as fits what is left, so that hardly anything is encoded in vain.
+    Each batch is as large as the remaining room allows, so that hardly anything is encoded in vain.
     """
     out: list[Buffer] = []
     room = max_bytes

@@ -1,4 +1,4 @@
-"""A byte budget for what was fetched from the bucket: shared loads, and no thrashing.
+"""A cache with a byte budget for values from the bucket: shared loads, and no thrashing.
 
     get ──▶ there ─────────────────────────────────────────────▶ the value
      │
@@ -6,12 +6,12 @@
      │
      └────▶ wait for room ──▶ load ──▶ there
 
-A consumer asks sixteen times for one row group, 1 MiB at a time.  Were the least recently
-used entry simply evicted, five sequential consumers on a budget of four row groups would load
-each row group sixteen times.  So what is being read stays (`hold_ms` after each use, until
-`finish`) and newcomers wait their turn: at most `patience_ms`, then the oldest goes after all.
+A consumer requests one row group sixteen times, 1 MiB at a time.  With plain LRU eviction, five
+sequential consumers on a budget of four row groups would load each row group sixteen times.  So a
+value that is being read stays (`hold_ms` after each use, until `finish`), and new loads wait: at
+most `patience_ms`, then the cache evicts the oldest value.
 
-What is being loaded counts as there, so the budget holds for both together.
+A value that is being loaded counts as loaded, so the budget covers both together.
 
 Shell.
 """
@@ -45,7 +45,7 @@ class SharedCache(Generic[K, V]):
         budget_bytes: of all values, loaded and being loaded.  One value that is larger than
             that is still loaded, alone.
         hold_ms: how long a value stays for its reader's next request.
-        patience_ms: how long a load waits for others' values to be read to their ends.
+        patience_ms: how long a load waits until other values are read to their ends.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SharedCache(Generic[K, V]):
         """Least recently used first."""
         self._loading = SingleFlight[K, V]()
         self._queue = asyncio.Lock()
-        """Who waits for room; first come, first served."""
+        """Loads that wait for room; first come, first served."""
         self._changed = asyncio.Event()
         self.used_bytes = 0
         self.loads = 0
@@ -73,9 +73,9 @@ class SharedCache(Generic[K, V]):
         return key in self._entries
 
     async def get(self, key: K, size_bytes: int, load: Callable[[], Awaitable[V]]) -> V:
-        """The value; *load* makes it if need be, once for all who ask meanwhile.
+        """The value; if it is missing, *load* makes it, once for all concurrent callers.
 
-        Its errors are theirs too.  If the one who loads is cancelled, another begins again.
+        They all get its error.  If the caller that loads is cancelled, another one loads again.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -89,14 +89,14 @@ class SharedCache(Generic[K, V]):
         return entry.value
 
     def finish(self, key: K) -> None:
-        """A reader came to the end of it: it is the first to go, if nobody asks again."""
+        """A reader came to the value's end: it is evicted first, unless it is used again."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.finished = True
             self._changed.set()
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether a load would wait for nobody: what is read ahead displaces nothing in use."""
+        """Whether a load would not wait: a read-ahead evicts nothing in use."""
         idle = sum(e.size_bytes for e in self._entries.values() if self._is_idle(e))
         return (
             not self._queue.locked() and self.used_bytes - idle + size_bytes <= self._budget_bytes
@@ -104,7 +104,7 @@ class SharedCache(Generic[K, V]):
 
     async def _load(self, key: K, size_bytes: int, load: Callable[[], Awaitable[V]]) -> V:
         if (entry := self._entries.get(key)) is not None:
-            return self._use(key, entry)  # loaded by another that waited for a cancelled load
+            return self._use(key, entry)  # another caller loaded it, after a cancelled load
         await self._make_room(size_bytes)
         self.loads += 1
         try:
@@ -113,13 +113,13 @@ class SharedCache(Generic[K, V]):
             self._release(size_bytes)
             raise
         self._entries[key] = _Entry(value, size_bytes, self._now_ms())
-        self._changed.set()  # who saw nothing but loads may evict it, in its time
+        self._changed.set()  # a load that waited for loads only may evict it later
         return value
 
     # ── Room ──
 
     async def _make_room(self, size_bytes: int) -> None:
-        """Evict until *size_bytes* more fit, and take them."""
+        """Evict until *size_bytes* more fit, and reserve them."""
         deadline_ms = self._now_ms() + self._patience_ms
         async with self._queue:
             while self.used_bytes and self.used_bytes + size_bytes > self._budget_bytes:
@@ -144,12 +144,12 @@ class SharedCache(Generic[K, V]):
         return entry.finished or self._now_ms() - entry.used_ms >= self._hold_ms
 
     async def _wait(self, now_ms: float, deadline_ms: float) -> None:
-        """Until something is finished, given up, idle, or patience is at its end."""
+        """Wait until a value is finished, released or idle, or the deadline has come."""
         times = [entry.used_ms + self._hold_ms for entry in self._entries.values()]
         if self._entries:
             times.append(deadline_ms)
         self._changed.clear()
-        if not times:  # all of it is being loaded, which ends
+        if not times:  # all values are being loaded, which ends
             await self._changed.wait()
             return
         wait_ms = max(_SHORTEST_WAIT_MS, min(times) - now_ms)

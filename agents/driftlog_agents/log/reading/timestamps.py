@@ -4,9 +4,9 @@
         two columns of one row group
     tail ── largest timestamp of each batch ──▶ one batch, decoded
 
-The tail's slices are noted before the manifest is asked for: what is sealed meanwhile is then
-in both, and never in neither.  Of a batch that cannot be decoded its first offset and its
-largest timestamp stand in: a reader who starts there misses nothing.
+A lookup copies the tail's slices before it reads the manifest: a range that is sealed meanwhile is
+then in both, and never in neither.  A batch that cannot be decoded counts with its first offset and
+its largest timestamp: a reader that starts there misses nothing.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog#fetchOffsetByTimestamp.
 
@@ -43,7 +43,7 @@ from driftlog_tiering.formats.segment import RowGroup, SegmentReader
 from driftlog_tiering.stores.object_store import Buffer
 
 _SLICES_A_TURN: Final = 64
-"""Looked through before the event loop runs again: a few milliseconds' worth."""
+"""Slices searched before the event loop runs again: a few milliseconds of work."""
 
 _Found = tuple[int, int]
 """Offset, timestamp (ms)."""
@@ -97,7 +97,7 @@ class TimeReads:
         return None if best is None else (*best, _epoch_at(log, manifest, best[0]))
 
     async def _tiers(self, log: PartitionLog) -> tuple[list[TailSlice], Manifest | None, int]:
-        """The tail, the manifest (None: nothing there is of interest), and log start."""
+        """The tail, the manifest (None: no sealed offset is needed), and log start."""
         start, slices, sealed_end = log.log_start, list(log.slices), log.sealed_end
         if start >= sealed_end:
             return slices, None, start
@@ -156,7 +156,8 @@ class TimeReads:
     async def _max_after(
         self, manifest: Manifest, ref: SegmentRef, start: int, best: _Found | None
     ) -> _Found | None:
-        """Of the segment that log start is in, whose latest record is below that."""
+        """The latest of the segment that log start is in, where its latest record is below log
+        start."""
         reader = await self._segments.open(manifest, ref)
         for group in reader.row_groups:
             least = NO_TIMESTAMP if best is None else best[1]
@@ -179,7 +180,7 @@ class TimeReads:
         assert isinstance(data, FlushBatches)
         times = data.max_timestamps_ms
         candidates = list(_candidates(tail, start, least + 1))
-        # A header may promise more than its records hold: then the next one is looked at too.
+        # A header's timestamp may be later than its records': then the next batch is searched too.
         for index in sorted(candidates, key=lambda i: (-times[i], i)):
             if best is not None and times[index] <= best[1]:
                 break
@@ -192,7 +193,7 @@ class TimeReads:
     async def _run(
         self, tail: TailSlice, look: Callable[..., _Found | None], batch: Buffer, *args: int
     ) -> _Found | None:
-        """What *look* finds; where the batch cannot be decoded, what stands in."""
+        """What *look* finds; for a batch that cannot be decoded, its stand-in."""
         key, most = tail.stored_at.object_key, self._decoding.limits.decompressed_bytes
         light = min(LIGHT_BYTES, most)
         found, large = await self._segments.run(key, _looked, look, batch, light, *args)
@@ -226,7 +227,8 @@ def _stand_in(header: BatchHeader, start: int) -> _Found:
 def _looked(
     look: Callable[..., _Found | None], batch: Buffer, most_bytes: int, *args: int
 ) -> tuple[_Found | None, bool]:
-    """What *look* finds or stands in, and whether the batch comes to more than *most_bytes*."""
+    """The result of *look* or a stand-in, and whether the batch decompresses to over
+    *most_bytes*."""
     try:
         return look(batch, most_bytes, *args), False
     except OverBatchLimitError:
@@ -236,7 +238,7 @@ def _looked(
 
 
 def _times(batch: Buffer, header: BatchHeader, start: int, most_bytes: int) -> Iterator[_Found]:
-    """Record by record, for the one batch that *start* is within."""
+    """Offset and timestamp of each record from *start* on, for the batch that *start* is within."""
     section: Buffer = memoryview(batch)[HEADER_BYTES:]
     if header.codec is not Codec.NONE:
         section = decompress(header.codec, section, most_bytes)
@@ -291,8 +293,8 @@ def _latest_since(
 def _epoch_at(log: PartitionLog, manifest: Manifest | None, offset: int) -> int:
     """Leader epoch of the record at *offset*.
 
-    The manifest has it of what is sealed.  The log has it, too, but not while its first read of the
-    manifest is repeated, and this one may have succeeded before that one.
+    The manifest has the epochs of sealed offsets.  The log has them, too, but only after its own
+    first read of the manifest, which may succeed later than this one.
     """
     if manifest is None or offset >= manifest.end:
         return log.epoch_at(offset)

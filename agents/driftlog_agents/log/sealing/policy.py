@@ -1,11 +1,11 @@
 """Which partition is sealed next, and up to where.
 
-A partition is due when it has `segment.bytes` of committed batches, or the flush of its oldest
-is `segment.ms` ago (a day below 1 MiB: small files cost Spark dearly), or too many sessions
-have flushed what it has, so that its key stays short however often agents start.  Above the agent's
-bounds the fullest is due whatever its age, and at twice the bounds producers wait, so that
-what is unsealed stays bounded.  A partition that cannot be sealed, for something in it is
-damaged, is never due; such partitions have the same bounds for themselves.
+A partition is due when it has `segment.bytes` of committed batches, or its oldest batch was flushed
+`segment.ms` ago (a day ago below 1 MiB: small files cost Spark dearly), or too many sessions have
+flushed its batches: its key stays short however often agents start.  Above the agent's bounds the
+fullest partition is due whatever its age.  At twice the bounds producers wait, so that unsealed
+data stays bounded.  A partition with damaged data cannot be sealed, and is never due; such
+partitions have the same bounds for themselves.
 
 Pure.
 """
@@ -22,7 +22,8 @@ _HELD: Final = 2.0
 _RELEASED: Final = 1.98
 _CAUGHT_UP: Final = 1.5
 _NEAR: Final = 1.8
-"""Of the bounds; 0.02 are 80 MiB of 4 GiB: less than the memory that flushes are written from."""
+"""Fractions of the bounds; 0.02 are 80 MiB of 4 GiB: less than the memory that flushes are written
+from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class SealSettings:
     """When batches become segments."""
 
     segment_bytes: int = 128 * MiB
-    """As received.  Larger: fewer files for Spark, more that is unsealed."""
+    """Bytes as received.  Larger: fewer files for Spark, more unsealed data."""
 
     segment_ms: float = 3_600_000
     """Longer: fewer and larger files, and Spark sees the log later."""
@@ -45,23 +46,23 @@ class SealSettings:
     """Bounds of all unsealed data of the agent; bytes: the larger of the two."""
 
     sessions: int = 8
-    """That may have flushed what a partition has unsealed; with more of them it is sealed early.
-    Each takes 35 bytes of the partition's key, and a takeover reads the flush records of each.
-    Fewer: a partition whose agents start often gets more and smaller segments."""
+    """Most sessions that flushed the unsealed batches of a partition; with more of them it is
+    sealed early.  Each takes 35 bytes of the partition's key, and a takeover reads the flush
+    records of each. Fewer: a partition whose agents start often gets more and smaller segments."""
 
     check_interval_ms: float = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSealPolicy:
-    """What a topic says for itself; None: the agent's setting."""
+    """The topic's own settings; None: the agent's setting."""
 
     segment_bytes: int | None = None
     segment_ms: float | None = None
 
 
 def can_be_sealed(log: PartitionLog) -> bool:
-    """Whether sealing makes less of what *log* has unsealed: it is led, and nothing is damaged."""
+    """Whether sealing can reduce the unsealed data of *log*: it is led, and nothing is damaged."""
     return not log.damage and log.state in (State.ONLINE, State.LOADING)
 
 
@@ -87,7 +88,7 @@ def due(
             log.unsealed_age_ms(now_ms, wall_ms),
         )
     ]
-    # Near the end of all room not even for those that are due: they may fail again and again.
+    # Near twice the bounds the fullest is sealed even when others are due: those may keep failing.
     if (full := fullness(candidates, settings)) > _NEAR or (full > 1 and not chosen):
         batches = sum(log.unsealed_batches for log in candidates)
         by_batches = batches > settings.unsealed_batches
@@ -105,8 +106,8 @@ def due(
 
 
 def fullness(logs: Collection[PartitionLog], settings: SealSettings) -> float:
-    """What *logs* have that is unsealed, as a share of what an agent may have; above 1 some is
-    sealed early."""
+    """Unsealed data of *logs*, as a share of the agent's bounds; above 1 a partition is sealed
+    early."""
     bound = max(settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(logs))
     return max(
         sum(log.unsealed_bytes for log in logs) / bound,
@@ -117,8 +118,9 @@ def fullness(logs: Collection[PartitionLog], settings: SealSettings) -> float:
 class SealingLag:
     """Whether producers wait for sealing.
 
-    At twice the bounds they do, and go on as soon as it is a little less: they come at the rate
-    of sealing then.  Let go for long they would come in bursts, faster than can be flushed.
+    They wait at twice the bounds, and continue when there is a little less: they then send at the
+    rate of sealing.  With longer breaks they would send in bursts, faster than the flusher can
+    upload.
     """
 
     __slots__ = ("behind", "held", "near")
@@ -127,19 +129,19 @@ class SealingLag:
         self.held = False
         """Producers wait."""
         self.behind = False
-        """They did, and sealing has not caught up since."""
+        """Producers waited, and sealing has not caught up since."""
         self.near = False
-        """It is a matter of moments."""
+        """Producers may have to wait within moments."""
 
     def update(self, fullness: float) -> None:
-        """Look again."""
+        """Note the present *fullness*."""
         self.held = fullness > (_RELEASED if self.held else _HELD)
         self.behind = self.held or (self.behind and fullness > _CAUGHT_UP)
         self.near = fullness > _NEAR
 
 
 def segment_bytes(settings: SealSettings, topic: TopicSealPolicy | None) -> int:
-    """What a segment of the topic is to reach."""
+    """The target size of the topic's segments, bytes as received."""
     if topic is None or topic.segment_bytes is None:
         return settings.segment_bytes
     return topic.segment_bytes
@@ -160,7 +162,8 @@ def _is_due(
 
 
 def seal_end(log: PartitionLog, wanted_bytes: int) -> int:
-    """Where a segment from the sealed end on reaches *wanted_bytes*, at a slice's end."""
+    """The offset, at a slice's end, where a segment from the sealed end on reaches *wanted_bytes*;
+    the high watermark if none does."""
     size = 0
     for tail in log.slices:
         size += tail.size_bytes

@@ -1,12 +1,12 @@
-"""Deletion of records: log start moves, for good, before the client is told so.
+"""Deletion of records: log start moves durably before the client is answered.
 
     DeleteRecords ──▶ the partition's key: log start ──▶ the log ──▶ answered
                                                             │
                          the manifest follows (`sealer`) ◀─┘
 
-Log start never goes back, and never passes the high watermark.  What is below it is not read any
-more at once; its segments go when the manifest has forgotten them, and what of it is not sealed
-yet is sealed first, so that the log has no gap.
+Log start never goes back, and never passes the high watermark.  Reads below it stop at once.  The
+segments below it are deleted once the manifest no longer names them.  Unsealed batches below it are
+sealed before that, so that the log has no gap.
 
 Shell.
 """
@@ -28,7 +28,7 @@ class RecordDeletion:
     """Moves the log starts of one session's partitions.
 
     Args:
-        spawn: runs a write as long as the session lasts: the end of a waiter does not end it.
+        spawn: runs a write as long as the session lasts; a cancelled caller does not end it.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class RecordDeletion:
         self._writes: set[asyncio.Task[_Failed]] = set()
 
     async def delete_to(self, log: PartitionLog, offset: int) -> int:
-        """Delete what is below *offset*, if anything; returns log start, which is stored.
+        """Delete the records below *offset*, if any; returns log start, which is stored.
 
-        A caller that is cancelled in here does not know whether it happened.
+        A cancelled caller does not know whether the records are deleted.
 
         Raises:
-            FencedError: the partition is led elsewhere.
-            UnavailableError: it is not led here any more.
+            FencedError: another session leads the partition, or this session is over.
+            UnavailableError: the partition is no longer led here.
             CorruptError: one of its keys is missing or cannot be read.
         """
         assert 0 <= offset <= log.high_watermark
@@ -65,7 +65,7 @@ class RecordDeletion:
         return log.log_start
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Cancel the writes that are running."""
         for write in self._writes:
             write.cancel()
 

@@ -1,19 +1,18 @@
-"""Sealing: committed batches become one Parquet segment, and then are forgotten.
+"""Sealing: committed batches become one Parquet segment, and leave the tail.
 
     due ──▶ read batches ──▶ decode, write Parquet (worker thread) ──▶ PUT segment
         ──▶ PUT producer snapshot ──▶ manifest edit ──▶ read the manifest back
         ──▶ partition's key: sealed end, manifest version ──▶ drop the tail below it
-        ──▶ forget flush records that are not needed any more
+        ──▶ forget flush records that are no longer needed
 
-*Sealed* means below the sealed end in the partition's key, and nothing else does.  A
-manifest that is ahead of the key is adopted: the key is written first.  Whatever fails
-on the way leaves objects that no manifest names, and the next attempt starts afresh.
+*Sealed* means only this: below the sealed end in the partition's key.  A manifest that is ahead of
+the key is adopted: the key is written first.  A failed attempt leaves objects that no manifest
+names, and the next attempt starts afresh.
 
-Adopted is a manifest that ends at or below where the log ended when this session took it over, or
-where an edit of this session ends: what a session has taken only that session seals.  (The newest
-manifest itself may be a former leader's: its edit of log start, which came late, on top of ours.)
-Any other manifest has other records at the same offsets (the metadata store went back): the
-partition goes offline.
+The sealer adopts a manifest that ends at or below the log's end at the takeover, or where an edit
+of this session ends: only this session seals batches that it admitted.  (The newest manifest itself
+may be a former leader's: its late edit of log start, on top of ours.)  Any other manifest has other
+records at the same offsets (the metadata store went back): the partition goes offline.
 
 Shell.
 """
@@ -86,20 +85,21 @@ __all__ = ["Sealer", "Spool"]
 
 _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
-"""Read again after this: no edit may be based on what was read more than 6 h ago."""
+"""A manifest is read again after this: no edit may be based on a read more than 6 h ago."""
 
 _NOT_SERVED: Final = (State.CLOSED, State.OFFLINE)
 
 _AT_ONCE: Final = FILLING + 1
-"""Partitions sealed at once: some fill a segment while another's is put and made known."""
+"""Partitions sealed at once: some fill a segment while another's is uploaded and committed."""
 
 
 class Sealer:
     """Seals the partitions of one session.
 
     Args:
-        sealed: told of each partition's new sealed end.
-        buffering: sessions that stay in the list of a partition although all is sealed.
+        sealed: called with each partition's new sealed end.
+        buffering: sessions that stay in the key of a partition although all their batches are
+            sealed.
         look_again, decoding: see `SealedRangeWriter`.
     """
 
@@ -153,23 +153,23 @@ class Sealer:
         self._sealed = sealed
         self._buffering = buffering
         self._sealing = KeyedLock[PartitionLog]()
-        """A partition is sealed by one at a time."""
+        """One seal at a time for a partition."""
         self._edits: dict[PartitionLog, list[AddSegments]] = {}
-        """What this session has added since the last known edit, or may have."""
+        """Edits that this session has made since the last known one, or may have made."""
         self.sealed_cache = SealedCache()
         self._counters = counters
         self._backpressure = backpressure
         self.lag = SealingLag()
         self._blocked = Availability[PartitionLog](rng.random)
-        """Partitions that need an object that cannot be read: tried again, after a while."""
+        """Partitions that need an object that cannot be read: repeated after a while."""
         self._failing: dict[PartitionLog, ReadDeadline] = {}
         """Partitions whose last attempt failed."""
         self.outage = outage
-        """Since when no attempt to seal has come to its end."""
+        """Since when no attempt to seal has succeeded."""
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Seal what is due until cancelled.
+        """Seal due partitions until cancelled.
 
         Raises:
             FencedError: the session is over, or another session leads a partition.
@@ -177,10 +177,10 @@ class Sealer:
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
             while await self._round():
-                pass  # what came meanwhile may be due too
+                pass  # batches that came meanwhile may be due too
 
     async def _round(self) -> bool:
-        """Attempt what is due, some at once: while one is put another is compressed.
+        """Seal due partitions, some at once: one segment is uploaded while another is compressed.
 
         False: nothing was sealed.
         """
@@ -192,7 +192,7 @@ class Sealer:
         self._edits = {log: e for log, e in self._edits.items() if log.state is not State.CLOSED}
         self._blocked.keep_only(lambda log: log.state not in _NOT_SERVED)
         now_ms = self._now_ms()
-        # What is blocked has its damage noted, and is not due for that.
+        # A blocked partition has its damage noted, so it is not due.
         work = due(
             self._logs(), self._settings, self._topic_sealing(), now_ms, float(self._wall_ms())
         )
@@ -201,7 +201,7 @@ class Sealer:
             for log in self._logs()
             if log in self._blocked and not self._blocked.waits(log, now_ms)
         )
-        # Nothing is sealed of these: their manifests follow log start.
+        # These seal nothing: only log start moves in their manifests.
         work.extend((log, 0) for log in self._logs() if self._is_behind(log))
         before = self._counters.segments_sealed
         waiting = iter(work)
@@ -216,7 +216,7 @@ class Sealer:
         return self._counters.segments_sealed > before
 
     async def _attempt(self, log: PartitionLog, end: int) -> None:
-        """Seal, or note why not; of a topic that was deleted meanwhile there is nothing to say."""
+        """Seal *log*, or note why it failed; a topic that was deleted meanwhile is no failure."""
         sent_ms = self._now_ms()
         try:
             await self.seal(log, end)
@@ -226,7 +226,7 @@ class Sealer:
             if log.state not in _NOT_SERVED and not answered:
                 self._failed(log, why, sent_ms)
             if await self._is_unavailable(log, answered=answered):
-                self._cannot_read(log, why)  # of a topic that was deleted: nothing
+                self._cannot_read(log, why)  # does nothing for a deleted topic
         else:
             self._failing.pop(log, None)
             if self.outage.ended(self._now_ms()):
@@ -237,7 +237,8 @@ class Sealer:
                 self._log.info("seal_unblocked", partition=_name(log))
 
     async def _is_unavailable(self, log: PartitionLog, *, answered: bool) -> bool:
-        """Else a partition whose attempts fail for ever would keep all producers waiting."""
+        """Whether *log* counts as blocked: otherwise a partition whose attempts always fail would
+        keep all producers waiting."""
         if log in self._blocked:
             return True
         failing = self._failing.setdefault(log, ReadDeadline(self._probes, self._now_ms))
@@ -290,7 +291,7 @@ class Sealer:
                 )
 
     def _bound_damaged(self) -> None:
-        """What cannot be sealed may not grow for ever."""
+        """Keep partitions that cannot be sealed from growing for ever."""
         damaged = [log for log in self._logs() if log.damage]
         if not damaged:
             return
@@ -315,7 +316,7 @@ class Sealer:
         """Seal *log* up to *end* (default: its high watermark); returns its sealed end.
 
         Raises:
-            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.  Or the
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store failed; try again.  Or the
                 partition is not served here (any more).
             CorruptError, NotFoundError: the manifest or a flush object is damaged.
             FencedError: the partition is led elsewhere.
@@ -332,30 +333,30 @@ class Sealer:
             return log.sealed_end
 
     async def _adopt(self, log: PartitionLog) -> Manifest:
-        """The partition's manifest, with its key not behind it."""
+        """The partition's manifest; a key that is behind it is written first."""
         if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
             self._manifests.drop(log)
         manifest = await self._manifests.get(log)
         if manifest.end > log.sealed_end:
-            # An earlier attempt got as far as the manifest: what it sealed is sealed.
+            # An earlier attempt wrote the manifest: its segments count.
             if not self._is_of_this_log(log, manifest):
                 await self._must_be_deposed(log, manifest)
             await self._write_key(log, manifest)
         return manifest
 
     def _is_of_this_log(self, log: PartitionLog, manifest: Manifest) -> bool:
-        """Whether what *manifest* has sealed is what *log* has: see the module."""
+        """Whether the segments of *manifest* have the records of *log*: see the module."""
         if manifest.end <= log.recovered_end:
             return True
         return any(_is_on_top(manifest, edit) for edit in self._edits.get(log, ()))
 
     async def _must_be_deposed(self, log: PartitionLog, manifest: Manifest) -> None:
-        """Another agent has sealed what is not in our log: it leads the partition, or it did so
-        for a metadata store that is newer than this one.
+        """Another agent has sealed records that are not in our log: it leads the partition, or it
+        led it in a metadata store that is newer than this one.
 
         Raises:
             FencedError: the partition is led elsewhere.
-            UnavailableError: it is not led here any more, or it is offline from now on.
+            UnavailableError: the partition is no longer led here, or it is offline from now on.
         """
         tp = TopicPartition(log.topic_id, log.partition)
         leader = await self._session.read(leader_key(tp))
@@ -388,12 +389,12 @@ class Sealer:
         try:
             newest = await self.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
         except VoidEditError as error:
-            # Another session of ours was faster, or a lost attempt was taken: adopt what is there.
+            # Another session was faster, or an unanswered attempt succeeded: adopt that manifest.
             self._manifests.put(log, error.manifest)
             self._log.info("seal_void", partition=_name(log), reason=str(error))
             return
         self._manifests.put(log, newest)
-        if newest.end != end:  # otherwise it is ours, for the edit is in it
+        if newest.end != end:  # otherwise it has this session's edit
             await self._must_be_deposed(log, newest)
         await self._write_key(log, newest)
         size = sum(segment.size_bytes for segment in segments)
@@ -418,7 +419,8 @@ class Sealer:
         lost: tuple[LeaderEpoch, ...] | None = None,
     ) -> Manifest:
         """Add ``[manifest.end, end)`` of *log* to *manifest*; returns the newest.  *segments* gets
-        those that were made; none of a range that is *lost*: of that its leader epochs are given.
+        the new segments.  For a range whose records are lost, *lost* has its leader epochs, and
+        there is no segment.
 
         Raises:
             VoidEditError: another edit was faster.
@@ -426,7 +428,7 @@ class Sealer:
             CorruptError, NotFoundError: the manifest or a flush object is damaged.
         """
         base = manifest.end
-        states = await self._manifests.producers(manifest)  # first: it may be damaged
+        states = await self._manifests.producers(manifest)  # first: the snapshot may be damaged
         headers: list[BatchHeader] = []
         if lost is None:
             segments += await self._writing.write(log, base, end, headers)
@@ -451,7 +453,7 @@ class Sealer:
                 now_ms=lambda: int(self._now_ms()),
             )
         except (VoidEditError, UnavailableError):
-            edits.remove(edit)  # it was not made, and never will be
+            edits.remove(edit)  # the edit was not made, and never will be
             raise
         return await self._manifests.read_back(log, edited.version)
 
@@ -480,15 +482,15 @@ class Sealer:
     # ── Deleted records ──
 
     def _is_behind(self, log: PartitionLog) -> bool:
-        """Whether the manifest still names what is below log start, as far as is known here."""
+        """Whether the manifest, as last read here, still names offsets below log start."""
         if not log.log_start or not log.manifest_version or not can_be_sealed(log):
             return False
         manifest = self._manifests.known(log)
         return manifest is None or min(log.log_start, manifest.end) > manifest.log_start
 
     async def _move_log_start(self, log: PartitionLog) -> None:
-        """Let the manifest forget what is below log start, which the partition's key has: Spark
-        does not see it any more, and the collector takes the segments."""
+        """Move the manifest's log start to that of the partition's key: Spark no longer sees the
+        records below it, and the collector deletes their segments."""
         manifest = await self._manifests.get(log)
         edited = await commit_edit(
             self._objects,
@@ -498,18 +500,18 @@ class Sealer:
             read_at_ms=int(self._manifests.read_at_ms(log)),
             deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
             now_ms=lambda: int(self._now_ms()),
-            # It applies to whatever manifest is the newest, also to the next leader's.
+            # The edit applies to the newest manifest, even if that is the next leader's.
             wanted=lambda: log.state not in _NOT_SERVED,
         )
         self._manifests.put(log, edited)
         self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
 
-    # ── What goes along ──
+    # ── Producer snapshot and partition key ──
 
     async def _snapshot(
         self, log: PartitionLog, states: ProducerStates, headers: list[BatchHeader], end: int
     ) -> ProducerSnapshotRef | None:
-        """Producer state at exactly *end*: the previous snapshot's and the sealed batches'."""
+        """PUT the producer state at exactly *end*: the previous snapshot and the sealed batches."""
         times = [
             (tail.base, tail.flushed_until_ms, session_of(tail))
             for tail in log.slices
@@ -550,10 +552,10 @@ class Sealer:
 
 
 def _is_on_top(manifest: Manifest, edit: AddSegments) -> bool:
-    """Whether what *manifest* has sealed last is what *edit* adds."""
+    """Whether the end of *manifest* is what *edit* adds."""
     if manifest.end != edit.end:
         return False
-    # None in the manifest: they are in a list, or below log start.
+    # No segments in the manifest: they are in a list, or below log start.
     ours, theirs = edit.segments[-1:], manifest.segments[-1:]
     return not ours or not theirs or ours[0].key == theirs[0].key
 
@@ -585,7 +587,7 @@ def _encoded(
                 header.base_offset,
                 float(times[at][1]),
             )
-    if times:  # otherwise the range is empty: what was in it is lost
+    if times:  # otherwise the range is empty: its records are lost
         states.settle(expiration_ms)
     return states.encode(end) if len(states) else None
 
@@ -603,7 +605,7 @@ def _name(log: PartitionLog) -> str:
 
 
 def _neighbours(segments: Sequence[SegmentRef]) -> list[tuple[SegmentRef, ...]]:
-    """*segments*, which ascend, in runs without a hole."""
+    """*segments*, in ascending order, as runs without a hole."""
     runs: list[tuple[SegmentRef, ...]] = []
     for segment in segments:
         if runs and runs[-1][-1].end == segment.base:

@@ -50,15 +50,15 @@ _CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Read and handed to a worker at once: a quarter of a row group."""
 
 FILLING: Final = 2
-"""Segments filled at once, each by a worker thread: more cores than that are for clients."""
+"""Segments filled at once, each by a worker thread: the other cores are for clients."""
 
 _AHEAD_BYTES: Final = 8 * 1024 * 1024
 _PIECES_AHEAD: Final = 16
-"""Being read while the worker is busy, and no more than that: the worker never waits for a disk,
-and hardly for a far store."""
+"""Bounds of what is read ahead while the worker is busy: the worker never waits for a disk, and
+hardly for a far store."""
 
 _RAW_BYTES: Final = 4 * 1024 * 1024
-"""Of one object of batches that cannot be decoded, or one batch: it is read whole."""
+"""Most bytes of one object of undecodable batches, or one batch: it is read whole."""
 
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
@@ -70,7 +70,7 @@ class _Fault(StrEnum):
 
     CORRUPT = ""
     LARGE = "large"
-    """It is for `BatchDecoder.large` to decode it, if it can be."""
+    """It needs `BatchDecoder.large` to be decoded, if it can be."""
     RECORDS = RECORDS
     HEADERS = HEADERS
     DECOMPRESSED_BYTES = DECOMPRESSED_BYTES
@@ -84,7 +84,8 @@ async def nowhere_else(_: PartitionLog) -> None:
 
 
 class _Piece(NamedTuple):
-    """The batches ``[first, stop)`` of a flush, and which object has them if nothing here does."""
+    """The batches ``[first, stop)`` of a flush, and the object that has them where no local copy
+    does."""
 
     data: FlushBatches
     first: int
@@ -97,11 +98,11 @@ class _Piece(NamedTuple):
 
 
 class Spool(Protocol):
-    """Where a segment grows before it is put: a temporary file, or memory in the simulator."""
+    """A segment before its PUT: in a temporary file, or in memory in the simulator."""
 
     @property
     def file(self) -> IO[bytes]:
-        """To be written."""
+        """The file that the segment is written to."""
         ...
 
     def body(self) -> Sequence[Buffer]:
@@ -113,8 +114,8 @@ class SealedRangeWriter:
     """Writes segments of one session.
 
     Args:
-        look_again: a flush object is not there: learn where its batches are by now.
-        decoding: what is large is decoded by one at a time, in the process.
+        look_again: called when a flush object is gone: learns which object has its batches now.
+        decoding: decodes large batches in turns, for the whole process.
     """
 
     def __init__(
@@ -135,19 +136,21 @@ class SealedRangeWriter:
         self._look_again = look_again
         self._decoding = decoding or BatchDecoder()
         self._filling = asyncio.Semaphore(FILLING)
-        """Limits the segments that are filled at a time: each takes memory.  Not for uploads."""
+        """Limits the segments that are filled at a time: each takes memory.  It does not limit
+        uploads."""
         self._log = structlog.get_logger()
         self._counters = counters
 
     async def write(
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
-        """Segments of ``[base, end)``: one, but where batches cannot be decoded.
+        """Segments of ``[base, end)``: one, or more where batches cannot be decoded.
 
         *headers* gets the headers of all batches, in order.
 
         Raises:
-            UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store or the disk failed; try
+                again.
             CorruptError, NotFoundError: a flush object is damaged.
         """
         with disk_errors():
@@ -161,8 +164,9 @@ class SealedRangeWriter:
         async with aclosing(self._chunks(log, base, end)) as chunks:
             carried: list[Buffer] = []
             while start < end:
-                # The writer is left before the spool, whatever happens: the file is used again,
-                # and a writer that is collected later would put its footer into another segment.
+                # The writer closes before the spool, whatever happens: the file is used again, and
+                # a writer that is garbage-collected later would write its footer into another
+                # segment.
                 with (
                     self._spool() as spool,
                     SegmentWriter(
@@ -193,8 +197,8 @@ class SealedRangeWriter:
     async def _neighbours(
         self, log: PartitionLog, carried: list[Buffer], chunks: AsyncIterator[list[Buffer]]
     ) -> tuple[list[Buffer], list[Buffer], bool]:
-        """The first one, which cannot be decoded, and its neighbours that cannot, for one object;
-        what follows them; and whether the first of that cannot be decoded either."""
+        """Returns the first batch, which cannot be decoded, with the next ones that cannot, for one
+        object; the batches after them; and whether the first of these cannot be decoded either."""
         bad, carried = carried[:1], carried[1:]
         size = len(bad[0])
         while carried or (carried := await anext(chunks, [])):
@@ -212,7 +216,7 @@ class SealedRangeWriter:
         return bad, [], False
 
     async def _faults(self, log: PartitionLog, batches: list[Buffer]) -> list[_Fault]:
-        """Of each of the first of *batches* that cannot be decoded, why."""
+        """The fault of each leading batch of *batches* that cannot be decoded."""
         faults: list[_Fault] = []
         found: list[_Fault | None]
         limits = self._decoding.limits
@@ -238,8 +242,8 @@ class SealedRangeWriter:
         chunks: AsyncIterator[list[Buffer]],
         headers: list[BatchHeader],
     ) -> list[Buffer]:
-        """Append *carried* and *chunks*, up to a batch that cannot be decoded: what is left from
-        it on; empty: all is in."""
+        """Append *carried* and *chunks*, up to a batch that cannot be decoded.  Returns that batch
+        and the rest of its chunk; empty: all batches are in."""
         while carried or (carried := await anext(chunks, [])):
             taken, fault = await self._offload(_append, writer, carried, headers)
             carried = carried[taken:]
@@ -275,7 +279,7 @@ class SealedRangeWriter:
     async def _put_raw(
         self, log: PartitionLog, bad: list[Buffer], headers: list[BatchHeader]
     ) -> SegmentRef:
-        """Keep batches whose records cannot be decoded as they came, one behind the other."""
+        """PUT batches that cannot be decoded as they came, back to back."""
         found = [check_batch(batch, from_client=False) for batch in bad]
         headers += found
         base, end = found[0].base_offset, found[-1].end_offset
@@ -297,7 +301,7 @@ class SealedRangeWriter:
         )
 
     def _tell(self, log: PartitionLog, batches: int, refs: list[SegmentRef]) -> None:
-        """One line for each seal, whatever a client has sent."""
+        """Log one line for each seal, however many batches cannot be decoded."""
         raw = [ref for ref in refs if ref.kind is SegmentKind.RAW]
         if raw:
             self._log.error(
@@ -311,7 +315,7 @@ class SealedRangeWriter:
                 advice="kept as they came: consumers get them, Spark skips them",
             )
 
-    # ── What goes in ──
+    # ── Batches of a range ──
 
     async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncGenerator[list[Buffer]]:
         """Batches of ``[base, end)`` in offset order."""
@@ -330,7 +334,7 @@ class SealedRangeWriter:
     async def _loaded(
         self, log: PartitionLog, pieces: Iterator[_Piece]
     ) -> AsyncGenerator[list[Buffer]]:
-        """The batches of *pieces*, in their order; those that come next are loaded meanwhile."""
+        """The batches of *pieces*, in their order; the next pieces are loaded meanwhile."""
         ahead: deque[tuple[asyncio.Task[list[Buffer]], int]] = deque()
         ahead_bytes = 0
         try:
@@ -351,7 +355,8 @@ class SealedRangeWriter:
             await asyncio.gather(*(task for task, _ in ahead), return_exceptions=True)
 
     async def _load(self, log: PartitionLog, piece: _Piece) -> list[Buffer]:
-        """What memory and the buffer files have of it, and the rest from the flush object."""
+        """The batches of *piece* from memory and the buffer files, the rest from the flush
+        object."""
         data = piece.data
         batches: list[Buffer] = []
         async for index in sliced(range(piece.first, piece.stop)):
@@ -375,7 +380,7 @@ class SealedRangeWriter:
         return batches
 
     async def _fetch(self, log: PartitionLog, piece: _Piece) -> list[Buffer]:
-        """The batches of *piece* from its object; where that is gone, from the one that replaced
+        """The batches of *piece* from its object; where that is gone, from the object that replaced
         it."""
         try:
             return await self._get(piece)
@@ -394,7 +399,7 @@ class SealedRangeWriter:
         found = list(iterate_batches(body))
         wanted = piece.data.base_offsets[piece.first : piece.stop]
         if [header.base_offset for header, _ in found] != wanted.tolist():
-            # Cut off between two batches, or another object: never sealed as a gap.
+            # It is cut off between two batches, or another object: that is never sealed as a gap.
             raise CorruptError(
                 f"{key}: it does not hold the {len(wanted)} batches from offset "
                 f"{wanted[0]} on that its footer has"
@@ -408,10 +413,11 @@ class SealedRangeWriter:
         return layout.segment_key(log.topic, tp, base, end, self._nonce(), kind)
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
-        """PUT an object of this size, with a deadline that a slow uplink can keep.
+        """PUT an object, with a deadline by its size that a slow uplink can meet.
 
         Raises:
-            UnavailableError, OutcomeUnknownError, TimeoutError: the store; under another name.
+            UnavailableError, OutcomeUnknownError, TimeoutError: the store failed; repeat under
+                another name.
         """
         size_bytes = body_bytes(body)
         async with asyncio.timeout(_REQUEST_DEADLINE_S + size_bytes / _SLOWEST_BYTES_PER_S):
@@ -423,18 +429,18 @@ class SealedRangeWriter:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """A disk that is full, or fails, where objects grow: that costs an attempt, not the agent."""
+    """Raise disk errors of the spool as `UnavailableError`: they fail an attempt, not the agent."""
     try:
         yield
     except TimeoutError:
-        raise  # a store's; an OSError by its class only
+        raise  # from a store: an OSError only by its class
     except OSError as error:
         raise UnavailableError(f"the spool of segments, in DIR/spool: {error}") from error
 
 
 def _pieces(log: PartitionLog, base: int, end: int) -> Iterator[_Piece]:
-    """What ``[base, end)`` consists of: runs of batches of one flush, no longer than a chunk, or
-    of one batch."""
+    """The pieces of ``[base, end)``: runs of batches of one flush, no longer than a chunk, or of
+    one batch."""
     for tail in [tail for tail in log.slices if tail.base < end and tail.end > base]:
         data = tail.data
         assert isinstance(data, FlushBatches)
@@ -451,8 +457,8 @@ def _pieces(log: PartitionLog, base: int, end: int) -> Iterator[_Piece]:
 
 
 def _is_batch(batch: Buffer, base_offset: int) -> bool:
-    """Whether a buffer file gave back what was written: a page that the disk lost unheard has
-    something older, and the flush object has it as it was."""
+    """Whether a buffer file returned the batch that was written: a page that the disk lost without
+    an error has older bytes, and the flush object has the batch as it was."""
     sound = not isinstance(kernel.check(batch, 0, len(batch), False), int)
     return sound and int.from_bytes(batch[:8], "big") == base_offset
 
@@ -460,7 +466,7 @@ def _is_batch(batch: Buffer, base_offset: int) -> bool:
 def _append(
     writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]
 ) -> tuple[int, _Fault | None]:
-    """Add batches until one cannot be; returns how many were, and why that one was not."""
+    """Add batches until one fails; returns how many were added, and why that one failed."""
     for taken, batch in enumerate(batches):
         try:
             headers.append(writer.append(batch, LIGHT_BYTES))
@@ -485,7 +491,7 @@ def _append_large(
 def _find_faults(
     log: PartitionLog, batches: list[Buffer], limits: BatchLimits
 ) -> list[_Fault | None]:
-    """Of each batch, up to the first that can be decoded, or perhaps can."""
+    """The fault of each batch, up to the first that can be decoded, or perhaps can."""
     faults: list[_Fault | None] = []
     for batch in batches:
         faults.append(_fault_of(log, batch, limits, LIGHT_BYTES))

@@ -3,7 +3,7 @@
     flusher, sealing, consolidation ──▶ Backpressure ──▶ the request server reads no producers
 
 1. Producers wait while there is at least one reason.
-2. A session's reasons end with the session; what it finds later holds no producer.
+2. A session's reasons end with the session; a reason that it sets later holds no producer.
 
 Pure.
 """
@@ -15,7 +15,7 @@ class Backpressure:
     """The reasons of one session.
 
     Args:
-        hold_producers: told when the first reason comes and when the last one goes.
+        hold_producers: called with True at the first reason, and with False after the last one.
     """
 
     __slots__ = ("_closed", "_hold_producers", "reasons")
@@ -31,7 +31,7 @@ class Backpressure:
         return bool(self.reasons)
 
     def set(self, reason: str, held: bool) -> None:
-        """*reason* holds producers, or does so no longer; harmless when that is known."""
+        """Add or remove *reason*; a repeat is harmless."""
         if held is (reason in self.reasons) or self._closed:
             return
         was = self.held

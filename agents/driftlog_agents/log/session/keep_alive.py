@@ -3,14 +3,14 @@
     the agent's loop   tick ─ tick ─ tick ─ (held up) ──────── tick
     the thread         ── renew ────── renew ────── renew ──────▶    while it has ticked lately
 
-A loop that is held up for a second or four (a large answer to encode, a page fault storm,
-a disk that hangs) would lose its session to keep-alives that it does not send.  So they go
-out from a thread with an event loop and a connection of its own.  One that stands still for a
-whole time to live serves no client: then the thread stops as well, and the partitions move.
+A loop that is held up for one to four seconds (a large answer to encode, a page fault storm, a disk
+that hangs) sends no keep-alives, and would lose its session.  So a thread with its own event loop
+and its own connection sends them.  A loop that stands still for a whole time to live serves no
+client: then the thread stops as well, and other agents take over.
 
-The embedded store has no use for that: there is no other agent that a lease could keep out, and
-it is locked by the process.  Nor has the simulator, whose time is virtual and whose threads
-are none.  For them keep-alives stay a task on the agent's loop (`Session.keep_alive`).
+The embedded store needs no thread: the process holds its lock, so there is no other agent that a
+lease could keep out.  Neither does the simulator: its time is virtual, and it has no threads.  For
+both, keep-alives stay a task on the agent's loop (`Session.keep_alive`).
 
 Shell.
 """
@@ -24,31 +24,31 @@ from typing import Any, Final, Protocol
 from driftlog_metadata.stores.store import MetadataStore
 
 _TICK_S: Final = 0.25
-"""Between two ticks of the agent's loop.  Shorter: an idle agent wakes up for nothing."""
+"""Between two ticks of the agent's loop.  Shorter: an idle agent wakes up more often."""
 
 _CLOSE_S: Final = 2.0
-"""How long a stop waits for the thread, which has nothing to wait for itself."""
+"""How long `close` waits for the end of the thread."""
 
 Renewing = Callable[[MetadataStore], Coroutine[Any, Any, None]]
-"""Renews a lease through the store until it is lost, which it raises."""
+"""Renews a lease through the store; raises when the lease is lost."""
 
 
 class KeepAlive(Protocol):
-    """Runs a session's `Renewing` somewhere."""
+    """Runs a session's `Renewing` on an event loop of its choice."""
 
     async def __call__(self, renewing: Renewing, tick: Callable[[], None]) -> None:
         """Run *renewing* until it raises, and raise that.
 
-        *tick* is called a few times a second, on the caller's loop: it tells that the loop goes
-        on, and may raise as well.  Cancelled, it ends *renewing*.
+        Calls *tick* a few times a second on the caller's loop: it shows that the loop runs, and may
+        raise as well.  Cancellation ends *renewing*.
         """
         ...
 
 
 class KeepAliveThread:
-    """A `KeepAlive` in a thread of its own: one for a process, whose sessions follow each other.
+    """A `KeepAlive` in a thread of its own: one per process, for one session after another.
 
-    One, not one a session: gRPC never forgets an event loop that it has been used on.
+    Not one per session: gRPC never forgets an event loop that it was used on.
 
     Args:
         open_store: called in the thread, once; the store is used and closed there.
@@ -73,7 +73,7 @@ class KeepAliveThread:
             renewal.result()
         finally:
             if not renewal.cancel() and not renewal.cancelled():
-                renewal.exception()  # what is raised already says enough
+                renewal.exception()  # marks it as retrieved: an error is raised already
 
     async def close(self) -> None:
         """End the thread.  A repeat is harmless."""
@@ -87,7 +87,7 @@ class KeepAliveThread:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._stop = asyncio.Event()
-            # A daemon: whatever it may hang in, it does not hold up the process's exit.
+            # A daemon: a thread that hangs does not block the process's exit.
             threading.Thread(target=self._run, name="keep-alive", daemon=True).start()
         return self._loop
 

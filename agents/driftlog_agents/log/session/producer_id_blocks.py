@@ -10,8 +10,8 @@
     a manifest that is ahead of the log ──────────────────▶ as well
 
 A block is a thousand ids that begin at a multiple of a thousand, so two blocks overlap only if they
-have one name, and one name is created once: a metadata store that went back gives nothing out
-again, also where no log shows an id.  The marks stay for ever: one small object per block.
+have the same name, and the bucket creates a name once: a metadata store that went back gives no id
+out again, even where no log shows the id.  The marks stay for ever: one small object per block.
 
 Source: org.apache.kafka.coordinator.transaction.RPCProducerIdManager, KIP-730.
 
@@ -41,26 +41,26 @@ from driftlog_tiering.formats.bucket_files import encode_producer_ids
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 BLOCK_SIZE: Final = 1_000
-"""Ids to a write: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE.  Never changed: see the module."""
+"""Ids of one block: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE.  Never changed: see the module."""
 
 _CREATE_S: Final = 5.0
-"""How long the bucket may take.  Longer: a client waits longer for a new id; shorter: a slow bucket
-costs more ids and answers."""
+"""How long the bucket may take to create a mark.  Longer: a client waits longer for a new id;
+shorter: with a slow bucket more blocks stay unused, and more requests fail."""
 
 _INT64_MAX: Final = 2**63 - 1
 
 _SKIPPED: Final = 2**32
-"""How far above the largest id that was seen the store is raised: ids that were given out, and
-whose producers have written nothing that is read here, lie there.  More than an agent that gives
-out a million a second does in an hour; 2^31 times as many are left."""
+"""How far above the largest id seen the store's end is raised: the store may have given out ids
+there whose producers wrote nothing that is read here.  More than an agent gives out in an hour at a
+million a second; the id space has 2^31 times as many."""
 
 _RANGE_BITS: Final = 40
-"""Ids are judged by ranges of 2^40.  The range of the store's end and the next one are believed,
-and no others: clients choose what they send, and one that sends 2^63 − 1 must not use up all ids.
-More than a store can be behind by what was given out."""
+"""Ids are judged by ranges of 2^40.  Only ids up to the range after the one of the store's end are
+credible: clients choose what they send, and a client that sends 2^63 − 1 must not use up all ids.
+A range has more ids than a store can be behind by."""
 
 _RANGES: Final = 1_000
-"""Of so many the largest id is kept, of those nearest to the store's end."""
+"""Ranges of which the largest id is kept: those nearest to the store's end."""
 
 
 async def next_block(session: Session, objects: ObjectStore, node_id: int) -> ProducerIdBlock:
@@ -68,7 +68,7 @@ async def next_block(session: Session, objects: ObjectStore, node_id: int) -> Pr
 
     Raises:
         RefusedError: UNKNOWN_SERVER_ERROR: all 2^63 are used up.
-        UnavailableError: the bucket does not take the block's mark, for now.
+        UnavailableError: the bucket did not create the block's mark; try again.
         CorruptError: the store's key cannot be read.
         FencedError: the session ended first.
     """
@@ -102,7 +102,7 @@ async def _take(session: Session, node_id: int, size: int) -> ProducerIdBlock:
 
 
 async def _mark(objects: ObjectStore, block: ProducerIdBlock, session_id: str) -> bool:
-    """Create the block's mark, in one attempt; False: there is one.
+    """Create the block's mark, in one attempt; False: it exists already.
 
     An attempt without an answer is not repeated: its mark could not be told from another agent's.
     """
@@ -118,36 +118,37 @@ async def _mark(objects: ObjectStore, block: ProducerIdBlock, session_id: str) -
 
 
 class ProducerIdFloor:
-    """The largest producer id that a session has seen in the log: none up to it is new.
+    """The largest producer id that a session has seen in the log: new ids are above it.
 
-    One that the store has not given out was given out by a store that was lost: a producer that got
-    it again would have its batches taken for duplicates of another one's.  What else says that a
-    store was lost raises its end as well: ids were given out that nothing shows here (yet).
+    An id that the store has not given out came from a store that was lost.  If a new producer got
+    that id again, its batches would count as duplicates of the old producer's.  Other signs of a
+    lost store raise the store's end as well: ids were given out that no log shows here (yet).
 
-    An id that is not credible hides none that is: the largest one is kept of each range.  It costs
-    no read either: the end that was read last says that it is not credible.  It is judged again
-    whenever the end is read.
+    An id that is not credible hides no credible one: the largest id of each range is kept.  Such an
+    id costs no read either: the end that was read last shows that it is not credible.  Each read of
+    the end judges it again.
     """
 
     def __init__(self, session: Session, node_id: int) -> None:
         self._session = session
         self._node_id = node_id
         self._above: dict[int, int] = {}
-        """Of each range the largest id that was seen, and is not below the end."""
+        """Range → the largest id seen in it, unless it is below the end."""
         self._end = 0
-        """The store's, when it was read last."""
+        """The store's end, when it was read last."""
         self._was_read = False
         self._went_back = False
         self._lock = asyncio.Lock()
         self._told = False
         self.settled = True
-        """Nothing was seen that the store's end may have to be raised for."""
+        """Nothing was seen that may require a raise of the store's end."""
         self.raised = 0
-        """How often the store's end was, here: blocks from before are below what was seen."""
+        """How often this session raised the store's end: blocks from before are below an id
+        seen."""
         self._log = structlog.get_logger()
 
     def saw(self, producer_id: int) -> None:
-        """An id in the log; −1: none.  `settle` before one is given out."""
+        """Note an id in the log; −1: none.  Call `settle` before an id is given out."""
         if producer_id < self._end or producer_id < 0:
             return
         kind = producer_id >> _RANGE_BITS
@@ -160,23 +161,23 @@ class ProducerIdFloor:
             self.settled = False
 
     def saw_states(self, states: ProducerStates) -> None:
-        """As `saw`, all of them."""
+        """As `saw`, for each id of *states*."""
         for producer_id in states.ids_from(self._end):
             self.saw(producer_id)
 
     def saw_a_lost_store(self) -> None:
-        """The bucket has more than the metadata store knows; as `saw`, of ids that are not known.
+        """Note that the bucket has more than the metadata store knows; as `saw`, for unknown ids.
 
-        Once per session: the next ones of it tell of the same store.
+        Counts once per session: later signs are of the same store.
         """
         if not self._went_back:
             self._went_back = True
             self.settled = False
 
     async def settle(self) -> None:
-        """Raise the store's end above what was seen, if it is not.
+        """Raise the store's end above the ids seen, if it is not above them.
 
-        One read per session, and more when producers of later blocks were seen.
+        One read per session, and more when ids of later blocks were seen.
 
         Raises:
             FencedError: the session ended first.
@@ -239,7 +240,7 @@ def _end(kv: KeyValue) -> int:
 
 
 def _replace(kv: KeyValue | None, block: ProducerIdBlock) -> Txn:
-    """Otherwise-reads: the key."""
+    """If the key has changed, the transaction reads it."""
     return Txn(
         compares=(ModRevisionIs(PRODUCER_IDS_KEY, kv.mod_revision if kv else 0),),
         then=(Put(PRODUCER_IDS_KEY, encode_producer_id_block(block)),),

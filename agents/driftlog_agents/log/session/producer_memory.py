@@ -1,12 +1,12 @@
-"""What an agent remembers of idempotent producers: for how long, and how much in all.
+"""The agent's memory of idempotent producers: for how long, and how much in all.
 
     every second ──▶ forget by age ──▶ count what is left ──▶ over the budget? refuse new producers
 
 All partitions of an agent share one budget.  When the budget is used up, the agent refuses a batch
-of a producer that its partition does not know, with an error that every client retries.  Producers
-that are known go on, and none is forgotten for another: its retry would be appended twice.  A
-takeover takes in everything that is committed, and may exceed the budget; then the agent takes no
-new producer until age has made room.
+of a producer that its partition does not know, with an error that every client retries.  Known
+producers continue, and the agent forgets none in favour of another: a retry of the forgotten one
+would be appended twice.  A takeover loads every committed producer, and may exceed the budget; then
+the agent takes no new producer until old ones expire.
 
 Shell.
 """
@@ -32,17 +32,17 @@ class ProducerSettings:
     """For how long idempotent producers are remembered, and in how much memory."""
 
     expiration_ms: float = EXPIRATION_MS
-    """`producer.id.expiration.ms`: of one that appends nothing to a partition.  Longer: a retry
-    that comes later is still not appended twice; shorter: those that are gone take less memory."""
+    """`producer.id.expiration.ms`: of a producer that appends nothing to a partition.  Longer: a
+    later retry is still not appended twice; shorter: producers that are gone take less memory."""
 
     state_bytes: int = STATE_BYTES
-    """Of all partitions of the agent.  A producer takes 400 bytes in each partition that it writes
-    to, and 16 more for each of up to 64 batches: 180,000 that write, or 550,000 that are silent.
-    More: more producers in a day."""
+    """Budget of all partitions of the agent.  A producer takes 400 bytes in each partition that it
+    writes to, and 16 more for each of up to 64 batches: enough for 180,000 that write, or 550,000
+    that are silent.  More: more producers in a day."""
 
 
 class ProducerMemory:
-    """Of one session.
+    """The producers of one session's partitions.
 
     Args:
         now_ms: never goes back.
@@ -65,7 +65,7 @@ class ProducerMemory:
         self._log = structlog.get_logger()
         self.used_bytes = 0
         self.producers = 0
-        """Remembered, each once per partition."""
+        """Producers remembered, each once per partition."""
         self._counters = counters or LogCounters()
         self.full = False
         """The budget is used up."""
@@ -77,11 +77,11 @@ class ProducerMemory:
             await self.sweep(logs())
 
     async def sweep(self, logs: Iterable[PartitionLog]) -> None:
-        """Forget by age, and count what is left."""
+        """Forget expired producers, and count the others."""
         used = producers = 0
         for n, log in enumerate(list(logs)):
             states = log.producers
-            # While it loads, it is being put together (`loading`).
+            # While the partition loads, `metadata_loader` puts its producers together.
             more = log.state is not State.LOADING
             while more:
                 more = states.age(self._now_ms(), self.settings.expiration_ms)
@@ -112,7 +112,7 @@ class ProducerMemory:
             )
 
     def refusal(self) -> str:
-        """Why a batch of a producer that is not known cannot be taken while the budget is full."""
+        """Count and explain the refusal of an unknown producer's batch while the budget is full."""
         self._counters.producers_refused += 1
         return (
             "the agent remembers as many idempotent producers as it may "
@@ -120,7 +120,7 @@ class ProducerMemory:
         )
 
     async def remembered(self, states: ProducerStates) -> ProducerStates:
-        """*states*, as a snapshot has them, by the clock of this memory."""
+        """*states* of a snapshot, converted to the clock of this memory."""
         await self._offload(
             states.remember_from,
             self._now_ms(),

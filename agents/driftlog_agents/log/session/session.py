@@ -4,12 +4,12 @@
                │
                └─▶ lost: the lease ran out, by the store's clock or by our own
 
-The session is valid until (when the last good keep-alive was *sent* + TTL): what the
-store may already have given to another session is not served.  The clock counts the
-time the machine was suspended.  A store that is not the one that the process has seen
-(`driftlog_metadata.witness.witness`) ends it at once.  Keep-alives may be sent from a thread
-(`keep_alive`); what it shares with the event loop are two floats and a flag, each with one
-writer or one value.
+The session is valid until (when the last good keep-alive was *sent* + TTL): it serves no partition
+that the store may already have given to another session.  The clock counts the time during which
+the machine was suspended.  A store that is not the one that the process has seen
+(`driftlog_metadata.witness.witness`) ends the session at once.  A thread may send the keep-alives
+(`keep_alive`); it shares two floats and a flag with the event loop, each with one writer or one
+value.
 
 Shell.
 """
@@ -50,14 +50,14 @@ _T = TypeVar("_T")
 
 
 class CommitOutcome(Enum):
-    """What a commit transaction came to."""
+    """The outcome of a commit transaction."""
 
     COMMITTED = "committed"
     UNKNOWN = "unknown"
-    """Refused, or the answer lost: repeat it."""
+    """The commit was refused, or its answer lost: repeat it."""
     DEAD = "dead"
     """The session is over; this flush is not committed and never will be.  (Unless the head cannot
-    be read: then an attempt whose answer was lost may have been.)"""
+    be read: then an attempt whose answer was lost may have been committed.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,12 @@ class SessionSettings:
     """How long an agent may be silent, and how long it waits for the store."""
 
     ttl_ms: int = 6_000
-    """The lease.  Shorter: a dead agent's partitions move sooner, a slow one loses its session."""
+    """The lease's time to live.  Shorter: a dead agent's partitions move sooner, a slow one loses
+    its session."""
 
     request_deadline_ms: float = 1_000
-    """Of one keep-alive or transaction, before it is repeated; up to four times as long with a
-    store that has let several run out, until it answers in time again."""
+    """How long one keep-alive or transaction may take before it is repeated; up to four times as
+    long after several without an answer, until the store answers in time again."""
 
     retry_ms: float = 100
 
@@ -78,7 +79,8 @@ class Session:
     """See the module.  `open` it once; then `keep_alive` runs until the session is over.
 
     Args:
-        keep_alive: sends keep-alives from elsewhere; None: they are a task on the event loop.
+        keep_alive: sends keep-alives from another loop; None: they are a task on the agent's event
+            loop.
     """
 
     def __init__(
@@ -104,46 +106,47 @@ class Session:
         """Create revision of the session's key: the fence."""
         self._renewed_until_ms = 0.0
         self._over = ""
-        """Why it is; set once, by the first component that learns of it, and never cleared."""
+        """Why the session is over; set once, by the first component that learns of it, never
+        cleared."""
         self.outage = outage or FailureTracker()
-        """Since when the metadata store has not answered; keep-alives have one of their own, for
-        they may be sent from another thread."""
+        """Since when the metadata store has not answered; keep-alives have a tracker of their own,
+        for another thread may send them."""
         self._renewal_outage = FailureTracker()
         self._timeouts = 0
-        """Requests that ran out of time since one was answered in the time that they first have."""
+        """Requests that timed out since the last answer within `request_deadline_ms`."""
         self._committed = OwnSession(agent.session_id)
-        """What the witness remembers when this session is over."""
+        """The state of this session that the witness keeps when the session is over."""
         self._ticked_ms = math.inf
-        """When the event loop last said that it goes on; inf: keep-alives are sent on it."""
+        """When the event loop last ticked; inf: keep-alives are sent on it."""
 
     @property
     def valid_until_ms(self) -> float:
-        """Until when no other session may be given what we lead; 0: the session is over.
+        """Until then the store gives no other session the partitions of this one; 0: it is over.
 
-        An answer to a keep-alive that comes after the end does not bring it back.
+        An answer to a keep-alive after the end does not revive the session.
         """
         ended = self._over or self._witness.evidence is not None
         return 0.0 if ended else self._renewed_until_ms
 
     @property
     def alive(self) -> bool:
-        """Whether, by our own clock, no other session may have been given what we lead."""
+        """Whether, by our own clock, no other session can have the partitions of this one."""
         return self._now_ms() < self.valid_until_ms
 
     def end(self, why: str) -> None:
-        """Serve nothing any more, whatever the lease does.  From any thread."""
+        """End the session: it serves nothing more, whatever its lease.  From any thread."""
         self._over = self._over or why
 
     @property
     def node_id(self) -> int:
-        """Of the agent whose session it is."""
+        """The node id of the session's agent."""
         return self._agent.node_id
 
     async def open(self) -> None:
-        """Grant the lease and create the session's keys; repeats until it is answered.
+        """Grant the lease and create the session's keys; repeats until the store answers.
 
         Raises:
-            FencedError: the lease ended meanwhile, begin another session; or the store is not the
+            FencedError: the lease ended meanwhile (begin another session), or the store is not the
                 one that this process has seen.
         """
         key = session_key(self.session_id)
@@ -175,7 +178,7 @@ class Session:
         self._witness.session = self._committed
 
     async def _look(self) -> KeyValue | None:
-        """The agent's key; and whether the store has what the last session of this process left.
+        """Read the agent's key; check that the store has the head of this process's last session.
 
         Raises:
             FencedError: the store is not the one that this process has seen.
@@ -191,19 +194,19 @@ class Session:
             try:
                 self._witness.read_head(head[0], before, before.committed)
             except CorruptError as error:
-                # It is there; what it said before is not known, so it is evidence of nothing.
+                # The head is there; its number is not known, so it is evidence of nothing.
                 self._say_unreadable(head_key(before.session_id), error)
             self._witness.check()
         return agent_kvs[0] if agent_kvs else None
 
     @property
     def cluster(self) -> bytes:
-        """The value of the cluster's key, which no claim is made without."""
+        """The value of the cluster's key, which every claim requires."""
         assert self._witness.cluster is not None, "a session before the cluster was joined"
         return self._witness.cluster
 
     def check_cluster(self, kvs: Sequence[KeyValue]) -> None:
-        """What a linearizable read of the cluster's key gave.
+        """Check *kvs*, a linearizable read of the cluster's key.
 
         Raises:
             FencedError: the store is not of our cluster.
@@ -215,7 +218,7 @@ class Session:
         """Renew the lease every TTL/3 until the session is lost.
 
         Raises:
-            FencedError: the lease is gone, or too old by our own clock, or the event loop stood
+            FencedError: the lease is gone, or has expired by our own clock, or the event loop stood
                 still for a whole TTL.
         """
         if self._elsewhere is None:
@@ -225,7 +228,7 @@ class Session:
             await self._elsewhere(self._renewing, self._tick)
 
     def _tick(self) -> None:
-        """The event loop goes on; it also checks the lease, for the keep-alive may have ended."""
+        """Note that the event loop runs, and check the lease: the keep-alives may have ended."""
         self._ticked_ms = now_ms = self._now_ms()
         self._check(now_ms)
 
@@ -236,11 +239,11 @@ class Session:
         if now_ms >= self.valid_until_ms:
             raise FencedError("the session's lease could not be renewed in time")
 
-    # ── Keep-alives: on the event loop, or on the one that `keep_alive` has elsewhere ──
+    # ── Keep-alives: on the event loop, or on the loop of `keep_alive` ──
 
     async def _renewing(self, store: MetadataStore) -> None:
         while True:
-            # From when the last one was sent: its answer may have been long in coming.
+            # Counted from when the last one was sent: its answer may have taken long.
             due_ms = self._renewed_until_ms - self._settings.ttl_ms * 2 / 3
             await asyncio.sleep(max(0.0, due_ms - self._now_ms()) / 1000)
             await self._renew(store)
@@ -271,10 +274,10 @@ class Session:
                 return
 
     def _patience_ms(self, sent: float) -> float:
-        """For an answer to one keep-alive.
+        """How long to wait for the answer to one keep-alive.
 
-        A store of its own goes on to the next endpoint by itself, after a second at each: it is
-        given the time for all of them.
+        The thread's own store tries the next endpoint by itself, after a second at each: it gets
+        the time for all of them.
         """
         left_ms = max(self.valid_until_ms - sent, self._settings.request_deadline_ms)
         return left_ms if self._elsewhere is not None else min(self._deadline_ms, left_ms)
@@ -283,7 +286,7 @@ class Session:
         self, store: MetadataStore, since_ms: float
     ) -> None:
         why = "the event loop stood still for the session's whole time to live"
-        self.end(why)  # before another session can be given anything
+        self.end(why)  # before another session can claim a partition
         self._log.error(
             "event_loop_stood_still",
             session=self.session_id,
@@ -297,7 +300,7 @@ class Session:
         raise FencedError(why)
 
     async def commit(self, seq: int, record: FlushRecord) -> CommitOutcome:
-        """Send the commit of flush *seq* once, and say what came of it."""
+        """Send the commit of flush *seq* once; returns its outcome."""
         txn = transactions.commit(self.session_id, self.revision, seq, record)
         sent = self._now_ms()
         try:
@@ -312,7 +315,7 @@ class Session:
         try:
             committed = result.succeeded or bool(head and decode_head(head[0].value) >= seq)
         except CorruptError as error:
-            # Every commit compares the head: none will succeed any more.
+            # Every commit compares the head: no later one succeeds.
             self._say_unreadable(head_key(self.session_id), error)
             self.end("its head cannot be read")
             return CommitOutcome.DEAD
@@ -340,10 +343,11 @@ class Session:
             self.end(self._witness.evidence.reason)
 
     async def close(self) -> None:
-        """Revoke the lease: what we led may be claimed at once."""
+        """Revoke the lease, so that other agents may claim the partitions at once."""
         self.end("it was closed here")
         try:
-            # No longer, however slow the store is: stop() waits for it, and the lease runs out.
+            # No longer, however slow the store is: stop() waits for this, and the lease expires
+            # anyway.
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await self._store.revoke_lease(self.lease_id)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
@@ -389,7 +393,7 @@ class Session:
         while_alive: bool = False,
         larger: bool = False,
     ) -> _T:
-        """*larger*: its answer may take long by its size, so each deadline is twice the last."""
+        """*larger*: the answer may be large, so each deadline is twice the last."""
         size = 1
         while True:
             sent = self._now_ms()
@@ -412,8 +416,8 @@ class Session:
 
     @property
     def _deadline_ms(self) -> float:
-        """Of the next request.  The same for several, for an answer that was lost is not worth
-        more; then longer: a store that needs more than that for each would never be heard."""
+        """Of the next request.  Unchanged after one or two timeouts, which may be lost answers;
+        then longer: a store that needs more time for each answer would never be heard."""
         longer = 1 << min(max(0, self._timeouts - 2), 2)
         return self._settings.request_deadline_ms * longer
 
@@ -437,9 +441,9 @@ class Session:
 
 
 async def close_head(session: Session, old_session_id: str) -> int:
-    """Mark an old session's head *closed*, so that nothing of it is committed any more.
+    """Mark an old session's head *closed*, so that none of its commits succeeds any more.
 
-    Returns the revision at which it was opened, which orders sessions; 0: it never was.
+    Returns the revision at which the session was opened, which orders sessions; 0: it has no head.
 
     Raises:
         FencedError: the present session ended first.
@@ -455,7 +459,7 @@ async def close_head(session: Session, old_session_id: str) -> int:
 
 
 def _is_closed(head: KeyValue) -> bool:
-    """One that cannot be read is closed again, whatever it said."""
+    """False for a head that cannot be read: it is closed again."""
     try:
         return decode_head(head.value) < 0
     except CorruptError:

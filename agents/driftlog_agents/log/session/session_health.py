@@ -1,6 +1,7 @@
 """Health of a session: since when each kind of work has failed, and why.
 
-Each part notes its own attempts; `health/write_health_monitor`, `/readyz` and `metrics` read them.
+Each component notes its own attempts; `health/write_health_monitor`, `/readyz` and `metrics` read
+them.
 
 Pure.
 """
@@ -12,10 +13,10 @@ from driftlog_agents.foundation.failure_tracker import FailureTracker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHealth:
-    """One outage for each kind of work."""
+    """One tracker for each kind of work."""
 
     requests: FailureTracker = field(default_factory=FailureTracker)
-    """To the metadata store."""
+    """Requests to the metadata store."""
     flushes: FailureTracker = field(default_factory=FailureTracker)
     """PUTs and commits."""
     footers: FailureTracker = field(default_factory=FailureTracker)
@@ -28,11 +29,12 @@ class SessionHealth:
     consolidation: FailureTracker = field(default_factory=FailureTracker)
 
     def reads(self, now_ms: float) -> FailureTracker:
-        """The longest outage that goes on of what reads the bucket; one without a beginning: none.
+        """The longest current outage of work that reads the bucket; one without a beginning: none.
 
         A claimed partition has no leader until its footers are read, and at a start not before the
-        manifests that judge what the disk has left.  What cannot be sealed keeps producers waiting
-        once there is enough of it; what cannot be consolidated fills etcd.
+        manifests that judge the batches left on the disk.  Data that cannot be sealed makes
+        producers wait once there is enough of it; flush records that cannot be consolidated fill
+        etcd.
         """
         outages = (
             self.footers,

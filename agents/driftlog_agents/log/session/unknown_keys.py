@@ -1,8 +1,8 @@
-"""Keys under our prefixes that no driftlog writes: passed over, and said once.
+"""Keys under driftlog's prefixes that no driftlog writes: skipped, and logged once.
 
-Of the metadata store, and of the bucket where it is listed.  Whatever wrote them, nothing of ours
-ends for it, and nothing of theirs is deleted.  Several readers come upon the same key, in session
-after session: an agent has one memory of what it said.
+They may be in the metadata store, and in the bucket where it is listed.  A foreign key stops no
+work of the agent, and the agent does not delete it.  Several readers find the same key, in one
+session after another: an agent has one memory of the keys that it has logged.
 
 Shell.
 """
@@ -21,10 +21,10 @@ from driftlog_metadata.stores.store import KeyValue
 T = TypeVar("T")
 
 _TOLD: Final = 1_000
-"""Keys that are said; more of them are passed over without a word."""
+"""Most keys that are logged; more of them are skipped silently."""
 
 _SESSION_ID = re.compile(r"[0-9a-f]{1,32}")
-"""What agents call their sessions; the number decides which agent keeps a dead one's records."""
+"""Session ids of agents; the number decides which agent manages a dead one's flush records."""
 
 
 class UnknownKeys:
@@ -35,7 +35,7 @@ class UnknownKeys:
         self._log = structlog.get_logger()
 
     def parsed(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """What *parse* makes of one of our keys; None: it is a foreign key."""
+        """What *parse* makes of a key that driftlog writes; None: the key is foreign."""
         try:
             return parse(key)
         except ValueError:
@@ -43,7 +43,7 @@ class UnknownKeys:
             return None
 
     def say(self, key: str) -> None:
-        """*key* is foreign."""
+        """Log the foreign *key*, once."""
         if key not in self._told and len(self._told) < _TOLD:
             self._told.add(key)
             self._log.warning(
@@ -54,7 +54,7 @@ class UnknownKeys:
             )
 
     def is_ours(self, key: str, parse: Callable[[str], object]) -> bool:
-        """Whether *key* is one of ours."""
+        """Whether driftlog writes *key*; logs a foreign one."""
         return self.parsed(key, parse) is not None
 
     def decoded(
@@ -63,7 +63,7 @@ class UnknownKeys:
         """Values, without those of foreign keys that cannot be read.
 
         Raises:
-            CorruptError: one of ours cannot be.
+            CorruptError: the value of a driftlog key cannot be read.
         """
         found: list[T] = []
         for kv in kvs:
@@ -76,7 +76,7 @@ class UnknownKeys:
 
 
 def head_of(key: str) -> str:
-    """The session that a head is of.
+    """The session id in the key of a head.
 
     Raises:
         ValueError: it is none of an agent's.
@@ -85,7 +85,7 @@ def head_of(key: str) -> str:
 
 
 def session_of(key: str) -> str:
-    """The session that a session's key is of.
+    """The session id in a session's key.
 
     Raises:
         ValueError: it is none of an agent's.
