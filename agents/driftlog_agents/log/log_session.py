@@ -382,8 +382,8 @@ class Engine:
         topic = self.cluster.view.topics.get(tp.topic_id)
         name = f"{'TOPIC' if topic is None else topic.topic.name}:{tp.partition}"
         return (
-            "repair the bucket, or put back what is missing (a version of the bucket, a replica): "
-            "the agent looks again at least once a minute; where a flush object is gone for good, "
+            "repair the bucket, or restore the missing object (from a version or a replica): "
+            "the agent retries at least once a minute; if a flush object is gone for good, "
             f"see `driftlog partitions accept-loss {name}`"
         )
 
@@ -438,10 +438,10 @@ class Engine:
         partitions count only for the first 10 s: they may stay unreadable."""
         loading = [log for log in self.logs() if log.state is State.LOADING]
         if any(not log.damage for log in loading):
-            return "producers are loaded"
+            return "producer state is being loaded"
         at_first = self.ports.now_ms() < self._ready_ms + _KNOWN_MS
         if at_first and (loading or self.assignments.unreadable):
-            return "producers cannot be read yet"
+            return "producer state cannot be read yet"
         return ""
 
     @property
@@ -485,8 +485,8 @@ class Engine:
     async def _create_directory(self) -> None:
         async def failed(error: Exception) -> None:
             if not self.session.alive:
-                raise FencedError("the session ended before its directory was made") from error
-            self._log.warning("session_directory_failed", error=str(error), advice="tried again")
+                raise FencedError("the session ended before its directory was created") from error
+            self._log.warning("session_directory_failed", error=str(error), advice="retrying")
 
         create = partial(self.ports.disk.create_session, self.agent.session_id)
         await _RETRY.run(create, failed)
@@ -596,8 +596,8 @@ class Engine:
                 "drain_incomplete",
                 bytes=self.flusher.pending_bytes,
                 error=outage.error if outage.since_ms is not None else "the store is slow",
-                advice="what was answered with acks=1 stays in DIR/buffer, and is appended at the "
-                "next start on DIR; acks=all was not answered, and producers send it again",
+                advice="records acknowledged with acks=1 stay in DIR/buffer, and the next start on "
+                "DIR appends them; acks=all records were not acknowledged, and are sent again",
             )
             return
         await self.handover.release([log for log in self.logs() if log not in waiting])

@@ -375,8 +375,7 @@ class FlushRecordGc:
             "session_kept",
             session=session_id,
             records=len(kvs),
-            advice="nothing to do: its agent is gone, and what that had flushed is looked after "
-            "here until it is sealed",
+            advice="no action needed; this agent now manages the dead session's unsealed data",
         )
 
     async def _know(self, kept: SessionFlushRecords, kvs: Sequence[KeyValue]) -> bool:
@@ -425,8 +424,8 @@ class FlushRecordGc:
                 session=kept.session_id,
                 record=key,
                 reason=reason,
-                advice="its record stays as it is, and the object is looked for again; put the "
-                "object back.  If it is gone for good: driftlog partitions accept-loss",
+                advice="restore the object; its record is unchanged, and the agent retries. If it "
+                "is gone for good: driftlog partitions accept-loss",
             )
 
     def _now_read(self, key: str) -> None:
@@ -558,7 +557,7 @@ class FlushRecordGc:
                 "consolidation_failed",
                 error=error,
                 failures=self.outage.failures,
-                advice="tried again; until then there are more flush records than need be",
+                advice="retrying; until then there are more flush records than necessary",
             )
 
     async def know_again(self, kept: SessionFlushRecords) -> None:

@@ -167,7 +167,7 @@ class Collector:
             except FencedError as error:
                 self._log.error("collection_refused", error=str(error), advice="nothing is deleted")
             except (StoreError, TimeoutError) as error:
-                self._log.warning("collection_abandoned", error=repr(error), advice="tried again")
+                self._log.warning("collection_abandoned", error=repr(error), advice="retrying")
             except CorruptError as error:
                 # A key that may name objects is unreadable: none of them is deleted until it is
                 # readable.
@@ -249,8 +249,8 @@ class Collector:
                     "flush_records_unreadable",
                     session=session_id,
                     error=names.damage,
-                    advice="no object of this session is deleted; put back what the record was, or "
-                    "upgrade the agent",
+                    advice="restore the record, or upgrade the agent; until then no object of this "
+                    "session is deleted",
                 )
         return names
 
@@ -269,8 +269,8 @@ class Collector:
                 self._log.error(
                     "tombstone_unreadable",
                     error=str(error),
-                    advice="no object of this topic is deleted; put back what the key was, or "
-                    "upgrade the agent",
+                    advice="restore the key, or upgrade the agent; until then no object of this "
+                    "topic is deleted",
                 )
                 continue
             name = str(topic.topic_id)
@@ -371,7 +371,7 @@ class Collector:
             return UnreferencedObjects() if data is None else decode_sightings(data)
         except (UnavailableError, CorruptError) as error:
             self._log.warning(
-                "garbage_forgotten", error=str(error), advice="every grace period begins again"
+                "garbage_forgotten", error=str(error), advice="no action needed; all grace restarts"
             )
             return UnreferencedObjects()
 

@@ -176,7 +176,7 @@ class SessionHeadGc:
             self._log.error(
                 "head_unreadable",
                 error=str(error),
-                advice="it stays; put back what it was, or upgrade the agent",
+                advice="the head is not deleted; restore the key, or upgrade the agent",
             )
 
     async def _txn(self, txn: Txn) -> bool:

@@ -84,7 +84,7 @@ def decode_sightings(data: bytes) -> UnreferencedObjects:
                     topics={str(name): int(since) for name, since in topics.items()},
                 )
             case _:
-                raise ValueError("not what version 1 writes")
+                raise ValueError("not of version 1")
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptError(f"garbage.json: {error}") from error
     firsts = [run.first for run in found.runs]

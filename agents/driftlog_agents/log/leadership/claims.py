@@ -35,9 +35,8 @@ from driftlog_metadata.stores.store import KeyValue
 from driftlog_metadata.transactions.session_transactions import Claim, Release
 
 _DAMAGED_KEY: Final = (
-    "put that key back (from a backup of the metadata store), or upgrade the agent, where the key "
-    "is of a later release; `driftlog partitions accept-loss` goes on without a key that is gone, "
-    "not with one that cannot be read"
+    "restore that key (from a backup of the metadata store), or upgrade the agent if a later "
+    "release wrote it; `driftlog partitions accept-loss` repairs a missing, not an unreadable key"
 )
 
 
@@ -46,8 +45,8 @@ class MissingKeyError(CorruptError):
 
     def __init__(self, missing: str, there: str) -> None:
         super().__init__(
-            f"{missing} is missing, and {there} is there: put it back (from a backup of the "
-            f"metadata store), or see `driftlog partitions accept-loss`"
+            f"{missing} is missing, but {there} exists: restore it (from a backup of the metadata "
+            f"store), or see `driftlog partitions accept-loss`"
         )
 
 

@@ -163,8 +163,8 @@ class Handover:
             self._log.warning(
                 "hand_over_delayed",
                 partitions=len(logs) - len(found),
-                advice="nothing to do here: they are served where they are until the bucket "
-                "and the metadata store take what is in flight",
+                advice="no action needed here: this agent serves these partitions until the bucket "
+                "and the metadata store have taken their flushes",
             )
         return found
 
@@ -242,7 +242,7 @@ class Handover:
         until_ms = self._now_ms() + _HELD_MS
         while not self._assignments.hold(tp):
             if self._now_ms() >= until_ms:
-                raise UnavailableError("it is being claimed just now: try again")
+                raise UnavailableError("the partition is being claimed: try again")
             await asyncio.sleep(_LOOK_S)
 
     def let(self, tp: TopicPartition) -> None:

@@ -63,8 +63,8 @@ class MetadataLoader:
             now_ms,
             outage,
             event="partition_load_repeated",
-            advice="tried again; until then producers that its tail does not show wait, and so do "
-            "reads of what is sealed",
+            advice="retrying; until the manifest loads, sealed reads wait, and so do producers "
+            "absent from unsealed data",
         )
         self._now_ms = now_ms
         self._stop = stop
@@ -162,9 +162,9 @@ class MetadataLoader:
                 "partition_unreadable",
                 log=repr(log),
                 reason=reason,
-                advice="the agent looks for the object again, at least once a minute; put it back. "
-                "Until then older records are not read, nothing is sealed, and idempotent "
-                "producers that are not known from what is unsealed are refused",
+                advice="restore the object; the agent retries at least once a minute. Until then "
+                "sealed records cannot be read, the partition is not sealed, and idempotent "
+                "producers absent from unsealed data are refused",
             )
         log.damage = reason
         self._go_on(log)

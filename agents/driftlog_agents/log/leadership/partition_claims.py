@@ -198,9 +198,9 @@ class PartitionClaims:
                 "partitions_unreadable",
                 partitions=count,
                 error=why,
-                advice="these partitions have no leader until the bucket gives that object; no "
-                "restart is needed: the agent looks for it again, at least once a minute.  If it "
-                "is gone for good: driftlog partitions accept-loss",
+                advice="restore that object; until the bucket returns it, these partitions have no "
+                "leader. The agent retries at least once a minute, without a restart. If the "
+                "object is gone for good: driftlog partitions accept-loss",
             )
         if report.readable_again:
             self._log.info("partitions_readable_again", partitions=report.readable_again)

@@ -73,5 +73,5 @@ class PartitionKeys:
         if leader[0].mod_revision != log.leader_revision:
             raise FencedError(f"{name} is led elsewhere")
         if decode_partition_state(current[0].value) != state:
-            raise UnavailableError(f"{name}: its key changed; ask again")
+            raise UnavailableError(f"{name}: its key has changed: try again")
         return current[0].mod_revision  # an earlier try of this write, its answer lost

@@ -122,5 +122,5 @@ class SessionStatus:
                 continue
             kvs = result.reads[0]
             if not kvs or kvs[0].create_revision != session.revision:
-                raise FencedError("the session ended before it could say what it does")
+                raise FencedError("the session ended before it could publish its status")
             self._stored_revision = kvs[0].mod_revision  # an earlier try; its answer was lost

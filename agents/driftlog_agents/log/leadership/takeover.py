@@ -177,7 +177,7 @@ class Takeover:
         for tp in tps:
             entry, state_kv = self._topics.get(tp.topic_id), keys.get(partition_key(tp))
             if entry is None or state_kv is None:
-                unknown[tp] = "its topic is not known" if entry is None else "its key is missing"
+                unknown[tp] = "its topic is unknown" if entry is None else "its key is missing"
                 continue
             try:
                 state = decode_at(state_kv.key, state_kv.value, decode_partition_state)
@@ -256,8 +256,8 @@ class Takeover:
         self._log.error(
             "partition_not_claimed",
             error=str(error),
-            advice="the partition has no leader until that key is what it was; or upgrade the "
-            "agent, where the key is of a later release",
+            advice="restore that key, or upgrade the agent if a later release wrote it; until "
+            "then the partition has no leader",
         )
 
     def _refuse_damaged(self, taken: Taken, damaged: Mapping[TopicPartition, CorruptError]) -> None:
@@ -458,8 +458,8 @@ class Takeover:
                     "partition_offline",
                     partition=f"{log.topic}-{log.partition}",
                     reason=log.offline_reason,
-                    advice="nothing is read from it or written to it until what the reason names "
-                    "is put back and the agent is started again, or its loss is accepted",
+                    advice="clients cannot read or write the partition until the missing data that "
+                    "the reason names are restored and the agent restarts, or the loss is accepted",
                 )
 
     async def _list(self, session_ids: Sequence[str]) -> dict[str, list[KeyValue]]:

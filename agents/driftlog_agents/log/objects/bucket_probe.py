@@ -45,7 +45,7 @@ async def probe_bucket(objects: ObjectStore, node_id: int, nonce: str) -> str | 
     except TimeoutError:
         return f"the bucket: no answer in {_DEADLINE_S:g} s"
     if found != _BODY:
-        return "the bucket: it does not give back what was put"
+        return "the bucket: GET returns other bytes than PUT wrote"
     return None
 
 

@@ -127,8 +127,8 @@ class FlushRecordReads:
             self._log.error(
                 "topics_unreadable",
                 error=str(error),
-                advice="flush records of topics that were deleted stay until that key is what it "
-                "was; or upgrade the agent",
+                advice="restore that key, or upgrade the agent; until then flush records of "
+                "deleted topics stay",
             )
             return None
         return {topic.topic_id for topic in topics}

@@ -85,7 +85,7 @@ class FooterCache:
             now_ms,
             self.outage,
             event="footer_read_repeated",
-            advice="tried again; partitions that were taken over are led when it is read",
+            advice="retrying; the claimed partitions are led when the footer is read",
         )
         self.size_bytes = 0
         self.reads = 0

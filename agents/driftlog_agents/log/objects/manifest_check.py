@@ -103,8 +103,8 @@ class ManifestCheck:
             now_ms,
             outage or FailureTracker(),
             event="manifest_check_repeated",
-            advice="tried again; partitions that were claimed are led when the bucket says "
-            "which of their manifests is the newest",
+            advice="retrying; the claimed partitions are led when the bucket has listed their "
+            "newest manifests",
         )
 
     async def newest(
@@ -163,7 +163,8 @@ class ManifestCheck:
                 "producer_ids_not_known",
                 object=key,
                 error=str(error),
-                advice="some are skipped, which those that it names are taken to be among",
+                advice="no action needed; the agent skips a block of producer ids, which should "
+                "cover those in the object",
             )
         else:
             self._producer_ids.saw_states(states)
@@ -218,9 +219,9 @@ class ManifestCheck:
 def older_than_bucket(log: PartitionLog, manifest: Manifest) -> str:
     """Why *log* is offline: its newest manifest ends above it."""
     return (
-        f"{manifest.key} ends at {manifest.end}, and the log that the metadata store knows ends at "
-        f"{log.high_watermark}: the metadata store is older than the bucket (a backup that was put "
-        f"back?); {repair(log)}"
+        f"{manifest.key} ends at {manifest.end}, but in the metadata store the log ends at "
+        f"{log.high_watermark}: the metadata store is older than the bucket (restored from a "
+        f"backup?); {repair(log)}"
     )
 
 
@@ -245,6 +246,6 @@ def _other_epochs(log: PartitionLog, manifest: Manifest) -> str | None:
 def repair(log: PartitionLog) -> str:
     """The advice for *log*, of which the metadata store lacks a part."""
     return (
-        f"stop the agents and bring the newer metadata store back, if there is one; to go on "
+        f"stop the agents and restore the newer metadata store, if there is one; to continue "
         f"without it, see `driftlog partitions accept-loss {log.topic}:{log.partition}`"
     )

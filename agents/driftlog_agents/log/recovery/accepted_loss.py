@@ -197,13 +197,11 @@ class LossAcceptance:
         if _is_served(log):
             plan = (await self._find(self._topic(tp), tp, "", sealed=True)).plan
             if not plan.reasons:
-                raise NotLostError("it is served, and no segment of it is gone: nothing is lost")
+                raise NotLostError("the partition is served with all segments: nothing is lost")
             return plan
         plan = (await self._find(self._topic(tp), tp, _reason(log))).plan
         if log is not None and log.damage and not plan.reasons:
-            raise NotLostError(
-                f"nothing that is not sealed is lost.  What is damaged: {log.damage}.  {_RESTORE}"
-            )
+            raise NotLostError(f"no unsealed data is lost.  Damaged: {log.damage}.  {_RESTORE}")
         return plan
 
     async def accept(self, tp: TopicPartition, shown: dict[str, Any], wall_ms: int) -> AcceptedLoss:
@@ -217,7 +215,7 @@ class LossAcceptance:
         work.add_done_callback(self._works.discard)
         await asyncio.wait((work,))
         if work.cancelled():
-            raise UnavailableError("the agent's session is over: look again")
+            raise UnavailableError("the agent's session is over: run it again")
         outcome = work.result()
         if isinstance(outcome, Exception):
             raise outcome
@@ -269,7 +267,7 @@ class LossAcceptance:
         if log is None:
             return None
         if log.state is State.CLOSED:
-            raise UnavailableError("it is being handed over: try again")
+            raise UnavailableError("the partition is being handed over: try again")
         if REPAIR in log.offline_reason:
             raise NotLostError(log.offline_reason)
         return log
@@ -295,7 +293,7 @@ class LossAcceptance:
             else:
                 again = await self._examined(topic, tp, reason, *found.keys, read=found.read)
             if again.plan != found.plan:
-                raise UnavailableError("more was committed meanwhile: look again")
+                raise UnavailableError("the partition has changed meanwhile: run it again")
             found = again
             loss = self._audit(topic, found, wall_ms)
             await self._create(loss.key, encode_accepted_loss(loss))
@@ -330,7 +328,7 @@ class LossAcceptance:
         leader = "" if leader_kv is None else _decoded(leader_kv, decode_leader).session_id or ""
         is_other = leader not in ("", self._session.session_id)
         if is_other and await self._session.read(session_key(leader)) is not None:
-            raise LedElsewhereError("another agent leads it: ask that one")
+            raise LedElsewhereError("another agent leads the partition: send the request to it")
         if sealed:
             return await self._examined_sealed(topic, tp, leader_kv, state_kv)
         return await self._examined(topic, tp, reason, leader_kv, state_kv)
@@ -345,12 +343,12 @@ class LossAcceptance:
         """Lost segments of a served partition."""
         require_both(tp, leader_kv, state_kv)
         if state_kv is None:
-            raise UnavailableError("it is not led any more: try again")
+            raise UnavailableError("the partition has no leader any more: try again")
         state = _decoded(state_kv, decode_partition_state)
         read_at_ms = int(self._now_ms())
         manifest = await self._newest(topic.topic.name, tp, state.manifest_version)
         if manifest.end != state.sealed_end:
-            raise UnavailableError("it is being sealed: try again")
+            raise UnavailableError("the partition is being sealed: try again")
         segments = await self._gone.segments(manifest)
         return _Found(
             keys=(leader_kv, state_kv),
@@ -380,7 +378,7 @@ class LossAcceptance:
             if kv is None
         ]
         if len(missing) == 2:
-            raise NotLostError("nobody has led it: it is claimed by itself")
+            raise NotLostError("the partition has never had a leader: an agent claims it by itself")
         state = None if state_kv is None else _decoded(state_kv, decode_partition_state)
         read_at_ms = int(self._now_ms())
         name = topic.topic.name
@@ -408,7 +406,7 @@ class LossAcceptance:
                 missing_keys=missing,
             )
         except ValueError as error:
-            raise NotLostError(f"it cannot be said what is lost: {error}") from error
+            raise NotLostError(f"the loss is ambiguous: {error}") from error
         if reason and not plan.reasons:
             # Offline for a reason that its leader saw: the manifest is kept, and the batches after
             # it.
@@ -506,9 +504,9 @@ class LossAcceptance:
             session.session_id
         }
         if claim.needs_gone in live:
-            raise LedElsewhereError("another agent leads it by now: ask that one")
+            raise LedElsewhereError("another agent now leads the partition: send the request to it")
         if {*found.gone} & live or claim.needs_gone == session.session_id:
-            raise NotLostError("it is led, or may be, by a session that lives")
+            raise NotLostError("a live session leads the partition, or may lead it")
         txn = transactions.claim(
             session.session_id,
             session.revision,
@@ -525,7 +523,7 @@ class LossAcceptance:
             (leader_kv,), (state_kv,) = (kvs or (None,) for kvs in result.reads[:2])
             mine = Leader(session.session_id, claim.epoch)
             if leader_kv is None or state_kv is None or _decoded(leader_kv, decode_leader) != mine:
-                raise UnavailableError("its keys have changed: look again")
+                raise UnavailableError("the partition's keys have changed: run it again")
             revisions = leader_kv.mod_revision, state_kv.mod_revision  # its answer was lost
         state = claim.state_under(session.session_id)
         log = PartitionLog(
@@ -695,7 +693,7 @@ def _agree(found: _Found, shown: dict[str, Any]) -> None:
     if not found.plan.reasons:
         raise NotLostError("nothing is lost")
     if not found.plan.is_as_shown(shown):
-        raise NotLostError(f"something has changed: what is lost is {found.plan.as_json()}")
+        raise NotLostError(f"the plan has changed; it is now {found.plan.as_json()}")
 
 
 def _is_served(log: PartitionLog | None) -> bool:

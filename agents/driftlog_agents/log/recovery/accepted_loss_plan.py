@@ -141,10 +141,10 @@ def plan_loss(
         if found.end <= start:
             continue
         if found.base < at and at != start:
-            raise ValueError(f"[{found.base}, {found.end}) overlaps what ends at {at}")
+            raise ValueError(f"[{found.base}, {found.end}) overlaps a slice that ends at {at}")
         if found.base > at:
             pieces.append(Piece(at, found.base, lost=True))
-            reasons.append(f"offsets {at} to {found.base - 1} are in no object that is there")
+            reasons.append(f"no object in the bucket has offsets {at} to {found.base - 1}")
             at = found.base
         if pieces and not pieces[-1].lost:
             pieces[-1] = pieces[-1]._replace(end=found.end)
@@ -152,14 +152,14 @@ def plan_loss(
             pieces.append(Piece(at, found.end, lost=False))
         at = found.end
     if is_ahead(key_end, manifest_end, found_slices):
-        reasons.append(f"the manifest ends at {manifest_end}, above what the metadata store knows")
+        reasons.append(f"the manifest ends at {manifest_end}, above all ends in the metadata store")
     end = max(at, unnamed_end) + UNKNOWN_RECORDS * len(lost)
     if end > at:
         pieces.append(Piece(at, end, lost=True))
         # (without an offset: a serving leader moves it between examine and accept)
-        reasons.append("records may have followed what is left: offsets are skipped for them")
+        reasons.append("records may be lost after the remaining ones: their offsets are skipped")
     reasons += [
-        f"{key} is gone, or damaged: what it held is lost, wherever it stood" for key in lost
+        f"{key} is missing or damaged: its records are lost, at unknown offsets" for key in lost
     ]
     return LossPlan(
         start=start,

@@ -155,8 +155,8 @@ class DisplacedRecords:
                 session=directory.session_id,
                 partitions=len(directory.undecided),
                 reason=reasons[directory.session_id],
-                advice="whether these records are in the log cannot be said yet: they stay in "
-                "DIR/buffer, and are looked at again",
+                advice="retrying; it is not known yet whether the log has these records: they stay "
+                "in DIR/buffer",
             )
 
     async def _try(self, directory: Directory) -> str:
@@ -230,7 +230,7 @@ class DisplacedRecords:
             first=names[0],
             reasons=sorted({of.reason for of in kept.partitions.values()}),
             directory=where,
-            advice="they were acknowledged with acks=1 by this agent and are in no log: "
+            advice="this agent acknowledged these records with acks=1, but no log has them: "
             f"`driftlog buffer replay {where}` produces them at new offsets",
         )
 

@@ -63,9 +63,9 @@ that comes back later takes no partition offline; shorter: the other partitions 
 sooner."""
 
 REPAIR: Final = (
-    "start the agent again when the disk can be read, or a copy of what can be read (ddrescue) is "
-    "in the file's place; to go on without what was acknowledged with acks=1 and is only there, "
-    "move the session's directory out of DIR/buffer and start the agent again"
+    "restart the agent when the disk can be read, or after the file is replaced by a copy of its "
+    "readable part (ddrescue); to give up the records there that were acknowledged with acks=1, "
+    "move the session's directory out of DIR/buffer and restart the agent"
 )
 """Advice about a buffer file that cannot be read."""
 
@@ -84,7 +84,7 @@ def unreadable(counters: LogCounters, error: UnavailableError) -> None:
     """Counts and logs that the disk does not return the files of earlier sessions."""
     counters.buffer_unreadable += 1
     structlog.get_logger().warning(
-        "buffer_unreadable", error=str(error), advice=f"tried again; if it stays so: {REPAIR}"
+        "buffer_unreadable", error=str(error), advice=f"retrying; if this persists: {REPAIR}"
     )
 
 
@@ -222,12 +222,12 @@ class Recovery:
             file=number,
             entries_skipped=passed_over.entries,
             bytes_skipped=passed_over.size_bytes,
-            means="the disk has damaged it, or power was lost before it was synced (then "
-            "nothing that was promised is missing); what stands before it keeps its offsets, "
-            "what was acknowledged with acks=1 and stands behind it is set aside "
+            means="the disk has damaged the file, or power was lost before its sync (then no "
+            "acknowledged record is missing); records before the damage keep their offsets, "
+            "records after it that were acknowledged with acks=1 are set aside "
             "(records_set_aside)",
-            advice="after a loss of power, or a crash of the machine: nothing; otherwise check "
-            "the disk: what was acknowledged with acks=1 and stood there alone is lost",
+            advice="after a loss of power, or a crash of the machine: no action needed; otherwise "
+            "check the disk: acks=1 records of the damaged part that are nowhere else are lost",
         )
 
     def _take(self, directory: Directory, number: int, entry: Entry, header: BatchHeader) -> None:
@@ -331,7 +331,7 @@ class Recovery:
                 "leftovers_not_noted",
                 session=session_id,
                 error=str(error),
-                advice="the agent serves all the same, and decides again at its next start",
+                advice="no action needed; the agent serves, and decides again at its next start",
             )
 
     async def remove_directories(self) -> None:

@@ -83,8 +83,8 @@ def why_not_appended(batch: BufferedBatch, log: CommittedLog) -> str:
         return "a later leader took their offsets"
     if batch.base_offset > log.end:
         return (
-            "what stood before them is not on this disk: buffer_file_damaged says what a damaged "
-            "file lacks"
+            "earlier records are not on this disk: buffer_file_damaged shows what a damaged file "
+            "lacks"
         )
     return "other records have their offsets"
 

@@ -411,10 +411,10 @@ async def damage_a_key(world: World) -> None:
 @pytest.mark.parametrize(
     ("hurt", "way_out", "accepted"),
     [
-        (lose_an_object, "put back what is missing", True),
-        (lose_a_record, "bring the newer metadata store back", True),
-        (lose_a_key, "put it back (from a backup", True),
-        (damage_a_key, "put that key back", False),
+        (lose_an_object, "restore the missing object", True),
+        (lose_a_record, "restore the newer metadata store", True),
+        (lose_a_key, "restore it (from a backup", True),
+        (damage_a_key, "restore that key", False),
     ],
 )
 @on_virtual_time
@@ -439,7 +439,7 @@ async def test_each_reason_ends_with_the_way_out(
 
     assert way_out in reason
     assert "`driftlog partitions accept-loss" in reason
-    assert accepted is found is ("not with one that cannot be read" not in reason)
+    assert accepted is found is ("not an unreadable key" not in reason)
 
 
 @on_virtual_time

@@ -58,7 +58,7 @@ def test_an_object_that_is_gone_may_have_held_anything() -> None:
     found = plan([(0, 4), (6, 9)], lost=["one"])
 
     assert ((4, 6), (9, 9 + UNKNOWN_RECORDS)) == found.lost
-    assert "one is gone, or damaged: what it held is lost, wherever it stood" in found.reasons
+    assert "one is missing or damaged: its records are lost, at unknown offsets" in found.reasons
 
 
 def test_what_the_bucket_shows_of_a_newer_store_is_given_to_nobody() -> None:

@@ -227,7 +227,7 @@ async def test_a_flipped_bit_costs_one_batch_and_is_said(at: int) -> None:
     assert said["bytes_skipped"] > 0
     [aside] = [line for line in logs if line["event"] == "records_set_aside"]
     [reason] = aside["reasons"]
-    assert "what stood before them is not on this disk" in reason
+    assert "earlier records are not on this disk" in reason
     assert "lead" not in reason
 
 
@@ -261,8 +261,8 @@ async def test_a_page_that_power_took_is_not_called_a_damaged_disk() -> None:
     values = [value for *_, value in await life.committed()]
     [said] = [line for line in logs if line["event"] == "buffer_file_damaged"]
     assert b"promised" == values[0]
-    assert "power was lost before it was synced" in said["means"]
-    assert "the disk has damaged it" not in said["advice"]
+    assert "power was lost before its sync" in said["means"]
+    assert "the disk has damaged the file" not in said["advice"]
 
 
 @on_virtual_time

@@ -80,7 +80,7 @@ def test_a_buffered_batch_is_judged_by_what_is_committed(
     ("batch", "expected"),
     [
         ((0, 19, ONE), "a later leader took their offsets"),
-        ((3, 22, ONE), "what stood before them is not on this disk"),
+        ((3, 22, ONE), "earlier records are not on this disk"),
         ((4, 15, ONE), "other records have their offsets"),
     ],
 )
