@@ -45,21 +45,24 @@ class MissingObjects:
             DamagedObjectError: for `LOST_MS` it was missing, or a damaged flush object.
             UnavailableError: the bucket does not answer; and any other error of *ask*.
         """
-        while True:
-            try:
-                async with self._limit:
-                    found = await ask()
-            except NewerFlushObjectError:
-                raise
-            except (NotFoundError, CorruptFlushObjectError) as error:
-                now_ms = self._now_ms()
-                self._missing.failed(key, now_ms)
-                if self._missing.lasted_ms(key, now_ms) >= LOST_MS:
-                    raise DamagedObjectError(key, "missing or damaged") from error
-                await asyncio.sleep((self._missing.due_ms(key) - now_ms) / 1000)
-            else:
+        is_lost = False
+        try:
+            while True:
+                try:
+                    async with self._limit:
+                        return await ask()
+                except NewerFlushObjectError:
+                    raise
+                except (NotFoundError, CorruptFlushObjectError) as error:
+                    now_ms = self._now_ms()
+                    self._missing.failed(key, now_ms)
+                    is_lost = self._missing.lasted_ms(key, now_ms) >= LOST_MS
+                    if is_lost:
+                        raise DamagedObjectError(key, "missing or damaged") from error
+                    await asyncio.sleep((self._missing.due_ms(key) - now_ms) / 1000)
+        finally:
+            if not is_lost:  # A look that was cut off proves nothing: the next one begins anew.
                 self._missing.found(key)
-                return found
 
     async def segments(self, manifest: Manifest) -> list[SegmentRef]:
         """Segments of *manifest* above log start that are gone; ascending.

@@ -60,3 +60,18 @@ async def test_an_object_that_is_there_after_all_is_not_lost() -> None:
     await store.put("key", [b"put back"])
 
     assert b"put back" == await read()
+
+
+@on_virtual_time
+async def test_a_look_that_was_cut_off_proves_nothing() -> None:
+    """
+    Two untrue 404s, a minute apart, in two looks: the second one looks for half a minute itself.
+    """
+    store = MemoryObjectStore(lambda: int(now_ms()))
+    missing = MissingObjects(store, now_ms)
+    cut_off = asyncio.create_task(missing.read("key", lambda: store.get("key")))
+    await asyncio.sleep(0.1)
+    cut_off.cancel()
+    await asyncio.sleep(60)
+
+    assert LOST_MS <= await lost_after(missing, store) < LOST_MS + 8_000
