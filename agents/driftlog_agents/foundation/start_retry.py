@@ -48,7 +48,7 @@ async def patiently(ask: Callable[[], Awaitable[T]], store: str) -> T:
                 "start_delayed",
                 store=store,
                 error=str(error) or _NO_ANSWER,
-                advice=f"tried again for {PATIENCE_S:g} s; then the start is refused",
+                advice=f"retrying for {PATIENCE_S:g} s; then the start is refused",
             )
 
     try:

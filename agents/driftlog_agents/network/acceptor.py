@@ -32,9 +32,9 @@ _TELL_S: Final = 1.0
 
 _ADVICE: Final = {
     "max.connections": "raise the limit of open files (ulimit -n), or start more agents",
-    "max.connections.per.ip": "does this client close what it opens?  --config "
+    "max.connections.per.ip": "check that the client closes its connections  --config "
     "max.connections.per.ip or max.connections.per.ip.overrides allows more",
-    "max.connections.per.ip.overrides": "does this client close what it opens?  --config "
+    "max.connections.per.ip.overrides": "check that the client closes its connections  --config "
     "max.connections.per.ip.overrides allows more",
     "driftlog.http.max.connections": "who opens so many?  --config driftlog.http.max.connections "
     "allows more",

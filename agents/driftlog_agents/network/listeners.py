@@ -126,8 +126,8 @@ def _parse_named(text: str, option: str, unnamed: str) -> tuple[str, str, int]:
     name = name.upper()  # as Kafka does (ListenerName#normalised)
     if not _NAME.fullmatch(name):
         raise ListenError(
-            f"{option} {text!r}: {name!r} is no name of a listener: letters, digits, '_', '-' and "
-            f"'.', for example EXTERNAL://{rest}"
+            f"{option} {text!r}: {name!r} is not a valid listener name: letters, digits, '_', '-' "
+            f"and '.', for example EXTERNAL://{rest}"
         )
     if name in _SECURE:
         raise ListenError(
@@ -181,7 +181,7 @@ async def take(host: str, port: int, option: str) -> list[socket.socket]:
         raise refused(error, host, port, option) from error
     except UnicodeError as error:  # an empty label, or one that is too long for IDNA
         raise ListenError(
-            f"{option} {host}:{port}: {host} is no name of a machine: is the name right?"
+            f"{option} {host}:{port}: {host} is not a valid host name: is the name right?"
         ) from error
     failed: OSError | None = None
     with ExitStack() as stack:

@@ -38,7 +38,7 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
         given[name] = text
         values[name] = value = config.checked(text)
         if value == []:
-            raise InvalidConfigError(f"{name} must name one at least")
+            raise InvalidConfigError(f"{name} needs at least one value")
     settings = replace(with_values(settings, values), given=settings.given | given.keys())
     classic, consumer = settings.groups.classic, settings.groups.consumer
     if classic.min_session_timeout_ms > classic.max_session_timeout_ms:
@@ -68,6 +68,6 @@ def _unknown(name: str) -> str:
     meant = f": did you mean {' or '.join(near)}?" if near else "."
     there = ", ".join(sorted(STARTUP_CONFIGS))
     return (
-        f"{name!r} is no config that an agent can be started with{meant}  These are: {there}.  "
+        f"{name!r} is not a config of an agent's start{meant}  These are: {there}.  "
         "(What topics have as configs, retention and segments too, is set with the topic.)"
     )

@@ -58,7 +58,7 @@ def test_listeners_are_advertised_by_name(
         (["A://h:1", "B://g:1"], [], "each needs one of its own"),
         (["A://h:1,B://h:2"], [], "give --listener once for each"),
         (["B C://h:1"], [], "EXTERNAL://h:1"),
-        (["://h:1"], [], "no name of a listener"),
+        (["://h:1"], [], "not a valid listener name"),
         (["SSL://h:1"], [], "no TLS and no SASL yet"),
         (["sasl_plaintext://h:1"], [], "every listener is plaintext"),
         (["A://h"], [], "is not HOST:PORT"),

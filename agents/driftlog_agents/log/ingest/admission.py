@@ -119,7 +119,9 @@ class Admission:
         if log.state is State.CLOSED or now_ms >= self._session.valid_until_ms:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if log.paused:  # the caller did not park the batch
-            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is about to be handed over")
+            raise RefusedError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is about to be handed over"
+            )
         if log.state is State.OFFLINE:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
         verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
@@ -129,7 +131,7 @@ class Admission:
                 producer_id,
                 now_ms,
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"what this producer wrote is not known until this is repaired: {log.damage}",
+                f"this producer's earlier batches are unknown until this is repaired: {log.damage}",
             )
         if now_ms < log.settled_ms and _leaves_a_gap(log, producer_id, base_sequence, verdict):
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader has just changed")
@@ -152,7 +154,7 @@ class Admission:
                 producer_id,
                 now_ms,
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"too much of the partition is not sealed, and cannot be: {log.damage}",
+                f"the partition has too much unsealed data and cannot be sealed: {log.damage}",
             )
         if acks == 1 and self._buffer.refuses(log):
             raise _not_now(
@@ -160,10 +162,10 @@ class Admission:
                 producer_id,
                 now_ms,
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "the agent's disk takes no writes: acks=1 cannot be promised, acks=all can",
+                "the agent's disk accepts no writes: acks=1 cannot be promised, acks=all can",
             )
         if base_sequence != 0 and now_ms < log.refused_ms and _is_new(log, producer_id):
-            refusal = "one of its batches may have been refused a moment ago"
+            refusal = "an earlier batch of this producer may have been refused a moment ago"
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal)
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence, now_ms)
         size = len(view)

@@ -209,7 +209,7 @@ class BufferLog:
                 "buffer_write_failed",
                 session=self._session_id,
                 error=str(error),
-                advice="acks=1 is refused until there is room; acks=all goes on from memory",
+                advice="acks=1 is refused until the disk has room; acks=all continues from memory",
             )
         if not isinstance(error, _NotTriedError):
             self._failed_at_ms = self._now_ms()
@@ -304,7 +304,7 @@ class BufferLog:
                 self._log.warning(
                     "buffer_sync_failed",
                     error=str(error),
-                    advice="acks=1 is refused until another file can be synced; acks=all goes on",
+                    advice="acks=1 is refused until another file can be synced; acks=all continues",
                 )
             return False
         finally:

@@ -61,7 +61,7 @@ class Payload:
                 error=str(error),
                 advice="the session ends, and all that wait are told so; replace the disk",
             )
-            raise FencedError(f"the disk does not give back flush {seq}") from error
+            raise FencedError(f"the disk does not return flush {seq}") from error
         lost = None if self.data.views is not None else _lost_offset(body, self.columns)
         if lost is None:
             return body

@@ -223,7 +223,7 @@ class Flusher:
             "log_bug",
             session=self._session.session_id,
             exc_info=bug,
-            advice="the agent exits, and all that wait are told so; please report this",
+            advice="the agent exits and waiting requests get an error; please report this",
         )
         self._end("a bug was found", bug)
 
@@ -376,7 +376,7 @@ class Flusher:
                 error=text,
                 failures=self.outage.failures,
                 pending_bytes=self._pending_bytes,
-                advice="tried again under a new name; producers wait",
+                advice="the upload is repeated under a new name; producers wait",
             )
 
     def _taken(self) -> None:
@@ -436,7 +436,7 @@ class Flusher:
                         error=_NO_COMMIT,
                         failures=self.outage.failures,
                         pending_bytes=self._pending_bytes,
-                        advice="sent again; producers wait",
+                        advice="the commit is repeated; producers wait",
                     )
                 self._handle(lambda now: self._pipeline.commit_failed(flush, now))
             case CommitOutcome.DEAD:
@@ -454,8 +454,8 @@ class Flusher:
             object=record.object_key,
             hours=round((self._now_ms() - began_ms) / 3_600_000, 1),
             error=self.outage.error,
-            advice="the session ends; the next session appends what the disk holds, under a new "
-            "name; producers with acks=all send again",
+            advice="the session ends; the next session appends the batches on the disk, under "
+            "a new name; producers with acks=all retry",
         )
         self._end(why, FencedError(why))
 

@@ -247,7 +247,11 @@ class LogReader:
             except ObjectUnavailableError as error:
                 if error.known:
                     raise
-                self._log.info("object_gone", object=error.key, advice="looked up again")
+                self._log.info(
+                    "object_gone",
+                    object=error.key,
+                    advice="no action needed; the read looks it up again",
+                )
                 await self._renew(log)
                 result = await attempt()
         except ObjectUnavailableError as error:
@@ -271,8 +275,8 @@ class LogReader:
                 "object_missing",
                 log=repr(log),
                 object=error.key,
-                advice="it is looked for again as long as consumers ask for it; put it back.  If "
-                "it is gone for good: driftlog partitions accept-loss",
+                advice="restore the object; consumers' fetches retry it.  If it is lost for good: "
+                "driftlog partitions accept-loss",
             )
         if missing.lasted_ms(error.key, now_ms) >= LOST_MS:
             raise DamagedObjectError(error.key, "missing") from error

@@ -274,7 +274,7 @@ class SegmentReads:
         reader = await self.run(ref.key, SegmentReader, tail, size)
         is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
         if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
-            raise DamagedObjectError(ref.key, f"it is the segment {is_this}")
+            raise DamagedObjectError(ref.key, f"the object is the segment {is_this}")
         return reader
 
     async def _load_raw(self, ref: SegmentRef) -> list[RawBatch]:

@@ -251,7 +251,7 @@ class Sealer:
                 partition=_name(log),
                 error=error,
                 failures=self.outage.failures,
-                advice="tried again; until then Spark does not see what is not sealed",
+                advice="retrying; until it succeeds Spark does not see the unsealed records",
             )
 
     def _cannot_read(self, log: PartitionLog, error: str) -> None:
@@ -265,8 +265,8 @@ class Sealer:
                 partition=_name(log),
                 error=error,
                 unsealed_bytes=log.unsealed_bytes,
-                advice="the agent looks for the object again, at least once a minute; put it back. "
-                "Until then nothing more of this partition is sealed",
+                advice="restore the object; the agent retries at least once a minute. "
+                "Until then this partition is not sealed",
             )
 
     async def hold_back(self) -> None:
@@ -303,7 +303,7 @@ class Sealer:
                     partition=_name(log),
                     unsealed_bytes=log.unsealed_bytes,
                     damage=log.damage,
-                    advice="it takes no more records until the object is back and it is sealed",
+                    advice="the partition refuses records until the object is back and it is sealed",
                 )
             log.full = full
 
@@ -370,8 +370,8 @@ class Sealer:
             "partition_offline",
             partition=_name(log),
             reason=log.offline_reason,
-            advice="nothing more is read from it or written to it: it is not known which of its "
-            "records are the ones that were acknowledged first",
+            advice="the partition refuses reads and writes: it is not known which records were "
+            "acknowledged first",
         )
         raise UnavailableError(log.offline_reason)
 

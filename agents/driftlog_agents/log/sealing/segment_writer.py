@@ -312,7 +312,7 @@ class SealedRangeWriter:
                 end=raw[-1].end,
                 objects=len(raw),
                 first_object=raw[0].key,
-                advice="kept as they came: consumers get them, Spark skips them",
+                advice="stored as they came: consumers get them, Spark skips them",
             )
 
     # ── Batches of a range ──
@@ -401,8 +401,8 @@ class SealedRangeWriter:
         if [header.base_offset for header, _ in found] != wanted.tolist():
             # It is cut off between two batches, or another object: that is never sealed as a gap.
             raise CorruptError(
-                f"{key}: it does not hold the {len(wanted)} batches from offset "
-                f"{wanted[0]} on that its footer has"
+                f"{key} lacks the {len(wanted)} batches from offset {wanted[0]} that its footer "
+                f"lists"
             )
         return [batch for _, batch in found]
 

@@ -81,8 +81,8 @@ async def next_block(session: Session, objects: ObjectStore, node_id: int) -> Pr
             "producer_ids_raised",
             seen=block.first_producer_id,
             store=block.first_producer_id,
-            advice="the bucket says that these producer ids were given out, and the metadata store "
-            "does not know it: it is older than the bucket",
+            advice="no action needed, the ids are skipped: the bucket shows that they were given "
+            "out, so the metadata store is older than the bucket",
         )
 
 
@@ -191,7 +191,7 @@ class ProducerIdFloor:
                     self._log.error(
                         "producer_ids_unreadable",
                         error=str(error),
-                        advice="no producer id is given out until that key is what it was",
+                        advice="restore that key; until then no producer id is given out",
                     )
                     return
                 seen = max(filter(self._is_credible, self._above.values()), default=-1)
@@ -212,7 +212,7 @@ class ProducerIdFloor:
                 "producer_ids_not_believed",
                 smallest=min(strange),
                 store=end,
-                advice="a client makes up its producer ids, and may be given another one's",
+                advice="a client makes up its producer ids; another producer may get the same id",
             )
 
     def _is_credible(self, producer_id: int) -> bool:

@@ -101,8 +101,8 @@ class ProducerMemory:
                 "producer_state_full",
                 bytes=self.used_bytes,
                 producers=self.producers,
-                advice="new idempotent producers are refused, and try again, until others have "
-                "been silent for producer.id.expiration.ms: let clients keep their producers, or "
+                advice="new idempotent producers are refused and retry until others expire "
+                "(producer.id.expiration.ms): let clients keep their producers, or "
                 "start the agent with --config driftlog.producer.state.max.bytes=BYTES or a "
                 "shorter producer.id.expiration.ms",
             )
@@ -115,7 +115,7 @@ class ProducerMemory:
         """Count and explain the refusal of an unknown producer's batch while the budget is full."""
         self._counters.producers_refused += 1
         return (
-            "the agent remembers as many idempotent producers as it may "
+            "the agent's memory for idempotent producers is used up "
             f"({self.settings.state_bytes} bytes); try again"
         )
 

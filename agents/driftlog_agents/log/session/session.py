@@ -291,8 +291,8 @@ class Session:
             "event_loop_stood_still",
             session=self.session_id,
             seconds=round(since_ms / 1000, 1),
-            advice="the session ends, and others take over; if the machine was not suspended or "
-            "starved of CPU, please report this",
+            advice="the session ends, and other agents take over; if the machine was not suspended "
+            "or starved of CPU, please report this",
         )
         with contextlib.suppress(UnavailableError, OutcomeUnknownError, TimeoutError):
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
@@ -325,7 +325,7 @@ class Session:
         if head or sent < self.valid_until_ms:
             self._witness.read_head(head, self._committed, self._committed.committed)
             self._check_store()
-        self.end("a commit of it was refused")
+        self.end("one of its commits was refused")
         return CommitOutcome.DEAD
 
     def _say_unreadable(self, key: str, error: CorruptError) -> None:
@@ -333,7 +333,7 @@ class Session:
             "head_unreadable",
             session=self.session_id,
             error=f"{key}: {error}",
-            advice="the agent goes on with another session; find out what wrote that key: no "
+            advice="the agent continues with another session; find out what wrote that key: no "
             "driftlog of this release does",
         )
 
@@ -351,7 +351,9 @@ class Session:
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await self._store.revoke_lease(self.lease_id)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._log.warning("lease_not_revoked", error=repr(error), advice="it will run out")
+            self._log.warning(
+                "lease_not_revoked", error=repr(error), advice="no action needed; the lease expires"
+            )
 
     # ── Requests that are repeated until they are answered ──
 
@@ -429,8 +431,8 @@ class Session:
                 error=text,
                 failures=self.outage.failures,
                 seconds=round(self.outage.lasted_ms(self._now_ms()) / 1000, 1),
-                advice="tried again; nothing is committed until it answers, and nothing is led "
-                "once the session's time is up",
+                advice="retrying; nothing is committed until the store answers, and this agent "
+                "leads nothing once its session expires",
             )
 
     def _is_there(self) -> None:

@@ -49,8 +49,7 @@ class UnknownKeys:
             self._log.warning(
                 "foreign_key_found",
                 key=key,
-                advice="passed over and left alone: no driftlog writes it; delete it, or give it "
-                "another place",
+                advice="ignored and not deleted: no driftlog writes this key; delete it or move it",
             )
 
     def is_ours(self, key: str, parse: Callable[[str], object]) -> bool:

@@ -447,7 +447,7 @@ async def test_segments_of_others_are_damage() -> None:
     await world.bucket.put(first.key, [body[: first.size_bytes].ljust(first.size_bytes, b"\0")])
     assert first.size_bytes == second.size_bytes
 
-    with pytest.raises(DamagedObjectError, match="it is the segment"):
+    with pytest.raises(DamagedObjectError, match="the object is the segment"):
         await world.reader.read(world.log, 0, 100, zstd=True)
 
 
