@@ -1,4 +1,4 @@
-"""Manifests and their lists as stored: JSON, so that anything can read them.
+"""Manifests and their lists as stored: JSON, so that any tool can read them.
 
     {"format":"driftlog.manifest","format_version":1,
      "version":7,"nonce":"5b1c","topic":"flights","topic_id":"…","partition":3,
