@@ -1,4 +1,4 @@
-"""What a consumer reads: which topics, which of their partitions, from where, and up to where.
+"""The subscription of a consumer: topics, partitions, start and end.
 
 Pure.
 """
@@ -47,7 +47,7 @@ class Subscription:
 
     @property
     def only_topic(self) -> str | None:
-        """The topic, where one is named and no other can match."""
+        """The topic, if one is named and no other can match."""
         only = self.topics[0]
         return None if len(self.topics) > 1 or only.startswith("^") else only
 
