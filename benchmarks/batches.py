@@ -45,7 +45,7 @@ class Codec(IntEnum):
 
 
 class CorruptBatchError(Exception):
-    """Bytes that are no record batch, or whose CRC is wrong."""
+    """The bytes are no record batch, or have a wrong CRC."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Latency of records at a steady rate: until they are acknowledged, and until they are read.
 
-A record is due every 1/rate seconds, whatever the broker does, and its latency runs from
-when it was due: a producer that had to wait does not hide it ("coordinated omission").
+A record is due every 1/rate seconds, independent of the broker, and its latency runs from its
+due time: a producer that had to wait does not hide it ("coordinated omission").
 
     one in flight   each request carries all records that came due since the last one
     pipelined       a request as soon as a record is due, up to 1,000 unanswered

@@ -4,7 +4,7 @@ librdkafka treats a refused connection as a broker that may start yet.  For a cl
 wrong address is as likely; so the client opens one connection itself, before librdkafka's.
 
     refused, or no such host, at every address, for a second   ──▶ UnreachableError
-    the listener speaks HTTP, or TLS where none is configured  ──▶ UnreachableError
+    the listener uses HTTP, or TLS that is not configured      ──▶ UnreachableError
     everything else: an answer, silence, a time-out            ──▶ librdkafka continues
 
 This is not for outages later: librdkafka connects again by itself.

@@ -238,7 +238,7 @@ class AsyncConsumer(Generic[K, V]):
         await self._run(lambda: self._reader.commit(record, offsets))
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """The offset that the group has committed, as its coordinator says; None: none.
+        """The group's committed offset, from its coordinator; None: there is none.
 
         Raises:
             As `Consumer.committed`.
@@ -291,7 +291,7 @@ class AsyncConsumer(Generic[K, V]):
         return self._reader.records.paused()
 
     async def close(self) -> None:
-        """Commit what was processed, leave the group.  Harmless when repeated.
+        """Commit processed records, leave the group.  Harmless when repeated.
 
         The record that was handed out last does not count as processed: use ``async with``, or
         `commit`.  A cancelled close continues in its thread.

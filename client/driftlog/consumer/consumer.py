@@ -244,7 +244,7 @@ class Consumer(Generic[K, V]):
         self._reader.commit(record, offsets)
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The offset that the group has committed, as its coordinator says; None: none.
+        """The group's committed offset, from its coordinator; None: there is none.
 
         Raises:
             ValueError: this consumer has no group.

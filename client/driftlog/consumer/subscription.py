@@ -13,7 +13,7 @@ from driftlog.errors import UnknownTopicError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """The arguments of `Consumer` that say what is read.
+    """The arguments of `Consumer` that select records.
 
     Raises:
         ValueError: they contradict one another.

@@ -85,7 +85,7 @@ class Deliveries:
         self._callback_errors: list[BaseException] = []
         self._futures: list[tuple[Callable[[], bool], FailedDelivery]] = []
 
-    # ── What librdkafka reports ──
+    # ── Reports of librdkafka ──
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """The report of a record without a callback and without a future."""
@@ -127,7 +127,7 @@ class Deliveries:
 
         return delivered
 
-    # ── What is raised ──
+    # ── Failures to raise ──
 
     def add(self, failure: FailedDelivery) -> None:
         """Keep a failure until it is raised."""

@@ -137,7 +137,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """What the bucket holds of a partition, and the sessions whose flushes continue it.
+    """The state of a partition in the bucket, and the sessions whose flushes continue it.
 
     *Sealed* means below ``sealed_end``, and nothing else.  ``manifest_version``
     is 0 before the first manifest.  ``sessions``: those that have led since the sealed

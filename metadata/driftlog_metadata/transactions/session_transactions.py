@@ -158,7 +158,7 @@ class DeadHead:
 
 
 HEADS_PER_TXN: Final = MAX_TXN_OPS // 2
-"""Two compares for each head."""
+"""Two compares for each head or node id."""
 
 
 def mark_ended(heads: Sequence[DeadHead], ended_ms: int) -> Txn:

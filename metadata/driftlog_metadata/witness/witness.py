@@ -104,7 +104,7 @@ class StoreWitness:
         if self.evidence is not None:
             raise FencedError(self.evidence.reason)
 
-    # ── What is seen ──
+    # ── Observations ──
 
     def asked(self) -> Asked:
         """Call before a linearizable request is sent; pass the result to `answered`."""

@@ -263,7 +263,7 @@ def set_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None
 
 
 def iterate_batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch of a buffer of whole batches, only length and magic are checked.
+    """Every batch of a buffer of whole batches; only length and magic are checked.
 
     Raises:
         CorruptBatchError: LENGTH or MAGIC, after the batches that precede the damage.

@@ -71,7 +71,7 @@ PRODUCER_BYTES: Final = 400
 """Memory of one producer in CPython, without its batches."""
 
 MAX_BODY_BYTES: Final = 1 << 30
-"""Of one snapshot: four times what an agent remembers of all partitions by default."""
+"""Largest body of a snapshot: four times what an agent remembers of all partitions by default."""
 
 _STEP_MS: Final = (SILENT_MS / 2, 3_600_000.0)
 """Limit of the time that counts between two flushes: of two sessions, and of one.  Longer: a clock
@@ -332,8 +332,8 @@ class ProducerStates:
         self._silent = {}
 
     def put_under(self, older: "ProducerStates", offset: int) -> Iterator[None]:
-        """Merge in *older*, the state at *offset*; this state is what followed it.  Works step by
-        step, so that an event loop runs in between.  Batches may be appended to this state
+        """Merge in *older*, the state at *offset*; this state has the batches after it.  Works step
+        by step, so that an event loop runs in between.  Batches may be appended to this state
         meanwhile; *older* is used up.
         """
         for n, (producer_id, producer) in enumerate(list(self._all())):

@@ -95,7 +95,7 @@ class SegmentKind(StrEnum):
     """Record batches verbatim, as received: they could not be decoded."""
 
 
-# ── What a key says ──
+# ── Parsed keys ──
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRef:
-    """A sealed segment of offsets ``[base, end)``, and what readers need before they open it.
+    """A sealed segment of offsets ``[base, end)``, and what is known before it is opened.
 
     ``raw_bytes``: size of its batches, uncompressed (retention and read planning);
     ``max_timestamp_offset``: that of the first record with ``max_timestamp_ms`` (ListOffsets −3).
@@ -74,7 +74,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentListRef:
-    """An immutable list object and the sums of what is under it.
+    """An immutable list object and the sums over its segments.
 
     ``segments``, ``records`` and the bytes count everything in the list, also below log start.
     """

@@ -139,7 +139,7 @@ def decode_segment_list(body: Buffer, ref: SegmentListRef) -> SegmentList:
     """Invert :func:`encode_segment_list` for the list that *ref* names.
 
     Raises:
-        CorruptManifestError: damaged, of a newer format, or not what *ref* says it is.
+        CorruptManifestError: damaged, of a newer format, or not the list that *ref* describes.
     """
     try:
         fields = decode_json(_LIST, MANIFEST_FORMAT, body)

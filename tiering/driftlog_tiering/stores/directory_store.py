@@ -67,7 +67,7 @@ _MAX_KNOWN_FOLDERS: Final = 100_000
 """Folders remembered as durable, about 20 MB.  Beyond it all are forgotten, and synced again."""
 
 _PUBLISH_ATTEMPTS: Final = 10
-"""A folder that a `delete` removes under a `put` is made again, at most so often."""
+"""How often a `put` makes its folder again that a `delete` removes meanwhile."""
 
 _ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 

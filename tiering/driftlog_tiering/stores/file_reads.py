@@ -26,7 +26,7 @@ _POOL_BYTES: Final = 32 * 1024 * 1024
 """Buffers of ranges, in use and free; more come from the allocator."""
 
 _MAX_CALL_BYTES: Final = 1 << 30
-"""Size of one read: macOS refuses 2 GiB, Linux cuts there."""
+"""Limit of one read: macOS refuses 2 GiB, Linux cuts there."""
 
 
 class FileReads:

@@ -33,7 +33,7 @@ ALIGNMENT: Final = 4096
 
 _MAX_BUFFERS: Final = max(16, os.sysconf("SC_IOV_MAX"))
 _MAX_CALL_BYTES: Final = 1 << 30
-"""Size of one write: macOS refuses 2 GiB, Linux cuts there."""
+"""Limit of one write: macOS refuses 2 GiB, Linux cuts there."""
 
 _O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has none.

@@ -22,7 +22,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class NotFoundError(StoreError):
-    """The store itself says of one key that there is no object under it.
+    """The store itself answers that there is no object under one key.
 
     Only `get` and `stat` raise it: an object that a listing does not show may exist.  A store with
     a node that lags may raise it for a moment though the object exists: read again before you rely

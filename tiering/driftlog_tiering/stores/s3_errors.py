@@ -1,4 +1,4 @@
-"""What an S3 answer, or its absence, says about the request: one of the port's errors.
+"""The meaning of an S3 answer, or of its absence, for the request: one of the port's errors.
 
 A write that S3 refused in its own words has not happened.  One that ended in any other
 way may have: an answer that never came, a 500 (*"We encountered an internal error"*:

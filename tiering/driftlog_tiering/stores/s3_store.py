@@ -168,10 +168,10 @@ class S3ObjectStore:
         return ObjectInfo(key, answer["ContentLength"], _ms(answer["LastModified"]))
 
     async def _is_absent(self, client: Any, key: str) -> None:
-        """Repeat as a GET a HEAD that was answered with 404, whose code only a body carries.
+        """Repeat a HEAD that was answered with 404 as a GET: only a body has S3's error code.
 
         Raises:
-            ClientError: what S3 says of the object.
+            ClientError: S3's error for the object.
         """
         answer = await client.get_object(**self._of(key), Range="bytes=0-0")
         async with answer["Body"] as stream:
@@ -321,7 +321,7 @@ def _loader() -> Loader:
 
 
 def _ask_first(request: AWSRequest, **_: object) -> None:
-    """botocore asks for every file-like body, however small.  (The header is not signed.)"""
+    """Remove ``Expect`` for small bodies: botocore sets it for all.  (It is not signed.)"""
     if len(request.data) < _ASK_FIRST_BYTES:
         del request.headers["Expect"]
 

@@ -41,7 +41,7 @@ def new_parser(prog: str, description: str) -> Parser:
 
 
 def add_commands(parser: Parser) -> Commands:
-    """The place for subcommands of *parser*."""
+    """Let *parser* have subcommands; returns the object to add them to."""
     return parser.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
 
 

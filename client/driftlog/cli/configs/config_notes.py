@@ -21,7 +21,7 @@ _NO_EFFECT: Final = re.compile(r"\b(changes nothing here|does nothing until)\b")
 
 
 def no_effect(documentation: str | None) -> str | None:
-    """The sentence that says that a config does nothing; None: it does something."""
+    """The documentation's sentence about a config without an effect; None: it has one."""
     for sentence in _SENTENCE_END.split(documentation or ""):
         if _NO_EFFECT.search(sentence):
             return sentence

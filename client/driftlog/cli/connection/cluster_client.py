@@ -1,4 +1,4 @@
-"""The cluster that a command speaks to: its topics, partitions and offsets.
+"""The cluster that a command connects to: its topics, partitions and offsets.
 
 Shell.
 """

@@ -356,7 +356,7 @@ class _RecordPrinter:
         return status
 
     def _commit(self) -> int:
-        """Commit what was printed; a coordinator may have to be found first."""
+        """Commit the printed records; librdkafka may have to find the coordinator first."""
         deadline = time.monotonic() + min(self._options.timeout.seconds or _COMMIT_S, _COMMIT_S)
         while True:
             try:

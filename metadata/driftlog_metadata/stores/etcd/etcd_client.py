@@ -182,7 +182,7 @@ class EtcdClient:
         Raises:
             UnavailableError: nothing happened.
             OutcomeUnknownError: it may have happened; never for `Repeat.READS`.
-            LeaseNotFoundError, LeaseExistsError, CompactedError: etcd said so.
+            LeaseNotFoundError, LeaseExistsError, CompactedError: etcd's answer.
             ValueError: over a limit of the server's; nothing happened.
         """
         timeout_s = self.settings.try_timeout_ms / 1000
