@@ -45,7 +45,7 @@ class Codec(IntEnum):
 
 
 class CorruptBatchError(Exception):
-    """Bytes that are no record batch, or whose CRC is wrong."""
+    """The bytes are no record batch, or have a wrong CRC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def encode_batch(
 
 
 def set_producer(data: bytearray, producer_id: int, epoch: int, base_sequence: int) -> None:
-    """Make an encoded batch an idempotent producer's next one; the CRC follows."""
+    """Make an encoded batch an idempotent producer's next one; updates the CRC."""
     _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, epoch, base_sequence)
     _set_crc(data)
 
@@ -82,7 +82,7 @@ def set_producer(data: bytearray, producer_id: int, epoch: int, base_sequence: i
 def walk(data: memoryview, *, verify: bool) -> tuple[int, int, int]:
     """Batches, records and the next offset in the records of one fetched partition.
 
-    Looks at batch headers only; an incomplete batch at the end is not counted.
+    Reads batch headers only; an incomplete batch at the end is not counted.
     -1 is the next offset if there is no whole batch.
 
     Raises:
@@ -108,9 +108,9 @@ def walk(data: memoryview, *, verify: bool) -> tuple[int, int, int]:
 
 
 class Growing:
-    """The first n of a run of equal records as a batch, at the price of one CRC.
+    """The first n of a run of equal records as a batch, at the cost of one CRC.
 
-    A record's bytes do not depend on the records behind it, so the records of every
+    A record's bytes do not depend on the records after it, so the records of every
     smaller batch are a prefix of the largest one's.
     """
 

@@ -4,11 +4,11 @@
     python -m benchmarks.bounded_metadata --minutes 60     by hand: levels 1 and 2, and sealing
     python -m benchmarks.bounded_metadata --off            without consolidation, for comparison
     python -m benchmarks.bounded_metadata --minutes 60 --kib 51200 --batch 51200 --sweep
-                                                           50 KiB/s for each of them
+                                                           50 KiB/s for each partition
 
 One agent in this process, on a real etcd and a directory.  Each batch is a request of its own,
-spread over all partitions: with the 512 bytes of the first three 20 flushes/s, the most that an
-agent makes for requests that wait.  etcd compacts every minute, as it should in production.
+spread over all partitions: with the 512 bytes of the first three commands 20 flushes/s, the most
+that an agent makes for requests that wait.  etcd compacts every minute, as it should in production.
 """
 
 import argparse
@@ -40,14 +40,14 @@ from tests.support import etcd_server
 from tests.support.engine import RunningAgent
 
 _UNNAMED_S: Final = 120.0
-"""An object that no record names for so long is not read any more: nobody consumes here."""
+"""After this long an object that no record names is deleted: there is no consumer here."""
 MiB: Final = 1024 * 1024
 BOUND: Final = 2_000
 """design.md: one or two thousand flush records per agent."""
 
 
 def make_batch(size: int) -> bytearray:
-    """One record, and about *size* bytes."""
+    """A batch of one record and about *size* bytes."""
     section = encode_record(Record(0, 0, None, bytes(size - 80), ()))
     now_ms = time.time_ns() // 1_000_000
     return build_batch(
@@ -65,8 +65,8 @@ def make_batch(size: int) -> bytearray:
 
 
 async def produce(agent: RunningAgent, options: argparse.Namespace) -> None:
-    """At a steady rate, until cancelled; while the agent reads no producers, as its server does
-    not then, nothing, and it is not made up for."""
+    """Produce at a steady rate until cancelled.  While the agent holds producers back, send nothing
+    (its server then does not read from them), and do not make up for it later."""
     batch, partitions = make_batch(options.batch), options.partitions
     per_second = options.kib * 1024 / options.batch
     backpressure = agent.engine.ports.backpressure
@@ -84,7 +84,7 @@ async def produce(agent: RunningAgent, options: argparse.Namespace) -> None:
 
 
 async def sweep(folder: Path, store: EtcdMetadataStore, *, on: bool) -> None:
-    """Delete what no record names any more, for the disk's sake; a collector waits for 12 hours."""
+    """Delete objects that no record names any more, to save disk: the collector waits 12 hours."""
     while on:
         await asyncio.sleep(_UNNAMED_S / 4)
         old = time.time() - _UNNAMED_S
@@ -103,7 +103,7 @@ def _delete(files: list[Path]) -> None:
 
 
 def _resident_mib() -> float:
-    """Of this process, without etcd."""
+    """Resident memory of this process, without etcd."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / MiB
 
@@ -166,7 +166,7 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the command of the module's docstring."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--partitions", type=int, default=1_000)

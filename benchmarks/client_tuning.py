@@ -1,4 +1,4 @@
-"""What the defaults of `driftlog.Producer` are worth where an acknowledgement takes a PUT.
+"""The effect of each default of `driftlog.Producer` if an acknowledgement takes a PUT.
 
     python -m benchmarks.client_tuning [--put-delay-ms 60] [--rounds 3] [--only TEXT]
     python -m benchmarks.client_tuning --million [--put-delay-ms 60]
@@ -6,7 +6,7 @@
 Each row changes one default, mostly back to librdkafka's own.  Agent, store and client share the
 cores of this machine; CPU is the client's.  With ``--put-delay-ms 0`` the objects are in a
 directory, otherwise in an S3 server whose PUTs take that long.  ``--million``: the five lines of
-docs/clients.md, as they stand there.
+docs/clients.md, verbatim.
 
 Shell.
 """
@@ -36,7 +36,7 @@ _EIGHT_MB: Final = replace(
 )
 _PACED_RATE: Final = 2_000
 _PACED_S: Final = 5
-# A record such as a service logs; one in a hundred differs from the last in every field.
+# A record as a service logs it; one in a hundred differs from the last in every field.
 _JSON: Final = [
     json.dumps(
         {
@@ -54,7 +54,7 @@ _JSON: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row: what is written, with which settings."""
+    """A row: the records, and the settings of the producer."""
 
     name: str
     settings: ProducerSettings

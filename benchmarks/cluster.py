@@ -1,8 +1,8 @@
-"""What a cluster costs and how long it is away: agents on one etcd, killed, joined and left.
+"""Costs and gaps of a cluster: agents on one etcd that are killed, join and leave.
 
     python -m benchmarks.cluster                         every row
     python -m benchmarks.cluster failover move return    some
-    python -m benchmarks.cluster --quick                 to see that it works; not to be quoted
+    python -m benchmarks.cluster --quick                 a test run; not to be quoted
 
 Agents keep their objects in one directory (`scale`: and in S3), etcd syncs to the disk; client,
 agents and etcd share the cores.  Gaps are those of a client that follows leaders at once
@@ -40,7 +40,7 @@ GiB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure, its goal, and whether it was reached."""
+    """A figure, its goal, and whether it reached the goal."""
 
     measure: str
     value: str
@@ -50,11 +50,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is done."""
+    """The amount of work."""
 
     load_s: float = 10.0
     records: int = 2_000
-    """Flush records of an agent that is not let consolidate, before it is killed."""
+    """Flush records of an agent that may not consolidate, before it is killed."""
     partitions: int = 10_000
     gib: float = 2.0
     rounds: int = 3
@@ -63,15 +63,15 @@ class Scale:
 QUICK: Final = Scale(load_s=2.0, records=60, partitions=300, gib=0.05, rounds=1)
 
 _PUT_MS: Final = 20.0
-"""How long a PUT of that S3 takes at least."""
+"""How long a PUT of the S3 server takes at least."""
 
 _WARM_UP_GIB: Final = 1.25
-"""Of an agent: then it writes over its buffer files instead of making new ones."""
+"""Per agent, before measuring: then it writes over its buffer files instead of making new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Where objects are that are not in a directory, and what an agent's environment says of it."""
+    """The location of objects outside a directory, and the environment of an agent that uses it."""
 
     location: str
     environment: Mapping[str, str]
@@ -118,7 +118,7 @@ class Cluster:
         return agent
 
     def create(self, topic: str, partitions: int) -> None:
-        """Make a topic and wait until all of it is led."""
+        """Create a topic and wait until every partition has a leader."""
         with connected(self.agents[0].bootstrap) as connection:
             answer = connection.ask(
                 lambda id_: wire.create_topic_request(topic.encode(), partitions, {}, id_)
@@ -130,7 +130,7 @@ class Cluster:
 
     @property
     def addresses(self) -> list[Address]:
-        """Where the agents listen."""
+        """The addresses of the agents."""
         return [parse_bootstrap(agent.bootstrap) for agent in self.agents]
 
 
@@ -171,7 +171,7 @@ def histogram(agents: Iterable[DriftlogProcess], name: str) -> list[tuple[float,
 
 
 def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float:
-    """The upper bound of the bucket that holds it, in seconds."""
+    """The upper bound, in seconds, of the bucket that holds the quantile *share*."""
     wanted = buckets[-1][1] * share
     return next(bound for bound, count in buckets if count >= wanted)
 
@@ -180,7 +180,7 @@ def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def failover(scale: Scale) -> Iterator[Line]:
-    """kill -9 of a leader to the next acknowledged produce of what it led."""
+    """From kill -9 of a leader to the next acknowledged produce to its partitions."""
     unconsolidated = (sys.executable, "-m", "benchmarks.unconsolidated")
     for ttl_ms, many_records, extra in (
         (6_000, False, 1.0),
@@ -205,8 +205,8 @@ def failover(scale: Scale) -> Iterator[Line]:
 async def _killed(
     made: Cluster, following: Following, seconds: float, wanted: int
 ) -> tuple[float, int]:
-    """How long after a kill what the agent led is acknowledged; its flush records then, which are
-    *wanted* at least."""
+    """Seconds from the kill until all partitions of the agent are acknowledged again, and its flush
+    records at the kill, which are *wanted* at least."""
     task = asyncio.create_task(following.run())
     await asyncio.sleep(seconds)
     records = -1
@@ -300,7 +300,7 @@ def many(scale: Scale) -> Iterator[Line]:
 
 
 def back(scale: Scale) -> Iterator[Line]:
-    """kill -9, started again on its disk after a second."""
+    """kill -9, and a restart on the same disk after a second."""
     with cluster(3) as made:
         made.create("t", 12)
         following = Following(b"t", 12, made.addresses)
@@ -328,7 +328,7 @@ def back(scale: Scale) -> Iterator[Line]:
 
 
 def etcd(scale: Scale) -> Iterator[Line]:
-    """What commits cost at four flushes a second and agent."""
+    """Cost of commits at four flushes per second and agent."""
     with cluster(3) as made:
         made.create("t", 12)
         following = Following(b"t", 12, made.addresses)
@@ -351,8 +351,8 @@ def etcd(scale: Scale) -> Iterator[Line]:
 
 
 def two(scale: Scale) -> Iterator[Line]:
-    """The same work on two agents as on one, turn by turn: in a bucket, where each agent flushes
-    20 times a second at most, and in a directory, where it may 200 times."""
+    """The same work on one agent and on two, in turns: in a bucket, where each agent flushes 20
+    times a second at most, and in a directory, where it may flush 200 times."""
     with slow_s3(Options(), _PUT_MS) as (_, environment):
         names = (f"s3://bench/{number}" for number in itertools.count())
         yield from _two(scale, f"S3, {_PUT_MS:g} ms", lambda: Bucket(next(names), environment))
@@ -371,7 +371,7 @@ def _two(scale: Scale, where: str, bucket: Callable[[], Bucket | None]) -> Itera
                 began = time.monotonic()
                 size = _produce(made, scale.gib)
                 seconds = time.monotonic() - began
-                cpu = _when_idle(made) - before  # sealing goes on for a while
+                cpu = _when_idle(made) - before  # sealing continues for a while
             found.append((cpu / (size / GiB), size / 1e6 / seconds))
     (one_cpu, one_mb), (two_cpu, two_mb) = (
         [median(values) for values in zip(*found, strict=True)] for found in costs.values()
@@ -414,7 +414,7 @@ async def _all_led(
     addresses: Sequence[Address],
     without: Address | None = None,
 ) -> None:
-    """Return when every agent names a leader that is there of every partition."""
+    """Return when every agent names a live leader of every partition."""
     del made
     for address in addresses:
         while True:
@@ -425,7 +425,7 @@ async def _all_led(
 
 
 def _when_idle(made: Cluster) -> float:
-    """CPU seconds of all agents, once they have nothing more to do."""
+    """CPU seconds of all agents, once they are idle."""
     seconds = sum(agent.usage().cpu_seconds for agent in made.agents)
     while True:
         time.sleep(2)
@@ -436,7 +436,7 @@ def _when_idle(made: Cluster) -> float:
 
 
 def _produce(made: Cluster, gib: float) -> int:
-    """With a stock client; returns the bytes of values."""
+    """Produce with a stock client; returns the bytes of values."""
     producer = Producer(
         {
             "bootstrap.servers": ",".join(agent.bootstrap for agent in made.agents),
@@ -470,7 +470,7 @@ def _produce(made: Cluster, gib: float) -> int:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command of the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", choices=[*ROWS, []], metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--quick", action="store_true")

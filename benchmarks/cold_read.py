@@ -1,4 +1,4 @@
-"""What one consumer gets from sealed segments, and what recent reads cost without a network.
+"""The rate of one consumer on sealed segments, and the cost of recent reads without a network.
 
     python -m benchmarks.cold_read [--mib 512] [--codecs none,zstd] [--fetch-kib 1024]
 
@@ -137,7 +137,7 @@ class Sealed:
 
 
 def sealed(payload: str, codec: Codec, mib: int, max_bytes: int, record_bytes: int) -> None:
-    """Print what reading back *mib* gives, uncompressed and with the producer's codec."""
+    """Print the rates of reading back *mib*, uncompressed and with the producer's codec."""
     with tempfile.TemporaryDirectory() as folder:
         world = Sealed(Path(folder) / "bucket")
         world.fill(make_batches(payload, codec, record_bytes), mib * MiB)
@@ -154,7 +154,7 @@ def sealed(payload: str, codec: Codec, mib: int, max_bytes: int, record_bytes: i
 
 
 def recent(batch_bytes: int, max_bytes: int) -> None:
-    """Print what `read_local` gives from memory and from a buffer file."""
+    """Print the rates of `read_local` from memory and from a buffer file."""
     view = bytes(
         build_batch(
             bytes(batch_bytes - HEADER_BYTES),
@@ -211,7 +211,7 @@ def _tail(log: PartitionLog, file: Any, view: bytes, count: int) -> FlushBatches
 
 
 def main() -> None:
-    """Measure."""
+    """Run the command of the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--codecs", default="none,zstd")

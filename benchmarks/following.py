@@ -1,9 +1,9 @@
-"""A producer that follows leaders: one record at a time to each partition, as fast as they move.
+"""A producer that follows leaders: one record at a time to each partition, at once after a move.
 
-    produce (acks=all) ──▶ acknowledged: when
+    produce (acks=all) ──▶ acknowledged: its time
          ╳ refused, or the connection lost ──▶ metadata from any agent ──▶ produce again, soon
 
-What it measures is the cluster's gap, not a stock client's backoff.
+It measures the cluster's gap, not a stock client's backoff.
 
 Shell.
 """
@@ -28,7 +28,7 @@ _PACE_S: Final = 0.02
 
 @dataclass(slots=True)
 class Acks:
-    """When records of one partition were acknowledged, by `time.monotonic`, and by whom."""
+    """The times of one partition's acknowledgements, by `time.monotonic`, and the agent of each."""
 
     times: list[float] = field(default_factory=list)
     leaders: list[Address] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Following:
                 tasks.create_task(self._produce(partition))
 
     async def leaders(self) -> dict[int, Address]:
-        """As any agent has them now."""
+        """The current leaders, by any agent's metadata."""
         await self._refresh(0.0)
         return dict(self._leaders)
 
@@ -110,7 +110,7 @@ class Following:
                 await asyncio.sleep(_RETRY_S)
 
     async def _refresh(self, since: float) -> None:
-        """Ask for the leaders, unless somebody has since then."""
+        """Request the leaders, unless another task has done so after *since*."""
         async with self._asking:
             if since and self._asked > since:
                 return
@@ -132,7 +132,7 @@ class Following:
 async def _exchange(
     connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], frame: bytes
 ) -> bytes:
-    """The framed answer."""
+    """Send a request; returns the framed answer."""
     reader, writer = connection
     writer.write(frame)
     size = await reader.readexactly(4)

@@ -1,14 +1,14 @@
-"""What consumer groups cost: a thousand groups of ten members that join, heartbeat and commit.
+"""The cost of consumer groups: a thousand groups of ten members that join, heartbeat and commit.
 
     python -m benchmarks.groups                       driftlog, and Apache Kafka where its jars are
-    python -m benchmarks.groups --groups 20           to see that it works; not to be quoted
+    python -m benchmarks.groups --groups 20           a test run; not to be quoted
     python -m benchmarks.groups --only ours
 
 Members are asyncio protocols that write the classic protocol's frames themselves, each with a
 connection of its own, as consumers have; the leader of a group assigns one partition to each.
 All are in one process, which takes more of the machine than the broker does.  The last row kills
-the broker with SIGKILL and starts it again: a coordinator that takes over goes on with the
-generation, and nobody joins again.
+the broker with SIGKILL and starts it again: a coordinator that takes over continues the
+generation, and no member joins again.
 
 Shell.
 """
@@ -35,15 +35,15 @@ _HEARTBEAT_S: Final = 3.0
 _COMMIT_S: Final = 5.0
 _RETRY_S: Final = 0.2
 _AS_KAFKA: Final = ("--config", "group.initial.rebalance.delay.ms=3000")
-"""`driftlog dev` has nobody wait: each member that comes would have the others join again."""
+"""The default of `driftlog dev` is 0: each new member would make the others join again."""
 _MEMBER_ID_REQUIRED: Final = 79
 _AGAIN: Final = frozenset({14, 15, 16})
-"""The coordinator loads, is not there, or is another one."""
+"""The coordinator loads, is not available, or is another one."""
 _REBALANCES: Final = frozenset({22, 25, 27, 79})
 
 
 class Refused(Exception):
-    """An error that a consumer answers by joining again, or not at all."""
+    """An error after which a consumer joins again, or stops."""
 
     def __init__(self, what: str, code: int) -> None:
         super().__init__(f"{what}: error {code}")
@@ -52,16 +52,16 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Figures:
-    """What all members have seen."""
+    """The figures of all members together."""
 
     stable: int = 0
     joins: int = 0
     """Rebalances that members have gone through."""
     heartbeats: list[float] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
-    """Seconds that each took, where it was answered well."""
+    """Seconds of each successful commit."""
     beat_at: dict[int, float] = field(default_factory=dict)
-    """When each member's last good heartbeat was answered."""
+    """Time of each member's last successful heartbeat."""
 
 
 class _Wire(asyncio.Protocol):
@@ -92,7 +92,7 @@ class _Wire(asyncio.Protocol):
                 self._waiting.set_result(frame)
 
     async def ask(self, api_key: int, version: int, body: bytes) -> wire.Reader:
-        """The answer, behind its header and throttle time."""
+        """Send a request; returns the answer after its header and throttle time."""
         assert self._transport is not None
         if self._transport.is_closing():
             raise ConnectionResetError("the broker has hung up")
@@ -134,7 +134,7 @@ class Member:
         self._rng = random.Random(number)
 
     async def run(self) -> None:
-        """Join, and stay."""
+        """Join the group, and stay in it."""
         await self._connect()
         stable = False
         while True:
@@ -207,7 +207,7 @@ class Member:
         return self._group + struct.pack(">i", generation) + wire.string(self._id) + _NO_INSTANCE
 
     async def _stay(self) -> None:
-        """Heartbeat and commit, each at its own times."""
+        """Heartbeat and commit, each at its own interval."""
         now = time.monotonic()
         beat = now + self._rng.uniform(0, _HEARTBEAT_S)
         commit = now + self._rng.uniform(0, _COMMIT_S) if self._commits else float("inf")
@@ -328,7 +328,7 @@ async def measure(
 
 
 def main() -> None:
-    """See the module."""
+    """Run the command of the module's docstring."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument("--members", type=int, default=10)

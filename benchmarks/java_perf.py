@@ -1,7 +1,7 @@
-"""Java's own load tools, run from Kafka's jars, and what they print.
+"""Java's own load tools, run from Kafka's jars, and their results.
 
 ProducerPerformance with ``--record-size`` makes every byte of every record with a random
-number generator, which halves it; with ``--payload-file`` it picks from lines that were
+number generator, which halves its rate; with ``--payload-file`` it picks from lines that it
 read before.  Both are used: "random" is the first, "json" the second.
 ConsumerPerformance joins a group; for a broker without groups there is
 `AssignedConsumer.java`, which does the same with assigned partitions.
@@ -32,7 +32,7 @@ _COUNTED = re.compile(r"records=(\d+) bytes=(\d+) seconds=([\d.]+)")
 
 
 class ToolFailedError(Exception):
-    """A tool ended with an error or without its last line; what it printed is in the message."""
+    """A tool ended with an error or without its last line; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def producer_performance(
     """Run ProducerPerformance unthrottled; not idempotent unless *properties* say so.
 
     Raises:
-        ToolFailedError: an error was printed for a record, or no summary.
+        ToolFailedError: the tool printed an error for a record, or no summary.
     """
     settings = {
         "acks": "1",
@@ -97,7 +97,7 @@ def producer_performance(
 
 
 def consumer_performance(bootstrap: str, topic: str, records: int) -> JavaResult:
-    """Run ConsumerPerformance, with a group; its rate without the time of joining.
+    """Run ConsumerPerformance, with a group; the rate excludes the time of joining.
 
     Raises:
         ToolFailedError: it read fewer records.
@@ -128,7 +128,7 @@ def assigned_consumer(bootstrap: str, topic: str, records: int) -> JavaResult:
 
 
 def _run(main_class: str, *arguments: str) -> str:
-    """Standard output and error together; the log of slf4j-simple is turned down."""
+    """Run a tool; returns standard output and error together, with few lines of slf4j-simple."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
     command: Sequence[str] = java_command(main_class, *arguments, jvm=(*_JVM, quiet))
     done = subprocess.run(

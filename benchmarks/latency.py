@@ -1,13 +1,13 @@
-"""How long records wait, at a steady rate: until they are acknowledged, and until they are read.
+"""Latency of records at a steady rate: until they are acknowledged, and until they are read.
 
-A record is due every 1/rate seconds, whatever the broker does, and its latency runs from
-when it was due: a producer that had to wait does not hide it ("coordinated omission").
+A record is due every 1/rate seconds, independent of the broker, and its latency runs from its
+due time: a producer that had to wait does not hide it ("coordinated omission").
 
     one in flight   each request carries all records that came due since the last one
     pipelined       a request as soon as a record is due, up to 1,000 unanswered
 
 One partition, so that an offset tells when its record was due, and a consumer's times need
-no look into records.  By hand:
+no decoding of records.  By hand:
 
     python -m benchmarks.latency --bootstrap 127.0.0.1:9092 --seconds 20 --acks -1
 
@@ -33,7 +33,7 @@ _MOST_RECORDS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Milliseconds."""
+    """Percentiles in milliseconds."""
 
     count: int
     p50_ms: float
@@ -57,7 +57,7 @@ def percentiles(seconds: list[float]) -> Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class LatencyResult:
-    """From due to acknowledged, and from due to read by a consumer that polls all the time."""
+    """From due to acknowledged, and from due to read by a consumer that polls without a pause."""
 
     acknowledged: Percentiles
     end_to_end: Percentiles
@@ -79,7 +79,7 @@ def measure_latency(
 
     Raises:
         KafkaError: the broker answered an error.
-        ConnectionError, BlockingIOError: it hung up or stalled.
+        ConnectionError, BlockingIOError: the broker hung up or stalled.
     """
     run = _Run(bootstrap, topic, acks, rate, round(rate * seconds), record_bytes)
     errors: list[BaseException] = []
@@ -102,7 +102,7 @@ def measure_latency(
 
 
 class _Checked(threading.Thread):
-    """A thread whose error its parent finds."""
+    """A thread that keeps its error for its parent."""
 
     def __init__(self, work: Callable[[], None], errors: list[BaseException]) -> None:
         super().__init__(daemon=True)
@@ -135,7 +135,7 @@ class _Run:
         self._began = time.perf_counter() + 0.2
 
     def send(self, window: int, errors: list[BaseException]) -> None:
-        """Every record when it is due, or as soon as the window allows."""
+        """Send every record when it is due, or as soon as the window allows."""
         sent, free = 0, window
         while sent < self._records and not errors:
             if free:
@@ -154,7 +154,7 @@ class _Run:
             free -= 1
 
     def receive(self) -> None:
-        """Acknowledgements, in order."""
+        """Receive acknowledgements, in order."""
         answers = Answers(self._socket, self._envelope(0))
         while len(self.acknowledged) < self._records:
             whole = answers.receive()
@@ -165,7 +165,7 @@ class _Run:
                 self._answered.release()
 
     def consume(self) -> None:
-        """What the partition shows, as soon as it shows it."""
+        """Fetch the partition's records as soon as they are visible."""
         while len(self.read) < self._records:
             first = self._fetcher.offsets[0]
             self._fetcher.fetch()

@@ -1,9 +1,9 @@
 """The payloads and batches of the benchmarks, from one seed.
 
 1 KiB records are values of 1,024 bytes without key or header, as ProducerPerformance's.
-A "1 MB" batch is what `batch.size=1000000` lets into a batch, a "64 KiB" one what
-65,536 lets in.  Records carry the time when this process began: older ones would fall to
-`retention.ms` in the middle of a measure, as a broker counts by the records' own time.
+A "1 MB" batch has the records that `batch.size=1000000` allows, a "64 KiB" one those of
+65,536.  Records carry the time when this process began: a broker counts `retention.ms` by
+the records' own time, and would delete older ones during a measurement.
 Shell.
 """
 

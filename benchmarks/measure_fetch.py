@@ -1,4 +1,4 @@
-"""Fetch: recent data against Kafka's page cache, sealed segments, raw client and Java's.
+"""Fetch: recent data against Kafka's page cache, and sealed segments; raw client and Java's.
 
 Shell.
 """

@@ -1,8 +1,8 @@
 """Memory of an agent under full load: its peak, and whether it grows.
 
-The store is `benchmarks.slow_s3 --hollow`, which keeps only the end of what was put long ago,
-as ten minutes of full load are more than the disk; the client sends as fast as the agent takes it,
-acks=all, and a raw consumer reads along from the tail.
+The store is `benchmarks.slow_s3 --hollow`, which keeps only the end of old objects, as ten minutes
+of full load are more than the disk; the client sends as fast as the agent takes it, acks=all, and a
+raw consumer reads along from the tail.
 Shell.
 """
 
@@ -35,7 +35,7 @@ def memory(options: Options, seconds: float | None = None) -> list[Row]:
                 rates[name], found_rss[name] = _load(options, peer, seconds)
     with brokers(options, [KAFKA]) as found:
         for name, peer in found.items():
-            # A JVM's heap is what -Xmx says; half a minute shows what it comes to.
+            # A JVM's heap is limited by -Xmx; half a minute shows its size.
             rates[name], found_rss[name] = _load(options, peer, min(seconds, 30.0))
     samples = {name: Sample(value=max(rss)) for name, rss in found_rss.items()}
     reached, note = None, ""

@@ -36,7 +36,7 @@ _UNSEALED = {"segment.bytes": str((2 << 30) - 1), "segment.ms": str(86_400_000)}
 def load(
     peer: Peer, topic: str, batches: Sequence[Batch], value_bytes: int, window: int, acks: int = 1
 ) -> LoadResult:
-    """One load of four connections on a topic of its own, which stays."""
+    """One load of four connections on a topic of its own, which is not deleted."""
     with connected(peer.bootstrap) as connection:
         connection.create_topic(topic, len(PARTITIONS), _UNSEALED)
     return produce(
@@ -50,14 +50,14 @@ def delete(peer: Peer, topic: str) -> None:
 
 
 def warm_up(peer: Peer, options: Options) -> None:
-    """Enough for a JIT to have seen it all; the same for everybody."""
+    """Send enough to compile a JVM's hot code; the same load for every broker."""
     volume = (128 if options.quick else 1024) * MiB
     load(peer, "warm-up", make_batches("random", 65_536), volume, 64)
     delete(peer, "warm-up")
 
 
 def bursts(options: Options) -> list[Row]:
-    """acks=1, of a size that the buffer takes, raw client."""
+    """acks=1, bursts that fit into the buffer, raw client."""
     volume = (256 if options.quick else 2048) * MiB
     rows = []
     for payload in options.payloads:
@@ -95,7 +95,7 @@ def bursts(options: Options) -> list[Row]:
 
 
 def java_bursts(options: Options) -> list[Row]:
-    """ProducerPerformance, beside the same into the sink."""
+    """ProducerPerformance, and the same load into the sink."""
     records = 200_000 if options.quick else 2_000_000
     rows = []
     for payload in options.payloads:
@@ -149,7 +149,7 @@ def java_bursts(options: Options) -> list[Row]:
 
 
 def sustained(options: Options) -> list[Row]:
-    """acks=1 over many times the buffer, flush and sealing included until all is quiet."""
+    """acks=1, many times the buffer's size, with flush and sealing until the broker is idle."""
     volume = (1 if options.quick else 20) * GiB
     payload = options.payloads[-1]
     if not room_for(options.directory, int(2.7 * volume)):
@@ -232,7 +232,7 @@ def tiny(options: Options) -> list[Row]:
         topic = f"tiny-{number}"
         with connected(peer.bootstrap) as connection:
             connection.create_topic(topic, len(PARTITIONS), _UNSEALED)
-        # Kafka takes ten times as long; its rate is known after a tenth.
+        # Kafka takes ten times as long; a tenth of the requests is enough for its rate.
         wanted = requests if name == OURS else requests // 10
         before = peer.usage()
         result = produce_tiny(peer.bootstrap, topic, PARTITIONS, batch, wanted)

@@ -1,4 +1,4 @@
-"""Spark on a sealed topic, on the same files by itself, and on the same records in Kafka.
+"""Spark on a sealed topic, on the same files without the reader, and on Kafka's same records.
 
 Shell.
 """
@@ -73,10 +73,10 @@ def _bucket(directory: Path) -> Path:
 
 
 def _scan(source: str, location: str, records: int) -> Sample:
-    """The median of the runs behind the first.
+    """The median of the runs after the first.
 
     Raises:
-        AssertionError: it read another number of records.
+        AssertionError: Spark read another number of records.
     """
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.spark_source", source, location, _TOPIC],

@@ -1,4 +1,4 @@
-"""On a store whose PUTs take 60 ms: a lockstep producer, latency, PUT counts and their price.
+"""Figures on a store whose PUTs take 60 ms: a lockstep producer, latency, PUTs and their price.
 
 The store is `benchmarks.slow_s3`; a PUT costs $5 a million (S3 Standard, us-east-1, list price).
 Kafka's figures beside them are on its local disk, acks=all.
@@ -102,7 +102,7 @@ def _lockstep(peer: Peer, topic: str, seconds: float) -> Sample:
 
 
 def latency(options: Options) -> list[Row]:
-    """1,000 records/s of 1 KiB, acks=all, while a consumer reads; and what the PUTs cost."""
+    """1,000 records/s of 1 KiB, acks=all, while a consumer reads; and the price of the PUTs."""
     seconds = 8.0 if options.quick else 30.0
     rows = []
     with (
@@ -181,7 +181,7 @@ def put_counts(options: Options) -> list[Row]:
         )
         wait_idle(peer)
         assert isinstance(peer, DriftlogProcess)
-        peer.seal("puts")  # what is left would be sealed in the minute that is to be idle
+        peer.seal("puts")  # otherwise sealing would run in the idle minute
         after = puts(address)
         time.sleep(5.0)
         idle_before = puts(address)["PUT"]

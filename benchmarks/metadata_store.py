@@ -1,18 +1,18 @@
-"""What a metadata store costs: latency, throughput, and a claim of 10,000 partitions.
+"""The cost of a metadata store: latency, throughput, and a claim of 10,000 partitions.
 
     python -m benchmarks.metadata_store [--directory DIR] [--seconds 3] [--etcd URL[,URL]]
 
 Prints, on the disk of DIR (a fresh directory below it), or of the etcd at URL, which must have
-nothing below ``/driftlog/v1/`` and has nothing there afterwards:
+no key below ``/driftlog/v1/`` and has none afterwards:
 
-* fsync, but not of etcd: p50/p99 of appending 4 KiB to a file and syncing it, the floor of commits;
+* fsync, not for etcd: p50/p99 of appending 4 KiB to a file and syncing it, the floor of commits;
 * put: p50/p99 and transactions/s of unguarded puts of 100 bytes, at 1 and at 64 in flight;
 * commit: p50/p99 and transactions/s of the guarded commit of a flush (session's revision and head
   compared, head and flush record put), at 1 and at 64 in flight, each on a session of its own;
 * claim: every partition's leader and state compared and put, 128 operations a transaction, all
   sent at once; then reading all of them back at one revision, and opening the file again.
 
-The commit at 1 in flight is what etcd adds to a produce request.
+The latency of a commit at 1 in flight is etcd's part of a produce request's.
 
 Shell.
 """
@@ -78,7 +78,7 @@ def measure_fsync(directory: Path) -> str:
 async def put_values(
     store: MetadataStore, session_id: str, until: float, latencies_s: list[float]
 ) -> None:
-    """One key of a session's, written again and again."""
+    """Write one key of a session again and again."""
     key = keys.head_key(session_id)
     while time.perf_counter() < until:
         start = time.perf_counter()
@@ -89,7 +89,7 @@ async def put_values(
 async def commit_flushes(
     store: MetadataStore, session_id: str, until: float, latencies_s: list[float]
 ) -> None:
-    """One session's commits, one at a time, as an agent makes them."""
+    """Make one session's commits, one at a time, as an agent does."""
     session, head = keys.session_key(session_id), keys.head_key(session_id)
     created = await store.txn([], [Put(session, b""), Put(head, codec.encode_head(0))])
     seq = 0
@@ -119,7 +119,7 @@ Work = Callable[[MetadataStore, str, float, list[float]], Coroutine[None, None, 
 
 
 async def measure(store: MetadataStore, work: Work, in_flight: int, seconds: float) -> str:
-    """So many sessions at once."""
+    """Run *work* in *in_flight* sessions at once; returns a line of figures."""
     latencies_s: list[float] = []
     start = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
@@ -152,7 +152,7 @@ async def measure_claims(store: MetadataStore) -> str:
 
 
 async def measure_all(store: MetadataStore, seconds: float) -> int:
-    """What every store is measured at; returns how many keys it left."""
+    """Take the figures of every store; returns how many keys they left."""
     for in_flight in (1, 64):
         line = await measure(store, put_values, in_flight, seconds)
         print(f"put,    {in_flight:2} at once {line}")
@@ -198,7 +198,7 @@ async def run_etcd(endpoints: tuple[str, ...], seconds: float) -> None:
 
 
 def main() -> None:
-    """Read the arguments."""
+    """Run the command of the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, default=None, help="on the disk to measure")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each commit measurement")

@@ -1,9 +1,9 @@
-"""What objects cost: 8 MiB puts and ranged gets, on a directory and on moto's server.
+"""The cost of objects: 8 MiB puts and ranged gets, on a directory and on moto's server.
 
     python -m benchmarks.object_store [--mib 512] [--dir DIR] [--concurrency 4]
 
-CPU is this process's own, all its threads; moto's is not in it, but shares the cores, so
-that MB/s on moto is moto's.  Bytes are random; reads come from the page cache.
+CPU is this process's own, all its threads, without moto's; moto shares the cores, so that
+its MB/s are moto's own limit.  Bytes are random; reads come from the page cache.
 
 Puts into the directory are compared with the same bytes written and synced by as many
 threads into plain files.  The two take turns, each first in every other round, and their
@@ -35,7 +35,7 @@ GIB = 1 << 30
 OBJECT_BYTES = 8 * MIB
 ROUNDS = 12
 BATCH_BYTES = 64 << 10
-"""Of the buffers of a put: a flush object is made of record batches."""
+"""Size of the buffers of a put: a flush object is made of record batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ async def measure_store(
     await store.put(f"{run}/warm", [b"x"])
     puts = [lambda key=key: store.put(key, body) for key in keys]
     put = await measured(f"{name}: put 8 MiB", puts, OBJECT_BYTES, concurrency)
-    if name != "directory":  # Above, in turns: one run says little.
+    if name != "directory":  # measured above, in turns: one run says little
         print(put, flush=True)
     for size in (OBJECT_BYTES, MIB, 64 << 10):
         count = min(mib * MIB // size, 1000)
@@ -103,7 +103,7 @@ async def measure_store(
 
 
 async def measure_disk(folder: Path, body: list[memoryview], mib: int, concurrency: int) -> None:
-    """Puts and plain writes in turns: what the store adds to the disk's own cost."""
+    """Puts and plain writes in turns: the store's cost on top of the disk's."""
     sync = getattr(os, "fdatasync", os.fsync)
     loop = asyncio.get_running_loop()
     store = open_object_store(str(folder / "puts"))

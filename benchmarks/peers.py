@@ -1,7 +1,7 @@
-"""Who is measured, and how: brokers started side by side, runs interleaved, costs from /proc.
+"""The brokers under test: started side by side, runs interleaved, costs from /proc.
 
-Brokers and clients share all cores and nothing is pinned.  Every row starts its own brokers
-in directories that go with it, so that the disk holds one row's data at most.
+Brokers and clients share all cores, without pinning.  Every row starts its own brokers in
+directories that are deleted after it, so that the disk holds one row's data at most.
 Shell.
 """
 
@@ -28,7 +28,7 @@ MiB = 1 << 20
 GiB = 1 << 30
 OURS, KAFKA = "ours", "kafka"
 _KAFKA_BENCH = {
-    # Deleted topics leave the disk soon; nothing else differs from Kafka's defaults.
+    # Deleted topics leave the disk soon; all other configs are Kafka's defaults.
     "log.segment.delete.delay.ms": "1000",
 }
 
@@ -46,10 +46,10 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What one call of the benchmarks measures.
+    """The options of one call of the benchmarks.
 
-    quick: volumes that end within minutes and one round; good for finding what is
-        broken, not for quoting.
+    quick: volumes that end within minutes and one round; good for finding errors, not
+        for quoting.
     """
 
     names: tuple[str, ...] = (OURS, KAFKA)
@@ -61,7 +61,7 @@ class Options:
     progress: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))
 
     def wants(self, name: str) -> bool:
-        """Whether this broker is asked for and there."""
+        """Whether this broker is requested and installed."""
         there = driftlog_command() if name == OURS else kafka_jars()
         return name in self.names and there is not None
 
@@ -74,7 +74,7 @@ def brokers(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Peer]]:
-    """Those of *names* that are wanted, running; gone with their data afterwards.
+    """Run the requested brokers of *names*; they are deleted with their data afterwards.
 
     *arguments* and *environment* are for `driftlog dev`.
     """
@@ -95,7 +95,7 @@ def brokers(
 
 @contextlib.contextmanager
 def helper_process(*command: str) -> Iterator[tuple[int, str]]:
-    """A helper of ours that prints ``name address`` when it is ready: its pid and address."""
+    """Run a helper that prints ``name address`` when it is ready: its pid and address."""
     process = subprocess.Popen(
         [sys.executable, "-m", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
@@ -139,7 +139,7 @@ def slow_s3(
 def interleaved(
     options: Options, found: Mapping[str, Peer], body: Callable[[str, Peer, int], Sample]
 ) -> dict[str, list[Sample]]:
-    """A B A B: *body* for every broker in every round, with the round's number."""
+    """Run *body* for every broker in every round (A B A B), with the round's number."""
     samples: dict[str, list[Sample]] = {name: [] for name in (OURS, KAFKA)}
     for number in range(options.rounds):
         for name, peer in found.items():
@@ -152,10 +152,10 @@ def interleaved(
 def costed(
     peer: Peer, work: Callable[[], LoadResult | FetchResult], *, settle: bool = False
 ) -> Sample:
-    """Run *work* and charge it with what *peer* used meanwhile.
+    """Run *work* and charge it with the CPU and memory of *peer* meanwhile.
 
-    What earlier runs left dirty is written back before.  With *settle* the costs run on
-    until the broker is idle again (the rate does not).
+    Dirty pages of earlier runs are written back before.  With *settle* the costs, but not the
+    rate, include the time until the broker is idle again.
     """
     os.sync()
     peer.reset_peak()
@@ -174,7 +174,7 @@ def costed(
 
 
 def wait_idle(peer: Peer, timeout_seconds: float = 300.0) -> float:
-    """Wait until the broker used less than 5 % of a core for two seconds; how long that took."""
+    """Wait until the broker used less than 5 % of a core for two seconds; returns how long."""
     began = time.monotonic()
     quiet_since, cpu = began, peer.usage().cpu_seconds
     while time.monotonic() - quiet_since < 2.0 and time.monotonic() - began < timeout_seconds:
@@ -187,7 +187,7 @@ def wait_idle(peer: Peer, timeout_seconds: float = 300.0) -> float:
 
 
 def disk_mb_per_second(directory: Path | None, volume_bytes: int = GiB) -> float:
-    """What dd would say: 8 MiB writes of random bytes, then one fdatasync; in 10^6 bytes."""
+    """The rate that dd prints: 8 MiB writes of random bytes, then one fdatasync; in 10^6 bytes."""
     folder = directory or Path(tempfile.gettempdir())
     path = folder / f"disk-probe-{os.getpid()}"
     block = os.urandom(8 * MiB)
@@ -204,6 +204,6 @@ def disk_mb_per_second(directory: Path | None, volume_bytes: int = GiB) -> float
 
 
 def room_for(directory: Path | None, wanted_bytes: int) -> bool:
-    """Whether the disk takes that much and keeps 5 GiB."""
+    """Whether the disk takes *wanted_bytes* and keeps 5 GiB free."""
     folder = directory or Path(tempfile.gettempdir())
     return shutil.disk_usage(folder).free > wanted_bytes + 5 * GiB

@@ -1,10 +1,10 @@
-"""What the protocol's codec costs: microseconds of CPU for each message, best of several runs.
+"""The cost of the protocol's codec: microseconds of CPU for each message, best of several runs.
 
     python -m benchmarks.protocol_codec [--seconds 0.2]
 
-The first row of each kind is what every request pays: the header.  Messages are those of the
+The first row of each kind is the header, which every request has.  Messages are those of the
 hot path: one topic and partition (librdkafka and sarama send no more in a Produce request),
-and 100 partitions for what grows.
+and 100 partitions for messages that grow with them.
 
 Shell.
 """
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def operations() -> dict[str, Callable[[], Any]]:
-    """What is measured, by name."""
+    """The operations, by name."""
     measured: dict[str, Callable[[], Any]] = {}
     for version in (7, 9):
         for partitions, records_bytes in ((1, 200), (1, 1 << 20), (100, 1000)):
@@ -78,7 +78,7 @@ def operations() -> dict[str, Callable[[], Any]]:
 
 
 def microseconds(run: Callable[[], Any], seconds: float) -> float:
-    """CPU time of one call: the best of several runs, for the machine is not ours alone."""
+    """CPU time of one call: the best of several runs, because other processes share the machine."""
     run()
     best = float("inf")
     for _ in range(REPEATS):
@@ -117,7 +117,7 @@ def produce_frame(version: int, partitions: int, records_bytes: int) -> bytes:
 
 
 def produce_response(partitions: int) -> produce.ProduceResponse:
-    """All succeeded."""
+    """A Produce response in which every partition succeeded."""
     return produce.ProduceResponse(
         responses=[
             produce.TopicProduceResponse(
@@ -155,7 +155,7 @@ def fetch_frame(version: int, partitions: int) -> bytes:
 
 
 def fetch_response(partitions: int) -> fetch.FetchResponse:
-    """A MiB from each partition."""
+    """A Fetch response with 1 MiB from each partition."""
     records = memoryview(bytes(1 << 20))
     return fetch.FetchResponse(
         responses=[
@@ -179,7 +179,7 @@ def fetch_response(partitions: int) -> fetch.FetchResponse:
 
 
 def metadata_response(partitions: int) -> metadata.MetadataResponse:
-    """Three brokers and a topic."""
+    """A Metadata response of three brokers and a topic."""
     return metadata.MetadataResponse(
         brokers=[
             metadata.MetadataResponseBroker(node_id=node, host=f"agent-{node}", port=9092)

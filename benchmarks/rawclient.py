@@ -1,10 +1,10 @@
-"""A Kafka client that is not the limit: prebuilt frames out, answers counted by strided slices.
+"""A Kafka client fast enough for any broker: prebuilt frames, answers counted by strided slices.
 
     produce        encoded batches, one partition a request, pipelined, one thread a connection
     produce_tiny   requests of one record each, a thousand of them in one write
     Connection     request and answer, for everything that is not measured
 
-Nothing here looks at a record; the interpreter runs a few microseconds a request, or a few
+This client reads no record; the interpreter runs a few microseconds a request, or a few
 nanoseconds where requests are written in blocks.  Against `benchmarks/sink.py` by hand:
 
     python -m benchmarks.sink --port 9099 &
@@ -29,7 +29,7 @@ from benchmarks.load import make_batches
 
 MiB = 1 << 20
 _STALL_SECONDS = 60
-"""A broker that neither takes nor answers anything for so long has failed the measure."""
+"""A broker that takes and answers nothing for so long has failed the measurement."""
 _NOT_READY = (14, 15, 16)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 _NO_LEADER = (3, 5, 6, 9)
@@ -40,7 +40,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What was sent or read, and how long it took from the first byte to the last answer."""
+    """The amount sent or read, and the time from the first byte to the last answer."""
 
     requests: int
     records: int
@@ -75,7 +75,7 @@ def open_socket(address: Address) -> socket.socket:
 
 
 def send_buffers(sock: socket.socket, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-    """All of *buffers* in one system call, or as many as it takes."""
+    """Send all of *buffers*, in one system call or as many as needed."""
     sent = sock.sendmsg(buffers)
     for buffer in buffers:
         if sent >= len(buffer):
@@ -93,7 +93,7 @@ class Connection:
         self._correlation_id = 0
 
     def ask(self, encode: Callable[[int], bytes]) -> bytes:
-        """Send what *encode* makes of a fresh correlation id; the framed answer to it.
+        """Send the request that *encode* makes for a new correlation id; returns the framed answer.
 
         Raises:
             CorruptAnswerError: the answer is to another request.
@@ -110,10 +110,10 @@ class Connection:
     def create_topic(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create it and wait until every partition has a leader.
+        """Create the topic and wait until every partition has a leader.
 
         Raises:
-            KafkaError: it was refused.
+            KafkaError: the broker refused.
             TimeoutError: no leaders after a minute.
         """
         name = topic.encode()
@@ -129,7 +129,7 @@ class Connection:
             time.sleep(0.05)
 
     def _serves(self, topic: str, partitions: int) -> bool:
-        """Whether every partition answers: Metadata names a leader before it is one."""
+        """Whether every partition answers: Metadata names an agent before it leads."""
         if len(self.led(topic)) < partitions:
             return False
         try:
@@ -156,10 +156,10 @@ class Connection:
         return self._offsets(topic, partitions, -2)
 
     def init_producer_id(self) -> tuple[int, int]:
-        """A producer id and its epoch; waits while a fresh broker has none to give.
+        """A producer id and its epoch; waits while a new broker has none.
 
         Raises:
-            KafkaError: it was refused, or is not ready after a minute.
+            KafkaError: the broker refused, or is not ready after a minute.
         """
         deadline = time.monotonic() + _STALL_SECONDS
         while True:
@@ -219,7 +219,7 @@ class Answers:
         self.last_base_offset = -1
 
     def receive(self) -> int:
-        """Wait for bytes; how many whole answers they complete, perhaps none.
+        """Wait for bytes; returns how many whole answers they complete, perhaps none.
 
         Raises:
             KafkaError: one of them carries an error.
@@ -313,7 +313,7 @@ class _Sender:
         self._answers = Answers(self._socket, self._envelope(partitions[0], 0))
 
     def send(self, batches: Sequence[Batch], value_bytes: int, window: int) -> tuple[int, int, int]:
-        """Until at least *value_bytes* are acknowledged: requests, records, bytes."""
+        """Send until *value_bytes* are acknowledged; returns requests, records, bytes."""
         sent = records = in_flight = sent_bytes = 0
         if self._producer_id[0] >= 0:
             batches = [Batch(bytearray(b.data), b.records, b.value_bytes) for b in batches]

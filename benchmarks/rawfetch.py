@@ -1,7 +1,7 @@
 """A Fetch client that reads and counts: batch headers are walked, records never.
 
-One thread a connection, one fetch in flight each (where the next one starts is known only
-from the last answer).  Bytes are counted as they lie in the log; with *verify* every
+One thread a connection, one fetch in flight each (only the last answer says where the next
+fetch starts).  Bytes are counted as in the log; with *verify* every
 batch's CRC is checked as well.  By hand:
 
     python -m benchmarks.rawfetch --bootstrap 127.0.0.1:9092 --topic T [--verify]
@@ -28,7 +28,7 @@ from benchmarks.rawclient import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """What was read.  ``log_bytes`` are bytes of batches, headers included."""
+    """The amount read.  ``log_bytes`` are bytes of batches, headers included."""
 
     requests: int
     batches: int
@@ -39,7 +39,7 @@ class FetchResult:
 
     @property
     def mb_per_second(self) -> float:
-        """Batches as they came, in 10^6 bytes a second."""
+        """Batches as received, in 10^6 bytes a second."""
         return self.log_bytes / self.seconds / 1e6
 
 
@@ -68,11 +68,11 @@ class Fetcher:
         self._buffer = bytearray(1 << 16)
 
     def fetch(self) -> int:
-        """One request for all partitions; the records that came.
+        """Send one request for all partitions; returns the number of records received.
 
         Raises:
             KafkaError: for the request or one of its partitions.
-            CorruptBatchError: not a batch, or, when verifying, its CRC.
+            CorruptBatchError: not a batch, or, with *verify*, a wrong CRC.
             ConnectionError: the broker hung up.
         """
         self.requests += 1
@@ -167,7 +167,7 @@ def fetch(
 def fetch_all(
     bootstrap: str, topic: str, partitions: Sequence[int], *, verify: bool = False
 ) -> FetchResult:
-    """Read the log of *partitions* from its start to the high watermark of now."""
+    """Read the log of *partitions* from its start to the current high watermark."""
     with connected(bootstrap) as connection:
         offsets = connection.start_offsets(topic, partitions)
         ends = connection.end_offsets(topic, partitions)

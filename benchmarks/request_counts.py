@@ -36,14 +36,14 @@ _TOPIC: Final = "counted"
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one phase asked for."""
+    """The requests of one phase."""
 
     name: str
     seconds: float
     requests: Mapping[str, int]
 
     def row(self) -> str:
-        """As a row of the table."""
+        """The phase as a row of the table."""
         counts = " | ".join(str(self.requests[name]) for name in (*_S3, *_ETCD))
         return f"| {self.name} | {self.seconds:.0f} s | {counts} |"
 

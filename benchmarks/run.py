@@ -1,4 +1,4 @@
-"""`make bench`: one table of what docs/benchmarks.md says, ours beside Apache Kafka's.
+"""`make bench`: the table of docs/benchmarks.md, driftlog's figures beside Apache Kafka's.
 
     python -m benchmarks.run                       everything (hours; 80 GB of disk help)
     python -m benchmarks.run --quick               the same rows in minutes, not to be quoted
@@ -6,9 +6,9 @@
     python -m benchmarks.run --peers kafka         one broker alone
 
 Both brokers start side by side for each row, runs alternate, medians are printed; brokers and
-clients share all cores.  MB are 10^6 bytes of record values (of batches where something is
-fetched), CPU is the broker's, user and system, per GiB of the same; RSS is the peak.
-Temporary directories go with each row.
+clients share all cores.  MB are 10^6 bytes of record values (of batches for fetches), CPU is
+the broker's, user and system, per GiB of the same; RSS is the peak.  Each row deletes its
+temporary directories.
 Root.
 """
 
@@ -50,7 +50,7 @@ MEASURES: dict[str, Callable[[Options], list[Row]]] = {
     "spark": measure_spark.scans,
 }
 PRINTED = {"sealing": "benchmarks.sealing", "spark_scan": "benchmarks.spark_scan"}
-"""Programs with tables of their own, printed below the table as they are."""
+"""Programs with tables of their own, printed unchanged below the table."""
 _PRINTED_TIMEOUT_SECONDS = 1800
 
 
@@ -129,7 +129,7 @@ def _failure(name: str, error: Exception) -> Row:
 
 
 def _run_printed(module: str) -> bool:
-    """Run another benchmark of ours; False if it is missing or fails."""
+    """Run another benchmark; False if it is missing or fails."""
     if importlib.util.find_spec(module) is None:
         print(f"{module} does not exist yet")
         return False

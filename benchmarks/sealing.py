@@ -1,4 +1,4 @@
-"""What sealing and reading back cost: batches to a segment in a file, row groups to batches.
+"""The cost of sealing and reading back: batches to a segment in a file, row groups to batches.
 
     python -m benchmarks.sealing [--mib 512] [--codecs none,zstd] [--record-bytes 1024]
 
@@ -76,7 +76,7 @@ def main() -> None:
         f"{'payload':8} {'codec':7} {'seal CPU s/GiB':>14} {'seal MB/s':>10} {'size':>6}"
         f" {'back to':>8} {'MB/s':>7} {'CPU s/GiB':>10}"
     )
-    # An agent seals for weeks: its memory has been touched before, which a fresh process pays for.
+    # An agent seals for weeks in memory that it used before; a new process pays for new pages.
     use_memory_again()
     for payload in ("random", "json"):
         make_segment(
@@ -90,7 +90,7 @@ def main() -> None:
 def make_segment(
     path: Path, batches: list[tuple[bytearray, int]], total: int
 ) -> tuple[SegmentInfo, float, float]:
-    """Seal *total* bytes; CPU s and s."""
+    """Seal *total* bytes; returns the segment, CPU seconds and seconds."""
     with path.open("r+b" if path.exists() else "w+b") as sink:
         source = endless(batches)
         writer = SegmentWriter(sink, topic="bench", topic_id=UUID(int=1), partition=0, base=0)
@@ -112,7 +112,7 @@ def measure(payload: str, codec: Codec, total: int, record_bytes: int) -> None:
     batches = make_batches(payload, codec, record_bytes)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "segment.parquet"
-        make_segment(path, batches, total)  # an agent writes one segment over another
+        make_segment(path, batches, total)  # an agent writes a segment over an older file
         info, cpu, wall = make_segment(path, batches, total)
         raw = info.raw_bytes
         line = (

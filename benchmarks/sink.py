@@ -1,7 +1,7 @@
-"""A broker that swallows everything: what a client alone can do, and nothing of a broker.
+"""A broker that discards everything: it shows a client's own limit, without a broker's cost.
 
-It answers ApiVersions, Metadata (any topic has as many partitions as asked for with
-``--partitions``), CreateTopics, InitProducerId and Produce, always with success; base
+It answers ApiVersions, Metadata (any topic has as many partitions as
+``--partitions`` says), CreateTopics, InitProducerId and Produce, always with success; base
 offsets count up, so that clients believe it.  One thread a connection reads into one
 warm buffer; a Produce request's records are skipped by their length.  An answer is made
 once for each shape of request and patched afterwards.
@@ -58,7 +58,7 @@ class Sink:
         self._next_offset = 0
 
     def serve(self) -> None:
-        """Until `close`."""
+        """Serve until `close`."""
         with self._listener:
             while True:
                 try:
@@ -69,11 +69,11 @@ class Sink:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more; connections end when their clients do."""
+        """Accept no more connections; open ones end with their clients."""
         self._listener.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: socket.socket) -> None:
-        """Read as much as there is, answer all whole frames in one write."""
+        """Read all available bytes, answer all whole frames in one write."""
         buffer = bytearray(_BUFFER_BYTES)
         view = memoryview(buffer)
         filled = 0
@@ -105,7 +105,7 @@ class Sink:
                         buffer, view = grown, memoryview(grown)
 
     def _patched(self, template: _Template, buffer: bytearray, at: int) -> bytes:
-        """The same shape again: correlation id and base offset are what differs."""
+        """The answer to a request of the same shape: only correlation id and base offset differ."""
         answer = template.answer
         answer[4:8] = buffer[at + 8 : at + 12]
         _I64.pack_into(answer, template.offset_at, self._next_offset)

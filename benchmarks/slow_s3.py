@@ -1,20 +1,20 @@
 """An S3 server for benchmarks: objects in a folder, every PUT answered after a stated time.
 
-That time runs from the request's head: a PUT takes what is stated, and longer only if its body
-does.  What this server itself needs to take and store it is not a store's latency on top.
+That time runs from the request's head: a PUT takes the stated time, and longer only if its body
+does.  The server's own time for receiving and storing is not added to it.
 
 moto's server tops out at 200-290 MB/s and keeps objects in memory; this one keeps up with
-an agent and counts what is asked of it, so that PUTs per GiB and their price are measured,
-not computed.  It speaks what aiobotocore (and S3A) need of one agent: PUT (also
+an agent and counts its requests, so that PUTs per GiB and their price are measured,
+not computed.  It has the calls that aiobotocore (and S3A) need for one agent: PUT (also
 ``If-None-Match: *``), multipart uploads, GET with ranges, HEAD, DELETE, DeleteObjects,
 ListObjectsV2, GET of the bucket's location.  Signatures are not checked, any bucket exists,
-and everything is forgotten when it ends: it measures, the contract suites decide what S3 is.
+and all objects are lost when it ends: it is for measurements; the contract suites define S3.
 
     GET /_stats    {"PUT": requests, …, "put_bytes": …} since the start
 
 ``--hollow`` keeps the newest 16 GiB as they are and of older objects only the last 1 MiB (a
-hole before it), for loads that are larger than the disk: sealing reads what is recent, and
-nobody what is in front of an old footer.
+hole before it), for loads that are larger than the disk: sealing reads recent objects, and no
+process reads the bytes before an old footer.
 
     python -m benchmarks.slow_s3 [--port 9000] [--put-delay-ms 60] [--hollow]
 
@@ -160,7 +160,7 @@ class SlowS3:
         return web.Response(headers={"ETag": stored.etag})
 
     async def _store(self, request: web.Request) -> _Object:
-        """The body in a file."""
+        """Store the request's body in a file."""
         path = self._folder / str(next(self._names))
         size = 0
         with path.open("wb", buffering=0) as file:
@@ -176,7 +176,7 @@ class SlowS3:
         return stored
 
     def _make_room(self, stored: _Object) -> None:
-        """Cut holes into what is older than the newest `_WHOLE_BYTES`."""
+        """Cut holes into objects older than the newest `_WHOLE_BYTES`."""
         self._whole.append(stored)
         self._whole_bytes += stored.size
         while self._whole_bytes > _WHOLE_BYTES:
@@ -316,7 +316,7 @@ def _error(status: int, code: str, *, body: bool = True) -> web.Response:
 
 
 async def serve(port: int, put_delay_seconds: float, folder: Path, *, hollow: bool) -> None:
-    """Until cancelled, or until SIGTERM, which leaves no files behind."""
+    """Serve until cancelled, or until SIGTERM, which leaves no files behind."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     loop.add_signal_handler(signal.SIGINT, stopped.set)
@@ -333,7 +333,7 @@ async def serve(port: int, put_delay_seconds: float, folder: Path, *, hollow: bo
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether an error is not merely a client's that gave up a hedged PUT, or was killed."""
+    """False for a connection reset by a client that cancelled a hedged PUT, or was killed."""
     return not (record.exc_info and isinstance(record.exc_info[1], ConnectionResetError))
 
 

@@ -1,11 +1,11 @@
-"""`read_topic` beside ``spark.read.parquet`` on the same files: what finding them costs.
+"""`read_topic` beside ``spark.read.parquet`` on the same files: the cost of finding them.
 
     python -m benchmarks.spark_scan [--mib 1024] [--segment-mib 64] [--runs 5]
 
 A topic of four partitions with 1 KiB JSON records in a temporary directory; one session with
 two threads; the two sides in turns, the first turn not counted.  Planning is in the time:
-manifests on our side, schema inference and listing on Spark's.  Medians, and the ratio plain / ours
-(goal: at least 0.9).
+manifests for `read_topic`, schema inference and listing for Spark.  Medians, and the ratio of
+plain Spark to `read_topic` (goal: at least 0.9).
 
 Shell.
 """
@@ -101,7 +101,7 @@ def measure(spark: SparkSession, location: str, records: int, runs: int) -> None
         seconds: dict[str, list[float]] = {name: [] for name in sources}
         for turn in range(runs + 1):
             answers = set()
-            # Who comes second finds warm code: the sides take turns at that too.
+            # The second side finds warm code: the sides take turns at that too.
             for name, read in sorted(sources.items(), reverse=turn % 2 == 1):
                 began = time.perf_counter()
                 answers.add(tuple(build(read()).collect()[0]))

@@ -5,7 +5,7 @@
     python -m benchmarks.spark_source parquet  LOCATION  TOPIC    spark.read.parquet, same files
 
 Prints ``{"records": n, "bytes": n, "seconds": […]}``, a time for every run; the first one
-starts code paths and is not to be compared.  Two threads, as the machine has.
+warms up the code and is not to be compared.  Two threads, as the machine has.
 Shell.
 """
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _reader(spark: SparkSession, source: str, location: str, topic: str) -> Callable[[], DataFrame]:
-    """Planning is in the time too: reading manifests, listing files, asking for offsets."""
+    """A reader of *source*; its time includes planning: manifests, listings, offsets."""
     match source:
         case "kafka":
             return lambda: (

@@ -1,4 +1,4 @@
-"""One table for all measures.
+"""One table for all measurements.
 
 Pure.
 """
@@ -19,7 +19,7 @@ class Sample:
 
 
 def medians(samples: Sequence[Sample]) -> Sample | None:
-    """Each field's median on its own; None of no samples."""
+    """The median of each field by itself; None without samples."""
     if not samples:
         return None
 
@@ -37,7 +37,7 @@ def medians(samples: Sequence[Sample]) -> Sample | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A measure, its goal, and whether it was reached (None: cannot be said)."""
+    """A measurement, its goal, and whether it reached the goal (None: not known)."""
 
     measure: str
     unit: str

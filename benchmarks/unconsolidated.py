@@ -1,9 +1,9 @@
-"""Runs a `driftlog` command whose agent consolidates nothing, so that flush records pile up.
+"""Runs a `driftlog` command whose agent never consolidates, so that flush records pile up.
 
     python -m benchmarks.unconsolidated driftlog agent run …
 
-For figures of takeovers from many records: what an agent leaves that was killed after it had been
-kept from consolidating.  Root.
+For figures of takeovers from many flush records, those of a killed agent that never consolidated.
+Root.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The few Kafka messages that the benchmark client and sink speak, written from the protocol guide.
 
-Deliberately not the agent's codec: what the two agree on has been understood twice.  All
-versions below are non-flexible but Produce 9, so that an answer's length is known before
+Deliberately not the agent's codec: two implementations that agree confirm each other.  All
+versions below are non-flexible except Produce 9, so that an answer's length is known before
 it comes and a buffer of answers can be checked by strided slices, not one by one.
 
     Produce 7, 9   Fetch 11   ListOffsets 2   Metadata 4   CreateTopics 4   DeleteTopics 1
@@ -28,7 +28,7 @@ INIT_PRODUCER_ID: Final = 22
 CLIENT_ID: Final = b"driftlog-bench"
 FRAME_SIZE: Final = struct.Struct(">i")
 CORRELATION_AT: Final = 8
-"""Where the correlation id of a framed request is; in a framed answer it is at 4."""
+"""Position of the correlation id in a framed request; in a framed answer it is 4."""
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -44,7 +44,7 @@ class KafkaError(Exception):
 
 
 class CorruptAnswerError(Exception):
-    """An answer that is not what the protocol says."""
+    """An answer that does not follow the protocol."""
 
 
 # ── Primitives ──
@@ -111,14 +111,14 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class ProduceEnvelope:
-    """What stands around the records of one partition: ``head + records + tail`` is the frame."""
+    """The bytes around the records of one partition: ``head + records + tail`` is the frame."""
 
     head: bytearray
     tail: bytes
     answer_bytes: int
     """The length of a framed answer without an error message."""
     error_at: int
-    """Where the error code is in a framed answer; the base offset is 2 behind it."""
+    """Position of the error code in a framed answer; the base offset is 2 bytes after it."""
 
 
 def produce_envelope(
@@ -264,7 +264,7 @@ def led_partitions(data: bytes) -> dict[bytes, list[int]]:
 
 
 def leaders(data: bytes) -> dict[bytes, dict[int, tuple[str, int]]]:
-    """Host and port of who leads each partition that is led, by topic, in a Metadata 4 answer."""
+    """Host and port of each partition's leader, by topic, in a Metadata 4 answer."""
     reader = Reader(data, 8 + 4)
     agents: dict[int, tuple[str, int]] = {}
     for _ in range(reader.i32()):

@@ -2,9 +2,8 @@
 
     from driftlog import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 
-They speak to any Kafka cluster, through librdkafka.  `segment_files` names the Parquet files of a
-topic.  `import driftlog` loads nothing: each name
-brings its module when it is first used.
+They connect to any Kafka cluster, through librdkafka.  `segment_files` names the Parquet files of a
+topic.  `import driftlog` loads nothing: the first use of a name imports its module.
 Shell.
 """
 
@@ -62,10 +61,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load what *name* is in.
+    """Import the module of *name*, and return the object.
 
     Raises:
-        ImportError: it needs a package that is not installed; says how to install it.
+        ImportError: it needs a package that is not installed; the message says how to install it.
     """
     if name not in _MODULES:
         raise AttributeError(f"module 'driftlog' has no attribute {name!r}")

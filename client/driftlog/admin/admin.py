@@ -38,7 +38,7 @@ class Cluster:
 
     cluster_id: str | None
     controller: int | None
-    """Its node id; None: none at the moment."""
+    """The controller's node id; None: there is none at the moment."""
     brokers: tuple[Broker, ...]
 
 
@@ -58,7 +58,7 @@ class Admin:
     `ClosedError`, besides what it lists.  One Admin serves any number of threads.
 
     Attributes:
-        topics, configs, groups: the calls, by what they are about.
+        topics, configs, groups: the calls, by their subject.
 
     Args:
         bootstrap_servers: one or more of the cluster's addresses; None: the environment variable

@@ -25,7 +25,7 @@ class Config:
 
     name: str
     value: str | None
-    """None where it has no value, or is sensitive."""
+    """None if the config has no value, or is sensitive."""
     source: str
     """In Kafka's words, such as ``DEFAULT_CONFIG`` or ``DYNAMIC_TOPIC_CONFIG``."""
     default: bool
@@ -72,7 +72,7 @@ class Configs:
             set: new values, such as ``{"retention.ms": 86_400_000}``; units are Kafka's.
             delete: names of configs that go back to their defaults.
             append, subtract: to and from lists, such as ``{"cleanup.policy": "compact"}``.
-            validate_only: check the change, and do nothing.
+            validate_only: check the change, and do not apply it.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -122,7 +122,7 @@ def _config(entry: Any) -> Config:
 
 
 def _shown(configs: Mapping[str, Config], entries: Sequence[Any]) -> bool:
-    """Whether *configs* are what *entries* make of them."""
+    """Whether *configs* have the values of *entries*."""
     for entry in entries:
         config = configs[entry.name]
         values = set((config.value or "").split(","))

@@ -63,7 +63,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """How far a group is in a partition."""
+    """The position of a group in a partition."""
 
     topic: str
     partition: int
@@ -191,10 +191,11 @@ class Groups:
             topics: None: all topics of which the group has committed offsets.
             partitions: None: all partitions of those topics.
             shift_by: so many offsets later; negative: earlier.
-            dry_run: return what would be done, and do nothing.
+            dry_run: return the resets, and do not commit them.
 
         Raises:
-            GroupNotEmptyError: it has members, which would not notice.  Stop them first.
+            GroupNotEmptyError: it has members, which would continue at their positions.  Stop them
+                first.
             UnknownGroupError: there is no such group, and no *topics* are named.
             UnknownTopicError: there is no such topic.
             ValueError: not exactly one of *to* and *shift_by* is given, or a partition that

@@ -1,7 +1,7 @@
-"""librdkafka's admin client, and how its answers are waited for.
+"""librdkafka's admin client, and the wait for its answers.
 
 Apache Kafka answers a change before all of its brokers show it.  `until_shown` waits until one
-shows it, so that the next call of a program finds it done.
+shows it, so that the next call of a program finds the change.
 Shell.
 """
 
@@ -46,7 +46,7 @@ class AdminLink:
         """The answer of a request for one thing.
 
         Args:
-            what: in the words of an error, such as "create topic 'a'".
+            what: the request in an error message, such as "create topic 'a'".
 
         Raises:
             UnreachableError: no broker answered the first request.
@@ -56,7 +56,7 @@ class AdminLink:
         return self.ask_one(what, lambda handle: next(iter(request(handle).values())))
 
     def ask_one(self, what: str, request: Callable[[Any], Future[T]]) -> T:
-        """As `ask`, where librdkafka has one future."""
+        """As `ask`, for a request with one future."""
         answers = self.each(["it"], lambda handle, _: {"it": request(handle)}, lambda _: what)
         return answers["it"]
 
@@ -66,9 +66,9 @@ class AdminLink:
         request: Callable[[Any, list[Key]], Mapping[Key, Future[T]]],
         what: Callable[[Key], str],
     ) -> dict[Key, T]:
-        """As `ask`, of many things; all are awaited, then the first failure is raised.
+        """As `ask`, for many things; all are awaited, then the first failure is raised.
 
-        Requests that were declined for a moment only (a coordinator loads) are sent again, alone.
+        A request with an error that passes (a coordinator loads) is sent again, alone.
         """
         deadline = time.monotonic() + self.timeout_s
         answers: dict[Key, T] = {}
@@ -94,7 +94,7 @@ class AdminLink:
         return answers
 
     def wait(self, what: str, future: Future[T]) -> T:
-        """The answer."""
+        """The result of *future*; raises as `ask`."""
         try:
             return future.result(self.timeout_s + _GRACE_S)
         except KafkaException as error:

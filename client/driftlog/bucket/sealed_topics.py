@@ -2,7 +2,7 @@
 
     topics/NAME/ID/…  ──▶  live topics  ──▶  newest manifest of each partition  ──▶  its segments
 
-Each partition is of one manifest version: no file of a rewrite that replaced others is beside them.
+Each partition is of one manifest version: it never has a rewritten file beside the replaced ones.
 Shell.
 """
 
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class SealedPartition:
-    """What one manifest version names; *manifest* None: nothing is sealed yet."""
+    """The segments of one manifest version; *manifest* None: nothing is sealed yet."""
 
     partition: int
     log_start: int
@@ -42,7 +42,7 @@ class SealedPartition:
 
 @dataclass(frozen=True, slots=True)
 class SealedTopic:
-    """A live topic, all of its partitions."""
+    """A live topic, with all of its partitions."""
 
     name: str
     topic_id: UUID
@@ -52,15 +52,15 @@ class SealedTopic:
 async def read_topics(
     location: str, names: Sequence[str], begins: Callable[[str], object] = lambda _: None
 ) -> list[SealedTopic]:
-    """These topics, or all where none is named.
+    """The topics of *names*, or all if it is empty.
 
     Args:
         begins: called with each topic before its manifests are read.
 
     Raises:
         ValueError: *location* is no location.
-        UnknownTopicError: a topic is not there.
-        DriftlogError: no driftlog bucket is there, or an object is missing or damaged.
+        UnknownTopicError: a topic does not exist.
+        DriftlogError: there is no driftlog bucket, or an object is missing or damaged.
     """
     if ":" not in location.partition("/")[0] and not Path(location).is_dir():
         raise DriftlogError(f"there is no directory {location}")
@@ -90,7 +90,7 @@ async def read_topics(
 
 
 def full_location(location: str, key: str) -> str:
-    """Where the object of *key* is: an absolute path, or a URL such as *location*."""
+    """The location of the object of *key*: an absolute path, or a URL such as *location*."""
     if location.startswith("file:"):
         return str(Path(unquote(urlsplit(location).path)) / key)
     if "://" in location:
@@ -99,7 +99,7 @@ def full_location(location: str, key: str) -> str:
 
 
 async def _live_topics(store: ObjectStore, location: str, names: Sequence[str]) -> list[Topic]:
-    """The newest version of each."""
+    """The newest version of each live topic."""
     there = await _folders(store, layout.TOPICS_PREFIX)
     for name in names:
         if name not in there:

@@ -4,8 +4,8 @@
     files = segment_files("s3://bucket/prefix", "flights")
     polars.scan_parquet([file.path for file in files])
 
-A glob over the bucket would also find files that a manifest names no longer: of deleted records,
-and of rewrites.
+A glob over the bucket also finds files that no manifest names any more: those of deleted records,
+and those that a rewrite replaced.
 Shell.
 """
 
@@ -34,23 +34,23 @@ class SegmentFile:
     records: int
     size_bytes: int
     log_start: int
-    """Of the partition."""
+    """The log start offset of the partition."""
     manifest: str
     """The key of the manifest version that names this file and *log_start*."""
 
 
 def segment_files(location: str, topic: str) -> list[SegmentFile]:
-    """The segments of *topic*, by partition and offset; no agent is asked.
+    """The segments of *topic*, by partition and offset, without a request to an agent.
 
     Args:
         location: where the agents keep their objects: ``s3://bucket/prefix``, or a directory.
 
     Raises:
         ValueError: *location* is no location.
-        UnknownTopicError: the topic is not there.
-        DriftlogError: no driftlog bucket is there, or an object is missing or damaged.
+        UnknownTopicError: the topic does not exist.
+        DriftlogError: there is no driftlog bucket, or an object is missing or damaged.
     """
-    with ThreadPoolExecutor(1) as thread:  # notebooks have an event loop in theirs
+    with ThreadPoolExecutor(1) as thread:  # the thread of a notebook already has an event loop
         (found,) = thread.submit(asyncio.run, read_topics(location, [topic])).result()
     return [
         SegmentFile(

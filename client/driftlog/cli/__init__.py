@@ -1,16 +1,16 @@
 """The `driftlog` command.
 
-    driftlog dev --dir DIR             an agent on this machine, for trying it out
+    driftlog dev --dir DIR             an agent on this machine, for development
     driftlog dev --agents N --dir DIR  a cluster on this machine: etcd and N agents
-    driftlog agent run --dir DIR …     an agent as it is run in production
+    driftlog agent run --dir DIR …     an agent for production
     driftlog topics|produce|consume|groups|configs|cluster …
-                                       any Kafka cluster: names and switches of Kafka's and kcat
+                                       any Kafka cluster: Kafka's and kcat's names and options
     driftlog segments seal|list|describe
-                                       Parquet: make it now, see what there is
+                                       Parquet: seal now, list the files
     driftlog partitions offline|accept-loss
-                                       what needs an operator; go on without what is gone
-    driftlog buffer replay DIR         produce what an agent has set aside on its disk
-    driftlog completion bash|zsh|fish  what the shell needs to complete all this
+                                       partitions that need an operator; accept lost records
+    driftlog buffer replay DIR         produce the records that an agent has set aside on its disk
+    driftlog completion bash|zsh|fish  a script that completes these commands in the shell
 
 Each module of commands has `add_commands`.
 Root.
@@ -88,6 +88,6 @@ def parser() -> Parser:
 
 
 def _output_closed() -> int:
-    """`driftlog consume … | head` has what it wanted: no error, and none at Python's end."""
+    """The exit status for a closed output (`driftlog consume … | head`): no error, nor at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return OK

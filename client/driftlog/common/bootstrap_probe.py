@@ -1,13 +1,13 @@
-"""The first look at a cluster's addresses: an error in a second, where librdkafka goes on trying.
+"""The first check of a cluster's addresses: an error in a second, where librdkafka keeps trying.
 
-librdkafka takes a refused connection for a broker that may come yet.  For a client that starts, a
+librdkafka treats a refused connection as a broker that may start yet.  For a client that starts, a
 wrong address is as likely; so the client opens one connection itself, before librdkafka's.
 
     refused, or no such host, at every address, for a second   ──▶ UnreachableError
-    the listener speaks HTTP, or TLS where none is configured  ──▶ UnreachableError
-    everything else: an answer, silence, a time-out            ──▶ librdkafka goes on
+    the listener uses HTTP, or TLS that is not configured      ──▶ UnreachableError
+    everything else: an answer, silence, a time-out            ──▶ librdkafka continues
 
-An outage of a client that runs is not looked at here: librdkafka connects again by itself.
+This is not for outages later: librdkafka connects again by itself.
 Shell.
 """
 
@@ -20,20 +20,20 @@ from driftlog.common.listener_probe import ForeignProtocol, foreign_protocol
 from driftlog.errors import UnreachableError
 
 _TRY_S: Final = 1.0
-"""An agent that starts at the same time as its client has this long."""
+"""How long refused connections are repeated, for an agent that starts with its client."""
 _AGAIN_S: Final = 0.1
 _ANSWER_S: Final = 0.5
-"""Silence for longer is left to librdkafka's own time-outs."""
+"""After longer silence librdkafka's own time-outs apply."""
 _PORT: Final = 9092
 
 
 def check_bootstrap(servers: str, config: Mapping[str, Any], timeout_s: float = _TRY_S) -> None:
-    """Return where a broker may answer at one of *servers*.
+    """Return if a broker may answer at one of *servers*.
 
     Args:
         servers: librdkafka's ``bootstrap.servers``.
         config: librdkafka's configs that the user gave; ``security.protocol`` is read.
-        timeout_s: how long refused connections are tried again, where it is less than a second.
+        timeout_s: how long refused connections are repeated; a second at most.
 
     Raises:
         UnreachableError: none can answer.  The message names each address and what to do.
@@ -79,12 +79,12 @@ def _trouble(host: str, port: int, protocol: str, deadline: float) -> str | None
             return f"{shown} speaks TLS: give config={{'security.protocol': 'SSL'}}"
         case ForeignProtocol.NO_TLS:
             return f"{shown} speaks no TLS: leave 'security.protocol' out of config"
-        case _:  # Closed: it may be a load balancer, whose broker may come yet.
+        case _:  # closed: it may be a load balancer whose broker starts later
             return None
 
 
 def _address(server: str) -> tuple[str, int]:
-    """Of ``[PROTOCOL://]HOST[:PORT]``, where HOST may be an IPv6 address in brackets."""
+    """Host and port of ``[PROTOCOL://]HOST[:PORT]``; HOST may be an IPv6 address in brackets."""
     name = server.strip().rpartition("://")[2]
     if name.startswith("["):
         host, _, rest = name[1:].partition("]")

@@ -1,8 +1,8 @@
-"""What all clients share: where the cluster is, librdkafka's configs, its log and its errors.
+"""Shared by all clients: the cluster's address, librdkafka's configs, its log and its errors.
 
     argument or option  >  DRIFTLOG_BOOTSTRAP_SERVERS  >  DRIFTLOG_BOOTSTRAP  >  127.0.0.1:9092
 
-The `driftlog` command looks the address up here, too.
+The `driftlog` command uses the same address.
 
 librdkafka's log lines go to the logger ``driftlog.librdkafka``, the client's own to ``driftlog``.
 Shell.
@@ -78,7 +78,7 @@ def configuration(
         "client.id": "driftlog-python",
         "logger": _LIBRDKAFKA_LOG,
         "error_cb": error_callback,
-        # An agent that ends closes its connections: that is no error, others take over.
+        # An agent that stops closes its connections: no error, other agents take over.
         "log.connection.close": False,
         **settings,
         **given,
@@ -113,7 +113,7 @@ def unreachable(servers: str, timeout_s: float, last_error: str | None) -> Drift
 class Connections:
     """The errors of librdkafka's connections, for the messages of errors that follow from them.
 
-    Never refers to the client that it serves: librdkafka's handle holds it.
+    It never refers to the client that it serves, because librdkafka's handle refers to it.
     """
 
     def __init__(self, servers: str, config: Mapping[str, Any] | None = None) -> None:
@@ -150,5 +150,5 @@ class Connections:
             self.last_error = error.str()
 
     def answered(self) -> None:
-        """A broker answered: a later outage is worth a new warning."""
+        """A broker answered: a later outage logs a new warning."""
         self._all_down = False

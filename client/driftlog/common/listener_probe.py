@@ -1,9 +1,9 @@
-"""Recognises a listener that speaks another protocol than the client, by its first bytes.
+"""Recognises a listener with another protocol than the client's, by its first bytes.
 
     plaintext client   ApiVersions ──▶ a TLS alert, HTTP, or an end
     TLS client         ClientHello ──▶ no TLS record, or an end
 
-librdkafka takes all of these for a broker that will be back, and tries again until a time-out.
+librdkafka treats all of these as a broker that is away for a moment, and repeats until a time-out.
 Shell.
 """
 
@@ -26,28 +26,28 @@ _HTTP: Final = b"HTTP/"
 
 
 class ForeignProtocol(Enum):
-    """What the listener answered."""
+    """The protocol that the listener's answer shows."""
 
     HTTP = auto()
     TLS = auto()
-    """And the client is to speak plaintext."""
+    """TLS, and the client uses plaintext."""
     NO_TLS = auto()
-    """And the client is to speak TLS."""
+    """No TLS, and the client uses it."""
     CLOSED = auto()
-    """Nothing: it closes the connection at the first request."""
+    """No answer: the listener closes the connection at the first request."""
 
 
 def foreign_protocol(
     host: str, port: int, *, tls: bool, connect_s: float, answer_s: float
 ) -> ForeignProtocol | None:
-    """What the listener speaks that the client does not; None: nothing that shows.
+    """The listener's protocol, if it is not the client's; None: no sign of another one.
 
     Args:
-        tls: the client is to speak TLS.
-        answer_s: a listener that is silent for so long is left to librdkafka: it may be busy.
+        tls: the client uses TLS.
+        answer_s: after a silence of this long the result is None: the broker may be busy.
 
     Raises:
-        OSError: it cannot be connected to.
+        OSError: the connection failed.
     """
     with socket.create_connection((host, port), connect_s) as connection:
         connection.settimeout(answer_s)
@@ -66,7 +66,7 @@ def foreign_protocol(
         return ForeignProtocol.TLS
     if first:
         return None
-    # OpenSSL closes without an alert.
+    # A TLS listener with OpenSSL closes without an alert.
     with socket.create_connection((host, port), connect_s) as connection:
         connection.settimeout(answer_s)
         speaks_tls = _answer_to_tls(connection) is None
@@ -74,7 +74,7 @@ def foreign_protocol(
 
 
 def _answer_to_tls(connection: socket.socket) -> ForeignProtocol | None:
-    """None: a handshake begins, or it is silent; librdkafka verifies the certificates."""
+    """None: a handshake begins, or the listener is silent; librdkafka verifies certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -85,7 +85,7 @@ def _answer_to_tls(connection: socket.socket) -> ForeignProtocol | None:
     except ssl.SSLEOFError:
         return ForeignProtocol.CLOSED
     except ssl.SSLError as error:
-        # Any other alert (a client certificate is wanted, …) is TLS.
+        # Any other alert (a client certificate is required, …) is TLS.
         is_foreign = error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
         return ForeignProtocol.NO_TLS if is_foreign else None
     except OSError:

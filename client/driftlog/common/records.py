@@ -1,4 +1,4 @@
-"""Records that were read, and places of records that were written.
+"""Records that a consumer read, and places of records that a producer wrote.
 
 Null and empty stay different everywhere.
 
@@ -48,7 +48,7 @@ class Record(NamedTuple, Generic[K, V]):
 
     @property
     def timestamp(self) -> datetime | None:
-        """`timestamp_ms` as a time in UTC; None where there is none.
+        """`timestamp_ms` as a time in UTC; None: there is none.
 
         Raises:
             OverflowError: it lies beyond the year 9999; perhaps its unit is not milliseconds.
@@ -57,11 +57,11 @@ class Record(NamedTuple, Generic[K, V]):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where it was read."""
+        """The partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
     def header(self, name: str) -> bytes | None:
-        """The last header of that name; None where there is none, or where it is null."""
+        """The last header of that name; None: there is none, or it is null."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
 
@@ -77,7 +77,7 @@ class Delivered(NamedTuple):
 
     @property
     def timestamp(self) -> datetime | None:
-        """`timestamp_ms` as a time in UTC; None where there is none."""
+        """`timestamp_ms` as a time in UTC; None: there is none."""
         return None if self.timestamp_ms < 0 else from_ms(self.timestamp_ms)
 
 
@@ -90,7 +90,7 @@ def to_ms(timestamp: datetime) -> int:
     """Milliseconds since 1970, rounded down.
 
     Raises:
-        ValueError: it has no time zone.
+        ValueError: *timestamp* has no time zone.
     """
     if timestamp.tzinfo is None:
         raise ValueError(f"{timestamp!r} has no time zone: say datetime(…, tzinfo=UTC)")

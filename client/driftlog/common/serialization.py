@@ -1,6 +1,6 @@
 """How the clients call serializers and deserializers: with a context, and never for null.
 
-A callable that wants a `SerializationContext` costs one object per record; others cost none.
+A callable with a `SerializationContext` costs one object per record; others cost none.
 Shell.
 """
 
@@ -33,7 +33,7 @@ class Serializers:
         self._value = None if value is None else _Codec(value)
 
     def __call__(self, topic: str, key: Any, value: Any, headers: HeaderList) -> tuple[Any, Any]:
-        """Both, serialized; *headers* may be longer afterwards.
+        """Key and value, serialized; a serializer may append to *headers*.
 
         Raises:
             SerializationError: one of the serializers failed.
@@ -45,7 +45,7 @@ class Serializers:
         return key, value
 
     def refuse(self, topic: str, key: Any, value: Any) -> None:
-        """Raise for what librdkafka did not take.
+        """Raise for a key or value that librdkafka refused.
 
         Raises:
             SerializationError: the key or the value is neither bytes, nor str, nor None.
@@ -95,7 +95,7 @@ class Deserializers:
 def takes_context(call: Callable[..., Any]) -> bool:
     """Whether *call* takes a `SerializationContext` as its second argument.
 
-    Some callables of C have no signature to ask for; these take the value alone.
+    Some callables of C have no signature; they get the value alone.
     """
     try:
         parameters = inspect.signature(call).parameters.values()

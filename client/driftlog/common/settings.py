@@ -1,4 +1,4 @@
-"""The clients' defaults, and what more and less of them does.
+"""The clients' defaults, and the effect of larger and smaller values.
 
 An acknowledgement from a bucket takes a PUT, 60 to 250 ms, and not a millisecond: the bytes that
 may be in flight meanwhile bound the throughput.  `benchmarks/client_tuning.py` measures the effect
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Config = bool | int | float | str
-"""A value of librdkafka's."""
+"""A config's value in librdkafka."""
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -35,7 +35,7 @@ class ProducerSettings:
     batches, which cost less; it adds little to the time of a PUT."""
 
     batch_bytes: int = 1_000_000
-    """A batch goes at this size, before compression.  More helps `idempotence` with few
+    """A batch is sent at this size, before compression.  More helps `idempotence` with few
     partitions; the topic's `max.message.bytes` must allow it."""
 
     max_message_bytes: int = 1_048_588
@@ -46,8 +46,8 @@ class ProducerSettings:
     """Of whole batches; kept on the wire and in the bucket.  zstd is smaller, and costs more."""
 
     queue_max_bytes: int = 256 * MiB
-    """So many bytes may wait for acknowledgement; then `produce` waits.  It should hold the records
-    of some PUTs: 100 MB/s for half a second are 50 MB."""
+    """The bytes that may wait for acknowledgement; beyond it `produce` waits.  It should hold the
+    records of some PUTs: 100 MB/s for half a second are 50 MB."""
 
     queue_max_records: int = 1_000_000
     """The same in records.  librdkafka's own 100,000 are a tenth of a second of small ones."""
@@ -64,8 +64,8 @@ class ProducerSettings:
     partition from both; librdkafka's own default is the other one (CRC-32)."""
 
     connect_timeout_ms: int = 10_000
-    """The first `produce` asks the cluster for its topic, and raises `UnreachableError` after this;
-    within two seconds where all addresses refuse connections.  0: it asks nothing, and records for
+    """The first `produce` requests its topic's metadata, and raises `UnreachableError` after this;
+    within two seconds where all addresses refuse connections.  0: no such request, and records for
     unreachable brokers fail after `delivery_timeout_ms`."""
 
     def configs(self) -> dict[str, Config]:
@@ -75,7 +75,7 @@ class ProducerSettings:
             "enable.idempotence": self.idempotence,
             "linger.ms": self.linger_ms,
             "batch.size": self.batch_bytes,
-            # Of the whole request: the record, and what is around it.
+            # The limit of the whole request: the record, and the bytes around it.
             "message.max.bytes": self.max_message_bytes,
             "compression.type": self.compression,
             "queue.buffering.max.kbytes": max(1, self.queue_max_bytes // KiB),
@@ -89,7 +89,7 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """How much is fetched ahead, and how a member of a group behaves."""
+    """How much a consumer fetches ahead, and how it behaves as a member of a group."""
 
     commit_interval_ms: int = 5_000
     """How often offsets of processed records are committed.  Less: the group reads fewer records
@@ -99,28 +99,28 @@ class ConsumerSettings:
     """How long `commit` retries before it raises `CommitError`."""
 
     max_poll_interval_ms: int = 300_000
-    """A member that does not read for so long is taken for stuck, and loses its partitions.  It
-    must be longer than the processing of one record, or of what one `read` returns."""
+    """A member that does not read for so long counts as stuck, and loses its partitions.  It must
+    be longer than the processing of one record, or of the records of one `read`."""
 
     session_timeout_ms: int = 45_000
-    """A member whose heartbeats are missing for so long is taken for dead, and loses its
-    partitions.  Shorter: others take over sooner, and a pause of the process costs more easily."""
+    """A member whose heartbeats are missing for so long counts as dead, and loses its partitions.
+    Shorter: others take over sooner, and a shorter pause of the process costs the partitions."""
 
     fetch_wait_max_ms: int = 500
     """How long the broker waits for records before it answers a fetch with none."""
 
     queued_max_bytes: int = 64 * MiB
-    """So many bytes are fetched ahead, over all partitions.  More: fewer pauses for large
+    """The bytes that are fetched ahead, over all partitions.  More: fewer pauses for large
     records."""
 
     read_committed: bool = True
     """True: records of aborted and of open transactions are left out."""
 
     request_timeout_ms: int = 10_000
-    """How long the start may ask for topics and offsets before it raises `UnreachableError`."""
+    """How long the start requests topics and offsets before it raises `UnreachableError`."""
 
     metadata_max_age_ms: int = 60_000
-    """How often new partitions, and new topics that match a pattern, are looked for."""
+    """How often the consumer checks for new partitions, and new topics that match a pattern."""
 
     def configs(self) -> dict[str, Config]:
         """The settings as configs of librdkafka."""
@@ -131,7 +131,7 @@ class ConsumerSettings:
             "queued.max.messages.kbytes": max(1, self.queued_max_bytes // KiB),
             "isolation.level": "read_committed" if self.read_committed else "read_uncommitted",
             "topic.metadata.refresh.interval.ms": self.metadata_max_age_ms,
-            # librdkafka waits a second before it fetches again for a queue that was full.
+            # librdkafka's default is a second's wait before it fetches again for a full queue.
             "fetch.queue.backoff.ms": 10,
         }
 
@@ -148,4 +148,4 @@ RESERVED: Final[Mapping[str, str]] = {
     "dr_cb": "on_delivery=… of produce()",
     "transactional.id": "confluent_kafka.Producer: driftlog's has no transactions",
 }
-"""librdkafka's configs that the client sets itself, and what to say instead."""
+"""librdkafka's configs that the client sets itself, and the argument to use instead."""

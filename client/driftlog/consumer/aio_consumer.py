@@ -5,10 +5,10 @@
             ...
 
 The rules of `driftlog.Consumer` hold.  One thread makes the calls that may wait; the loop takes
-records that are there without it:
+fetched records without it:
 
-    loop:    async for ◀── records         a cancelled wait loses nothing: what comes stays with
-    thread:        └──▶ fill ──▶ ┘         the records, and the next call has it
+    loop:    async for ◀── records         a cancelled wait loses nothing: its records are kept,
+    thread:        └──▶ fill ──▶ ┘         and the next call returns them
 
 Shell.
 """
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 _SLICE_S: Final = 0.2
 _YIELD_EVERY: Final = 256
-"""Records that are there already; then other tasks of the loop get their turn."""
+"""Fetched records in a row; then other tasks of the loop run."""
 
 
 class AsyncConsumer(Generic[K, V]):
@@ -238,7 +238,7 @@ class AsyncConsumer(Generic[K, V]):
         await self._run(lambda: self._reader.commit(record, offsets))
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """The offset that the group has committed, as its coordinator says; None: none.
+        """The group's committed offset, from its coordinator; None: there is none.
 
         Raises:
             As `Consumer.committed`.
@@ -256,7 +256,7 @@ class AsyncConsumer(Generic[K, V]):
         return await self._run(lambda: self._reader.position(TopicPartition(topic, partition)))
 
     async def seek(self, topic: str, partition: int, where: Where) -> None:
-        """Go on at an offset, at a time, at the "beginning" or at the "end" of a partition.
+        """Continue at an offset, at a time, at the "beginning" or at the "end" of a partition.
 
         Raises:
             As `Consumer.seek`.
@@ -287,14 +287,14 @@ class AsyncConsumer(Generic[K, V]):
         return self._reader.records.partitions()
 
     def paused(self) -> list[TopicPartition]:
-        """Those of them that are paused."""
+        """The assigned partitions that are paused."""
         return self._reader.records.paused()
 
     async def close(self) -> None:
-        """Commit what was processed, leave the group.  Harmless when repeated.
+        """Commit processed records, leave the group.  Harmless when repeated.
 
         The record that was handed out last does not count as processed: use ``async with``, or
-        `commit`.  Cancelled, it goes on in its thread.
+        `commit`.  A cancelled close continues in its thread.
 
         Raises:
             CommitError: it could not be committed; the consumer is closed all the same.
@@ -325,7 +325,7 @@ class AsyncConsumer(Generic[K, V]):
             return
         self._closed = True
         self._loop = asyncio.get_running_loop()
-        # Submitted at once, behind what the thread does now: a cancellation finds it under way.
+        # Submitted at once, after the thread's current work: a cancellation finds it submitted.
         job = self._loop.run_in_executor(
             self._thread, lambda: self._reader.close(last_processed=last_processed)
         )
@@ -333,7 +333,7 @@ class AsyncConsumer(Generic[K, V]):
         await asyncio.shield(job)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """In the thread, after what it does now.  Cancelled, the work goes on and is not lost."""
+        """Run *work* in the thread, after its current work.  Cancelled, *work* continues."""
         callback = current_callback(self)
         if callback is not None:
             return await callback.in_thread(work)
@@ -348,7 +348,7 @@ class AsyncConsumer(Generic[K, V]):
                 self._job = None
 
     async def _settle(self) -> None:
-        """Wait for what a cancelled call left to the thread; its error is this call's."""
+        """Wait for the work of a cancelled call in the thread; raises its error."""
         job = self._job
         if job is not None:
             try:

@@ -4,10 +4,10 @@
         for record in consumer:
             print(record.offset, record.timestamp, record.key, record.value)
 
-At least once: a record counts as processed when the next one is asked for, or when the ``with``
-block ends without an error.  The consumer commits what was processed: now and then, when
-partitions are revoked, and at the end.  A block that ends with an error commits all but the record
-it was at.
+At least once: a record counts as processed when the program requests the next one, or when the
+``with`` block ends without an error.  The consumer commits processed records: at an interval, when
+partitions are revoked, and at the end.  A block that ends with an error commits all but its current
+record.
 Shell.
 """
 
@@ -27,7 +27,7 @@ from driftlog.consumer.subscription import Subscription
 from driftlog.errors import ClosedError, DriftlogError
 
 _SLICE_S: Final = 0.2
-"""librdkafka is waited for so long at a time: signals are handled in between."""
+"""How long one wait for librdkafka takes: Python handles signals in between."""
 
 
 class Consumer(Generic[K, V]):
@@ -178,11 +178,11 @@ class Consumer(Generic[K, V]):
         Waits for as long as no record comes, also where all partitions are paused.
 
         Raises:
-            StopIteration: with *end_of_topic*, that was all; it is committed.
-            DeserializationError: the next call goes on behind the record.
+            StopIteration: with *end_of_topic*, all records were read; they are committed.
+            DeserializationError: the next call continues after the record.
             UnreachableError: no broker answered when the consumer started.
             UnknownTopicError: a topic, or a named partition, does not exist.
-            RequestError: reading cannot go on.
+            RequestError: the consumer cannot continue.
             ClosedError: the consumer is closed.
         """
         reader = self._reader
@@ -205,7 +205,7 @@ class Consumer(Generic[K, V]):
         The records that were handed out before are processed.
 
         Raises:
-            As ``next``, but StopIteration.
+            As ``next``, without StopIteration.
         """
         self._check_open()
         reader = self._reader
@@ -231,12 +231,12 @@ class Consumer(Generic[K, V]):
 
         Args:
             record: its partition up to this record, included.
-            offsets: these, each of the record that is read next: one past the last processed one.
-                Neither: everything that was handed out.
+            offsets: these, each one past the last processed record.
+                Neither: all records that were handed out.
 
         Raises:
-            CommitError: the group has not committed it, and reads those records again; a partition
-                may be another member's by now.
+            CommitError: the group has not committed it, and reads those records again; another
+                member may have the partition by now.
             ValueError: this consumer has no group, an offset is negative, or both are given.
             ClosedError: the consumer is closed.
         """
@@ -244,12 +244,12 @@ class Consumer(Generic[K, V]):
         self._reader.commit(record, offsets)
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The offset that the group has committed, as its coordinator says; None: none.
+        """The group's committed offset, from its coordinator; None: there is none.
 
         Raises:
             ValueError: this consumer has no group.
             UnreachableError, RequestError: the coordinator did not answer, or declined.
-            ClosedError: the consumer is closed, or closes: also in `on_revoke` of its end.
+            ClosedError: the consumer is closed, or closes: also in the `on_revoke` of its `close`.
         """
         self._check_open()
         return self._reader.committed(TopicPartition(topic, partition))
@@ -265,9 +265,9 @@ class Consumer(Generic[K, V]):
         return self._reader.position(TopicPartition(topic, partition))
 
     def seek(self, topic: str, partition: int, where: Where) -> None:
-        """Go on at an offset, at a time, at the "beginning" or at the "end" of a partition.
+        """Continue at an offset, at a time, at the "beginning" or at the "end" of a partition.
 
-        A group's partition that is not assigned begins there once it is.
+        A group's partition that is not assigned begins there after its assignment.
 
         Raises:
             NotAssignedError: without a group: this consumer does not read that partition.
@@ -280,7 +280,7 @@ class Consumer(Generic[K, V]):
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no records of these partitions until `resume`, such as ``pause(assignment())``.
 
-        A member of a group stays one as long as it reads: `read` returns [], and keeps it alive.
+        A member stays in its group as long as it calls `read`, which returns [] meanwhile.
         The pause ends when a partition is revoked.  Harmless when repeated.
 
         Raises:
@@ -305,11 +305,11 @@ class Consumer(Generic[K, V]):
         return self._reader.records.partitions()
 
     def paused(self) -> list[TopicPartition]:
-        """Those of them that are paused."""
+        """The assigned partitions that are paused."""
         return self._reader.records.paused()
 
     def close(self) -> None:
-        """Commit what was processed, leave the group.  Harmless when repeated.
+        """Commit processed records, leave the group.  Harmless when repeated.
 
         The record that was handed out last does not count as processed: use ``with``, or `commit`.
 
@@ -333,7 +333,7 @@ class Consumer(Generic[K, V]):
         except DriftlogError as uncommitted:
             if error is None:
                 raise
-            # The body's error is the one to see.
+            # The body's error is raised, not this one.
             error.add_note(f"driftlog: {uncommitted}")
 
     # ── Inside ──

@@ -4,9 +4,9 @@
                    │        ▲ resume
                    └──▶ paused: kept, and not handed out
 
-A revoked partition leaves nothing behind: its records are read by the next owner, and it is not
-paused any more.  librdkafka delivers nothing of a paused partition and goes on behind what it has
-delivered; hence what was fetched before the pause is kept here.
+A revoked partition is dropped with its records, which the next owner reads, and with its pause.
+librdkafka delivers no record of a paused partition, and continues after the last delivered one;
+hence the records fetched before the pause are kept here.
 Pure.
 """
 
@@ -18,7 +18,7 @@ from driftlog.common.records import Record, TopicPartition
 
 
 class Message(Protocol):
-    """What is used of `confluent_kafka.Message`."""
+    """The methods of `confluent_kafka.Message` that are used."""
 
     def topic(self) -> Any: ...
     def partition(self) -> Any: ...
@@ -31,10 +31,10 @@ class Message(Protocol):
 
 
 class FetchedRecords:
-    """Of the assigned partitions.
+    """The fetched records of the assigned partitions.
 
     Args:
-        end_of_topic: records at and behind `ends` are not taken.
+        end_of_topic: records at or after `ends` are not taken.
     """
 
     def __init__(self, *, end_of_topic: bool) -> None:
@@ -44,9 +44,9 @@ class FetchedRecords:
         self._end_of_topic = end_of_topic
         self._assigned_once = False
         self._next: dict[TopicPartition, int] = {}
-        """One past the last record that was taken, by assigned partition."""
+        """One past the last record taken, by assigned partition."""
         self._open: set[TopicPartition] = set()
-        """With *end_of_topic*: assigned, and not at their end."""
+        """With *end_of_topic*: the assigned partitions that are not at their end."""
         self._paused: dict[TopicPartition, deque[Record[bytes, bytes]]] = {}
 
     def __contains__(self, tp: object) -> bool:
@@ -72,7 +72,7 @@ class FetchedRecords:
         )
 
     def assigned(self, starts: Mapping[TopicPartition, int]) -> None:
-        """These partitions are read from now on, each from its offset."""
+        """Add assigned partitions, each with the offset to read from."""
         self._assigned_once = True
         for tp, start in starts.items():
             self._next[tp] = start
@@ -80,7 +80,7 @@ class FetchedRecords:
                 self._open.add(tp)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are revoked or lost."""
+        """Remove partitions that are revoked or lost."""
         gone = set(partitions)
         self._forget_records(gone)
         for tp in gone:
@@ -92,7 +92,7 @@ class FetchedRecords:
         """Keep a fetched record; one of a partition that is not assigned any more is dropped."""
         tp = TopicPartition(message.topic(), message.partition())
         if tp not in self._next:
-            return  # revoked while it was on its way
+            return  # revoked while the record was in flight
         offset = message.offset()
         self._next[tp] = offset + 1
         if self._end_of_topic:
@@ -114,12 +114,12 @@ class FetchedRecords:
         self._paused.get(tp, self.ready).append(record)
 
     def reached(self, tp: TopicPartition, offset: int) -> None:
-        """The partition has no record at *offset* yet, nor behind it."""
+        """Note that the partition has no record at or after *offset* yet."""
         if offset >= self.ends.get(tp, 0):
             self._open.discard(tp)
 
     def move(self, tp: TopicPartition, offset: int) -> None:
-        """Reading goes on at *offset*; what was fetched of the partition is dropped."""
+        """Continue at *offset*; the partition's fetched records are dropped."""
         self._forget_records({tp})
         self._next[tp] = offset
         if self._end_of_topic:

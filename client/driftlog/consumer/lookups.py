@@ -1,4 +1,4 @@
-"""What a consumer asks the cluster for: topics, offsets of times, committed offsets.
+"""Requests of a consumer to the cluster: topics, offsets of times, committed offsets.
 
 Shell.
 """
@@ -21,14 +21,14 @@ Where = int | datetime | Literal["beginning", "end"]
 """A place in a partition: an offset, the first record at or after a time, or either end."""
 
 TRANSIENT: Final = frozenset({-195, -193, -187, -185, -180, 5, 6, 7, 13, 14, 15, 16})
-"""Errors that pass: there is no connection, no leader or no coordinator at the moment."""
+"""Transient errors: there is no connection, no leader or no coordinator at the moment."""
 EARLIEST: Final = -2
 LATEST: Final = -1
 _RETRY_S: Final = 0.1
 
 
 def check_place(where: Where) -> None:
-    """Raise for what is no place, before the cluster is asked.
+    """Raise for an invalid place, before a request to the cluster.
 
     Raises:
         ValueError: an offset is negative, a time has no zone, or it is another word.
@@ -43,7 +43,7 @@ def check_place(where: Where) -> None:
 
 
 class Lookups:
-    """Requests that are repeated until `request_timeout_ms` where their error may pass."""
+    """Requests that are repeated until `request_timeout_ms` while their error is transient."""
 
     def __init__(
         self, handle: confluent_kafka.Consumer, connections: Connections, settings: ConsumerSettings
@@ -117,7 +117,7 @@ class Lookups:
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What the group has committed; partitions without an offset are left out.
+        """The group's committed offsets; partitions without one are left out.
 
         Raises:
             DriftlogError: the cluster did not say.
@@ -139,7 +139,7 @@ class Lookups:
     def until_done(
         self, what: str, attempt: Callable[[], Any], also: frozenset[int] = frozenset()
     ) -> Any:
-        """The answer of *attempt*; repeated while its error is one that passes, or one of *also*.
+        """The answer of *attempt*, which is repeated while its error is transient or one of *also*.
 
         Raises:
             DriftlogError: another error, or still one after `request_timeout_ms`.

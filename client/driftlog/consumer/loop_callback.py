@@ -1,10 +1,10 @@
 """A callback that librdkafka calls in the consumer's thread, and that runs in the event loop.
 
-    thread:  poll ──▶ rebalance ──▶ run ─┐      ┌──▶ in_thread's work ──▶ …    ──▶ poll goes on
+    thread:  poll ──▶ rebalance ──▶ run ─┐      ┌──▶ in_thread's work ──▶ …    ──▶ poll continues
     loop:                                └──▶ callback: await consumer.commit() ──▶ done
 
 The thread waits for the callback, so that the group waits too.  Calls of the consumer that the
-callback awaits need that thread: it does their work meanwhile.
+callback awaits need that thread: it runs their work meanwhile.
 Shell.
 """
 
@@ -21,7 +21,7 @@ from driftlog.errors import DriftlogError
 T = TypeVar("T")
 
 _LOOK_S: Final = 0.2
-"""A loop that was closed meanwhile is noticed after so long."""
+"""How often the thread checks that the loop is still open."""
 _CURRENT: Final[ContextVar[Optional["LoopCallback"]]] = ContextVar("_CURRENT", default=None)
 
 

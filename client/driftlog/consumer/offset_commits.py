@@ -1,4 +1,4 @@
-"""A group's commits: in the background now and then, or awaited and tried again.
+"""A group's commits: in the background at an interval, or awaited and retried.
 
 Shell.
 """
@@ -31,11 +31,11 @@ class OffsetCommits:
         self._background_at = time.monotonic()
 
     def start(self) -> None:
-        """The interval of background commits begins."""
+        """Start the interval of background commits."""
         self._background_at = time.monotonic()
 
     def in_background_if_due(self, handle: confluent_kafka.Consumer) -> None:
-        """Commit what was processed, unless `commit_interval_ms` has not passed yet."""
+        """Commit processed records, if `commit_interval_ms` has passed."""
         now = time.monotonic()
         if (now - self._background_at) * 1000 < self._settings.commit_interval_ms:
             return
@@ -65,7 +65,7 @@ class OffsetCommits:
             )
 
     def now(self, handle: confluent_kafka.Consumer, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit *offsets* and wait; tried again for `commit_timeout_ms`.
+        """Commit *offsets* and wait; retries for `commit_timeout_ms`.
 
         Raises:
             CommitError: at least one is not committed.
@@ -93,5 +93,5 @@ class OffsetCommits:
 
 
 def places(offsets: Mapping[TopicPartition, int]) -> list[Place]:
-    """As librdkafka takes them."""
+    """*offsets* in librdkafka's type."""
     return [Place(*tp, offset) for tp, offset in offsets.items()]

@@ -1,11 +1,11 @@
-"""Which offsets a consumer may commit: those of records that were handed out and processed.
+"""The offsets that a consumer may commit: those of records that were handed out and processed.
 
     assigned ──▶ hand_out ──▶ processed ──▶ to_commit ──▶ committed
-                 (the next record is asked for, or the block ends well: the last one is processed)
+                 (the last record is processed at the next read, or at the end without an error)
 
-An offset is one past the last processed record, or where reading began: a group that was given a
-partition and read nothing of it yet must not begin somewhere else next time.  Revoked and lost
-partitions are forgotten: nothing is committed for what is another member's.
+An offset is one past the last processed record, or the start of reading: a group that has read no
+record of a partition yet must not begin elsewhere next time.  Revoked and lost partitions are
+removed: nothing is committed for another member's partition.
 Pure.
 """
 
@@ -15,7 +15,7 @@ from driftlog.common.records import TopicPartition
 
 
 class Positions:
-    """Of the partitions that are assigned."""
+    """The positions in the assigned partitions."""
 
     def __init__(self) -> None:
         self._processed: dict[TopicPartition, int] = {}
@@ -36,23 +36,23 @@ class Positions:
             self._committed.pop(tp, None)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions were revoked, or lost."""
+        """Remove partitions that were revoked or lost."""
         for tp in partitions:
             for offsets in (self._processed, self._committed, self._handed_out):
                 offsets.pop(tp, None)
 
     def hand_out(self, tp: TopicPartition, offset: int) -> None:
-        """The record at *offset* is the user's now."""
+        """Note that the user has the record at *offset*."""
         self._handed_out[tp] = offset + 1
 
     def processed(self) -> None:
-        """Everything that was handed out is processed."""
+        """Note that all records that were handed out are processed."""
         if self._handed_out:
             self._processed.update(self._handed_out)
             self._handed_out.clear()
 
     def not_processed(self) -> None:
-        """What was handed out and is not processed yet comes again."""
+        """Forget records that were handed out and not processed: the group reads them again."""
         self._handed_out.clear()
 
     def processed_to(self, tp: TopicPartition, offset: int) -> None:
@@ -64,7 +64,7 @@ class Positions:
                 del self._handed_out[tp]
 
     def moved(self, tp: TopicPartition, offset: int) -> None:
-        """Reading goes on at *offset*, which may lie before what was processed."""
+        """Continue at *offset*, which may lie before processed records."""
         if tp in self._processed:
             self._processed[tp] = offset
             self._handed_out.pop(tp, None)

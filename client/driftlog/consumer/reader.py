@@ -1,13 +1,13 @@
-"""What `Consumer` and `AsyncConsumer` are made of: librdkafka's consumer, in one thread.
+"""The common part of `Consumer` and `AsyncConsumer`: librdkafka's consumer, in one thread.
 
     start ──▶ subscribe ──▶ assigned ──▶ fill ──▶ records ──▶ next_record ──▶ the user
                   │             ▲                    │ revoked: dropped, read by the next owner
                   └── assign ───┘ without a group    ▼
-                                                  commit: only what was processed
+                                                  commit: only processed records
 
-A partition without a committed offset starts where `from_beginning` says, as a number; an offset
-that is gone (retention) goes on at the earliest one, and librdkafka logs a warning.
-All methods but `next_record`, `processed` and the questions about the assignment may wait for the
+A partition without a committed offset starts at the offset that `from_beginning` gives.  If an
+offset is gone (retention), reading continues at the earliest one, and librdkafka logs a warning.
+All methods except `next_record`, `processed` and those that return the assignment may wait for the
 network.
 Shell.
 """
@@ -52,15 +52,15 @@ Notify = Callable[[RebalanceEvent, list[TopicPartition]], None]
 
 _BATCH: Final = 1_000
 _KEEP_POLLING_S: Final = 1.0
-"""Between two records of the buffer, librdkafka is polled so often: it counts as reading."""
+"""How often librdkafka is polled while records come from the buffer: a poll counts as reading."""
 
 
 class Reader:
-    """A consumer without its surface.
+    """A consumer without its public API.
 
     Args:
         servers: as librdkafka takes them.
-        notify: called with a group's assignments and revocations while they happen.
+        notify: called during a group's assignments and revocations.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Reader:
             raise ValueError("only a group rebalances: give the consumer a group, or no rebalance")
         self.group = subscription.group
         self.notifying = False
-        """A rebalance callback of the user runs."""
+        """Whether a rebalance callback of the user runs."""
         self.positions = Positions()
         self.records = FetchedRecords(end_of_topic=subscription.end_of_topic)
         self._subscription = subscription
@@ -89,9 +89,9 @@ class Reader:
         self._started = self._closed = False
         self._seeks: dict[TopicPartition, Where] = {}
         self._starting: set[TopicPartition] = set()
-        """Of a running assignment: librdkafka does not read them yet."""
+        """Partitions of a running assignment, which librdkafka does not read yet."""
         self._unplaced: list[Place] = []
-        """Assigned by the group; a lookup of their offsets failed, and is due again."""
+        """Assigned partitions whose lookup of offsets failed, and is due again."""
         self._polled_at = self._looked_at = time.monotonic()
         self._commits = OffsetCommits(self.group, self.positions, settings)
         configs = configuration(servers, settings.configs(), config, self._connections.failed)
@@ -99,10 +99,10 @@ class Reader:
             configs.get("partition.assignment.strategy", "")
         )
         if configs.get("group.protocol") == "consumer":
-            # The broker's own (group.consumer.session.timeout.ms) holds: librdkafka refuses ours.
+            # The broker's group.consumer.session.timeout.ms applies; librdkafka refuses this one.
             del configs["session.timeout.ms"]
         configs |= {
-            # Without a group nothing is asked of its coordinator, but librdkafka wants a name.
+            # librdkafka requires a name; without a group it sends no request to a coordinator.
             "group.id": self.group or f"driftlog-{uuid.uuid4()}",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -120,28 +120,28 @@ class Reader:
 
     @property
     def due(self) -> bool:
-        """`fill` shall be called, though there are records."""
+        """Whether to call `fill` though there are records."""
         return time.monotonic() - self._polled_at > _KEEP_POLLING_S
 
     def processed(self) -> None:
-        """The records that were handed out are processed."""
+        """Note that the records that were handed out are processed."""
         self.positions.processed()
 
     def next_record(self) -> Record[Any, Any]:
-        """The first of the fetched records; it is the user's now.
+        """Hand out the first of the fetched records.
 
         Raises:
-            DeserializationError: a deserializer failed.  The next call goes on behind the record.
+            DeserializationError: a deserializer failed.  The next call continues after the record.
         """
         record = self.records.ready.popleft()
         self.positions.hand_out(TopicPartition(record.topic, record.partition), record.offset)
         return self._deserialize(record)
 
     def fill(self, timeout_s: float) -> None:
-        """Wait for records, at most so long; take what is there.  Commit what is due.
+        """Wait up to *timeout_s* for records, and take them.  Commit if it is due.
 
         Raises:
-            DriftlogError: reading cannot go on.
+            DriftlogError: the consumer cannot continue.
             BaseException: a rebalance callback raised it.
         """
         if self.notifying:
@@ -214,7 +214,7 @@ class Reader:
         return self._subscription.partitions_of(known, self._connections.servers)
 
     def _look_for_partitions_if_due(self) -> None:
-        """The coordinator assigns new partitions to a group; without one, the consumer asks."""
+        """Without a group, check for new partitions; in a group the coordinator assigns them."""
         age_ms = (time.monotonic() - self._looked_at) * 1000
         if not self._subscription.grows or age_ms < self._settings.metadata_max_age_ms:
             return
@@ -225,7 +225,7 @@ class Reader:
             LOG.warning("the consumer looks for new partitions again later: %s", error)
             return
         if new:
-            # Their records came since the last look.
+            # Their records came since the last check.
             starts = self._lookups.offsets(dict.fromkeys(new, EARLIEST))
             for tp, start in starts.items():
                 self.positions.assigned(tp, start, committed=False)
@@ -259,7 +259,7 @@ class Reader:
         self._handle.resume([Place(*tp) for tp in tps])
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The same, checked.
+        """*partitions* as a list, checked.
 
         Raises:
             NotAssignedError: one of them is not assigned.
@@ -276,12 +276,12 @@ class Reader:
 
     def _on_assign(self, handle: Any, assigned: list[Place]) -> None:
         if self._closed:
-            return  # a rebalance that ends while the consumer closes: nothing is read any more
+            return  # a rebalance that ends while the consumer closes: no record is read any more
         partitions = [TopicPartition(place.topic, place.partition) for place in assigned]
         try:
             starts = self._find_starts(partitions)
         except DriftlogError:
-            # This read raises it; the next one looks again, and nothing is fetched until then.
+            # This read raises it; the next one repeats the lookup, and fetches nothing before.
             self._unplaced = assigned
             (handle.incremental_assign if self._cooperative else handle.assign)([])
             raise
@@ -299,7 +299,7 @@ class Reader:
             handle.pause([Place(*tp) for tp in self.records.paused() if tp in starts])
 
     def _find_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where reading of assigned partitions begins.
+        """The offsets at which reading of assigned partitions begins.
 
         Raises:
             DriftlogError: the cluster did not say.
@@ -348,7 +348,7 @@ class Reader:
     def _forget(self, handle: Any, partitions: list[TopicPartition]) -> None:
         gone = set(partitions)
         self._unplaced = [p for p in self._unplaced if (p.topic, p.partition) not in gone]
-        # librdkafka would keep the pause for the next time that it is given the partition.
+        # Otherwise librdkafka keeps the pause for the next assignment of the partition.
         paused = gone.intersection(self.records.paused())
         handle.resume([Place(*tp) for tp in paused])
         self.records.drop(partitions)
@@ -375,7 +375,7 @@ class Reader:
         return self.records.position(self._assigned([tp])[0])
 
     def committed(self, tp: TopicPartition) -> int | None:
-        """What the group has committed, as its coordinator says.
+        """The group's committed offset, from its coordinator; None: there is none.
 
         Raises:
             ValueError: there is no group.
@@ -389,7 +389,7 @@ class Reader:
         return self._lookups.committed(self.group, [tp]).get(tp)
 
     def seek(self, tp: TopicPartition, where: Where) -> None:
-        """Go on at *where*; a group's partition that is not assigned (yet) begins there.
+        """Continue at *where*; a group's partition that is not assigned (yet) begins there.
 
         Raises:
             NotAssignedError: a consumer without a group does not read that partition.
@@ -407,7 +407,7 @@ class Reader:
             self._lookups.until_done(
                 f"seek {tp.topic}-{tp.partition} to {offset}",
                 lambda: self._handle.seek(Place(*tp, offset)),
-                # It cannot yet, just after the assignment.
+                # Just after the assignment librdkafka cannot seek yet.
                 also=frozenset({KafkaError._STATE}),
             )
 
@@ -418,7 +418,7 @@ class Reader:
         record: Record[Any, Any] | None = None,
         offsets: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit what was handed out, a partition up to *record*, or *offsets*; wait for it.
+        """Commit all records handed out, a partition up to *record*, or *offsets*; wait for it.
 
         Raises:
             CommitError: it is not committed.
@@ -448,7 +448,7 @@ class Reader:
         self._commits.now(self._handle, self.positions.to_commit(given))
 
     def commit_processed(self) -> None:
-        """Commit what was processed, unless only the user commits.
+        """Commit processed records, unless only the user commits.
 
         Raises:
             CommitError: it is not committed.
@@ -457,7 +457,7 @@ class Reader:
             self._commits.now(self._handle, self.positions.to_commit())
 
     def close(self, *, last_processed: bool) -> None:
-        """Commit what was processed, leave the group, and end.  Harmless when repeated.
+        """Commit processed records, leave the group, and end.  Harmless when repeated.
 
         Raises:
             CommitError: it could not be committed; all the same the consumer is closed.

@@ -1,7 +1,7 @@
-"""What a program may do when a group gives partitions to its consumer, or takes them away.
+"""Callbacks for the assignment and the revocation of a group's partitions.
 
     def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        store.flush()          # what this member has worked on so far
+        store.flush()          # the results of this member so far
         consumer.commit()      # before the next member begins
 
     Consumer("flights", group="board", rebalance=RebalanceCallbacks(on_revoke=revoked))
@@ -24,28 +24,28 @@ RebalanceCallback = Callable[[Any, list[TopicPartition]], Any]
 class RebalanceCallbacks:
     """Called during a read, or during `close`; the group waits for them.
 
-    A callback may `commit`, `seek`, `pause`, `resume` and ask for positions; it may not read.  It
-    runs in the thread that reads; callbacks of `AsyncConsumer` run in the event loop, and may be
+    A callback may `commit`, `seek`, `pause`, `resume` and get positions; it may not read records.
+    It runs in the thread that reads; callbacks of `AsyncConsumer` run in the event loop, and may be
     coroutine functions.  What a callback raises, the read or `close` raises; the assignment or
     revocation is completed all the same.  A callback that takes longer than `max_poll_interval_ms`
     costs the member its place in the group.
     """
 
     on_assign: RebalanceCallback | None = None
-    """After the offsets are looked up, before the first record: a `seek` here decides where
+    """Called after the lookup of offsets, before the first record: a `seek` here decides where
     reading begins."""
 
     on_revoke: RebalanceCallback | None = None
-    """While the partitions are still this member's: `commit` works.  With `auto_commit`, what was
-    processed is committed afterwards."""
+    """Called while the partitions are still this member's: `commit` works.  With `auto_commit`, the
+    consumer commits processed records afterwards."""
 
     on_lost: RebalanceCallback | None = None
-    """The group has given the partitions to others already, after a silence of this member:
+    """Called when the group has given the partitions to others, after a silence of this member:
     `commit` raises `CommitError`.  None: `on_revoke` is called in its place, as confluent-kafka and
     Kafka's Java client do."""
 
     def of(self, event: RebalanceEvent) -> RebalanceCallback | None:
-        """What is called for *event*."""
+        """The callback for *event*."""
         match event:
             case "assign":
                 return self.on_assign

@@ -1,4 +1,4 @@
-"""What a consumer reads: which topics, which of their partitions, from where, and up to where.
+"""The subscription of a consumer: topics, partitions, start and end.
 
 Pure.
 """
@@ -13,7 +13,7 @@ from driftlog.errors import UnknownTopicError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """The arguments of `Consumer` that say what is read.
+    """The arguments of `Consumer` that select records.
 
     Raises:
         ValueError: they contradict one another.
@@ -47,7 +47,7 @@ class Subscription:
 
     @property
     def only_topic(self) -> str | None:
-        """The topic, where one is named and no other can match."""
+        """The topic, if one is named and no other can match."""
         only = self.topics[0]
         return None if len(self.topics) > 1 or only.startswith("^") else only
 

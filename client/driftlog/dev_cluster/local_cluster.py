@@ -10,7 +10,7 @@
     DIR/objects/                        the objects of all agents, without --store
 
 A process that ends is started again.  The agents' output goes to standard error as it comes, each
-line with the agent's name in front; messages of this command go to standard output.  Neither
+line with the agent's name before it; messages of this command go to standard output.  Neither
 blocks: a pipe without a reader, or a held terminal (Ctrl-S), delays no restart and no stop.
 Shell.
 """
@@ -33,7 +33,7 @@ from driftlog.dev_cluster.local_output import Outputs, ours
 from driftlog.dev_cluster.local_process import LocalProcess, end_leftovers
 
 MOST_AGENTS: Final = 100
-"""Each takes 100 MiB and its share of the cores: more of them are a typing error."""
+"""Each takes 100 MiB and its share of the cores: a larger number is a typing error."""
 
 _FIRST_HTTP_PORT: Final = 9644
 _TURN_S: Final = 0.1
@@ -43,7 +43,7 @@ _AGENTS_STOP_S: Final = 25.0  # an agent drains for 20 s at most
 _ETCD_STOP_S: Final = 5.0
 _TAIL_LINES: Final = 10
 _LAST_WORDS_S: Final = 1.0
-"""How long a slow reader has for the kept lines at the end."""
+"""How long a slow reader of the output has for the kept lines at the end."""
 
 _READY: Final = "driftlog is ready: "
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -80,7 +80,7 @@ class ClusterPlan:
     """One etcd and its agents.
 
     Args:
-        directory: of all processes; absolute.
+        directory: that of all processes; absolute.
         objects: where all agents put their objects.
         agent_command: `driftlog agent run`, and the options that are the same for all agents.
     """
@@ -93,7 +93,7 @@ class ClusterPlan:
 
 
 class DirectoryLock:
-    """One cluster per directory; held until this process ends, in whatever way."""
+    """One cluster per directory; held until this process ends, also by a kill."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -134,7 +134,7 @@ class DirectoryLock:
                 print(ours(line), flush=True)  # no process runs yet: this may block
 
     def take_if_it_was(self) -> None:
-        """`take`, where the directory had a cluster before; else leave the disk as it is.
+        """`take`, if the directory had a cluster before; otherwise leave the disk unchanged.
 
         Raises:
             ClusterError: another process holds it.
@@ -152,7 +152,7 @@ class _Agent:
 
     @property
     def node_id(self) -> int | None:
-        """Its node id, from its disk; None: it has none yet."""
+        """The agent's node id, from its disk; None: it has none yet."""
         try:
             return int(json.loads((self.directory / "node_id.json").read_bytes())["node_id"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -191,9 +191,9 @@ class _Cluster:
         self._processes = [self._etcd, *(agent.process for agent in self._agents)]
         self._announced = False
         self._any_ready = False
-        """An agent has been ready since the start of this command."""
+        """Whether an agent was ready since the start of this command."""
         self._stops = 0
-        """The number of signals that ask for the stop."""
+        """The number of signals that request the stop."""
         self._woken, self._wakes = socket.socketpair()
         for end in (self._woken, self._wakes):
             end.setblocking(False)
@@ -223,7 +223,7 @@ class _Cluster:
         ]
 
     def _http_address(self, number: int) -> str:
-        """The last one, or the agent's own of the ports from 9644 on, or a free one."""
+        """The last address, or the agent's own port from 9644 on, or a free one."""
         before = self._agents[number - 1].http_address.rpartition(":")[2]
         wanted = int(before or _FIRST_HTTP_PORT + number - 1)
         others = {
@@ -260,7 +260,8 @@ class _Cluster:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals end a wait; those that stop are counted.  nohup's ignored SIGHUP stays so."""
+        """Signals end a wait; those that request the stop are counted.  An ignored SIGHUP (nohup)
+        stays ignored."""
 
         def stop(*_: object) -> None:
             self._stops += 1
@@ -283,7 +284,7 @@ class _Cluster:
     def _wait_for_etcd(self) -> None:
         """
         Raises:
-            ClusterError: it does not start.
+            ClusterError: etcd does not start.
         """
         self._etcd.start()
         deadline = time.monotonic() + _ETCD_START_S
@@ -313,7 +314,7 @@ class _Cluster:
             if self._is_due(agent.process):
                 self._start(agent.process)
             if not self._announced and agent.node_id is None and agent.process.ended == 0:
-                break  # new ones start in turn, so that node ids are in their order
+                break  # new agents start one by one, so that node ids follow their order
         self._wait(_TURN_S)
 
     def _refused(self) -> bool:
@@ -397,7 +398,8 @@ class _Cluster:
     # ── Stopping ──
 
     def _stop(self) -> int:
-        """Agents first: they need etcd to hand over.  A second signal kills all processes."""
+        """Stop the agents first: they need etcd to release their partitions.  A second signal kills
+        all processes."""
         self._say("stopping: the agents first, then etcd; a second signal stops all at once")
         agents = [agent.process for agent in self._agents]
         in_time = self._end(agents, _AGENTS_STOP_S)

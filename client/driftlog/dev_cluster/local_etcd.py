@@ -1,4 +1,4 @@
-"""The etcd of `driftlog dev --agents`: which binary, which ports, and whether it answers.
+"""The etcd of `driftlog dev --agents`: its binary, its ports, and its health.
 
 One member on 127.0.0.1, its data in DIR/etcd.  Its ports are any free ones, kept in
 DIR/etcd.json, so that they are the same after a restart.
@@ -24,7 +24,7 @@ _PROBE_S: Final = 0.5
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 32_768)
 """Below the ports of outgoing connections (Linux from 32768, macOS and RFC 6335 from 49152): a
-client that reconnects to a free port of those again and again may get it as its own."""
+client that connects to a free port of those again and again may get it as its own port."""
 
 _GET_ONE: Final = (
     "Get one with `make etcd` in a checkout of driftlog, with `apt-get install etcd-server`, or "
@@ -88,7 +88,7 @@ class LocalEtcd:
         ]
 
     def is_healthy(self) -> bool:
-        """Whether it answers, and can write or has only reached its quota."""
+        """Whether etcd answers, and can write or has only reached its quota."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"{self.url}/health?exclude=NOSPACE", timeout=_PROBE_S) as answer:

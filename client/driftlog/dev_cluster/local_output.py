@@ -1,4 +1,4 @@
-"""Standard output and standard error of a process that a slow reader must not block.
+"""Standard output and standard error, for a process that a slow reader must not block.
 
     lines ──▶ kept, up to a limit ──room──▶ the pipe, the terminal, the file
                   └ beyond it: the oldest are dropped, and a line counts them
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 _UNREAD_BYTES: Final = 1024 * 1024
-"""Kept for a slow reader: hours of messages of restarts, and the last few thousand lines of the
-agents' logs."""
+"""Size of the lines kept for a slow reader: hours of restart messages, and the last few thousand
+lines of the agents' logs."""
 
 
 def ours(line: str) -> str:
@@ -29,13 +29,13 @@ def ours(line: str) -> str:
 
 
 class _Output:
-    """A stream that is never waited for: bytes that it does not take are kept, and offered again.
+    """A stream that never blocks this process: bytes that it does not take are kept for later.
 
     Beyond a limit the oldest lines are dropped, first those that a log has too; the next line
     that is written counts them.
 
     Args:
-        stream: where to write; None, or one that is no file, is as /dev/null.
+        stream: the stream to write to; None, or one that is no file, counts as /dev/null.
         logs: the name of the logs in messages.
     """
 
@@ -62,7 +62,7 @@ class _Output:
         return bool(self._next or self._kept or self._kept_logged)
 
     def write(self, lines: Iterable[str], *, logged: bool = False) -> None:
-        """Write lines behind the kept ones; *logged*: a log has them too."""
+        """Write lines after the kept ones; *logged*: a log has them too."""
         queue = self._kept_logged if logged else self._kept
         for line in lines:
             self._number += 1
@@ -75,13 +75,13 @@ class _Output:
             self._left_out += 1
 
     def flush(self) -> bool:
-        """Offer the kept lines; whether the stream took some.
+        """Write kept lines without blocking; returns whether the stream took some.
 
         A pipe that select reports as writable takes PIPE_BUF bytes without blocking, and perhaps
         no more.  Source: the documentation of `select.PIPE_BUF`.
         """
         some = False
-        with contextlib.suppress(OSError):  # full, or without a reader: that may pass
+        with contextlib.suppress(OSError):  # the stream is full, or has no reader at the moment
             while self.is_behind and select.select([], [self], [], 0)[1]:
                 self._next = self._next or self._next_lines()
                 written = os.write(self._descriptor, self._next[: select.PIPE_BUF])
@@ -132,9 +132,9 @@ class Outputs:
         self._err.write(lines, logged=True)
 
     def pass_on(self, seconds: float, woken: socket.socket | None = None) -> bool:
-        """Offer the kept lines for *seconds*, or until *woken* is readable; returns whether it is.
+        """Write kept lines for *seconds*, or until *woken* is readable; returns whether it is.
 
-        Without *woken*, it returns as soon as nothing is kept.
+        Without *woken*, it returns as soon as no line is kept.
         """
         wakes = [] if woken is None else [woken]
         behind = [output for output in (self._out, self._err) if output.is_behind]

@@ -1,14 +1,14 @@
 """A process that `driftlog dev --agents` keeps running: started, followed, and started again.
 
     start ──▶ running ──▶ ended ──▶ waits ──▶ start
-                 │                  after 1 s where it was ready, or was killed from outside;
+                 │                  after 1 s if it was ready, or was killed from outside;
                  └ ready            the delay doubles, up to 30 s, while it ends before that
 
 The process writes to a file and not to a pipe, so that a slow reader cannot block it; `new_lines`
 follows the file.
 
-The process does not outlive this one, not even where this one is killed: on Linux the kernel kills
-it when its parent ends (PR_SET_PDEATHSIG).  A killed agent loses nothing that it acknowledged.
+The process does not outlive this one, even if this one is killed: on Linux the kernel kills it when
+its parent ends (PR_SET_PDEATHSIG).  A killed agent loses nothing that it acknowledged.
 Other systems have no such call: `end_leftovers` ends, at the next start, the processes that the
 last start left.
 
@@ -34,7 +34,7 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 _FIRST_DELAY_S: Final = 1.0
 _LAST_DELAY_S: Final = 30.0
 _LOG_BYTES: Final = 16 * 1024 * 1024
-"""A log that is longer when its process is started becomes LOG.1."""
+"""A longer log becomes LOG.1 at the start of its process."""
 _READ_BYTES: Final = 256 * 1024
 _LINE_BYTES: Final = 64 * 1024
 """A longer line is shown in pieces."""
@@ -45,7 +45,7 @@ _FROM_OUTSIDE: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 class LocalProcess:
-    """One process, however often it is started.
+    """One process, across its restarts.
 
     Args:
         name: for messages; names its pid file too.
@@ -66,16 +66,16 @@ class LocalProcess:
         self.name = name
         self.log = log
         self.ready = False
-        """It has reported ready since its last start; the owner of this object sets it."""
+        """Whether it has reported ready since its last start; the owner of this object sets it."""
         self.start_at: float | None = None
         """The next start (monotonic); None: it runs, or was never started."""
         self.ended = 0
         """The number of its ends."""
         self.last_end = ""
         self.was_killed = False
-        """A signal caused its last end."""
+        """Whether a signal caused its last end."""
         self.refused = False
-        """It does not run: it ended with exit code 1 before it was ready, with a reason."""
+        """Whether it does not run because it ended with exit code 1 before it was ready."""
         self._command = command
         self._environment = dict(environment)
         self._pid_file = run / f"{name}.pid"
@@ -88,11 +88,11 @@ class LocalProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None: there is none."""
+        """The id of the running process; None: there is none."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it.  A failed start counts as an end: see `reap`."""
+        """Start the process.  A failed start counts as an end: see `reap`."""
         assert self._process is None, "it runs"
         self.start_at = None
         self.ready = self.refused = self.was_killed = False
@@ -117,7 +117,7 @@ class LocalProcess:
             os.close(output)
 
     def reap(self) -> bool:
-        """Whether it has ended since the last call; see `last_end` and `start_at`."""
+        """Whether the process has ended since the last call; see `last_end` and `start_at`."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
             self._pid_file.unlink(missing_ok=True)
@@ -137,19 +137,19 @@ class LocalProcess:
         self._delay_s = min(2 * self._delay_s, _LAST_DELAY_S)
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it, if it runs."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL; return when it is gone."""
+        """Send SIGKILL; return when the process has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self.reap()
 
     def new_lines(self) -> list[str]:
-        """The lines that it has written since the last call; an incomplete line is kept."""
+        """The lines written since the last call; an incomplete line is kept for the next one."""
         if self._reader < 0:
             return []
         read = os.read(self._reader, _READ_BYTES)
@@ -161,7 +161,7 @@ class LocalProcess:
         return [line.decode(errors="replace") for line in lines]
 
     def tail(self, count: int) -> list[str]:
-        """Its last lines since its last start."""
+        """The last *count* lines since the last start."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._started_at_byte, size - _TAIL_BYTES))
@@ -169,7 +169,7 @@ class LocalProcess:
         return []
 
     def _open_log(self) -> int:
-        """A descriptor to write to; reading begins where it does."""
+        """A descriptor for the process's output; `new_lines` begins at its position."""
         with contextlib.suppress(FileNotFoundError):
             if self.log.stat().st_size > _LOG_BYTES:
                 self.log.replace(f"{self.log}.1")
@@ -207,7 +207,7 @@ def _how(code: int) -> str:
 def end_leftovers(run: Path, directory: Path) -> list[str]:
     """End processes that an earlier start on *directory* left running; returns lines to print.
 
-    Linux ends them itself, but a moment after their parent.
+    Linux kills them itself, but a moment after their parent.
 
     Raises:
         OSError: one of them does not end.
@@ -244,7 +244,7 @@ def _is_of(pid: int, directory: Path) -> bool:
 
 
 def _command_line(pid: int) -> str:
-    """Of a living process; empty where there is none."""
+    """The command line of a process; empty if there is no such process."""
     if sys.platform == "linux":
         try:
             return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" "))

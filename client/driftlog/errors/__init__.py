@@ -5,7 +5,7 @@
     ├── RequestError          the cluster understood, and declined; nothing was done
     │   ├── TopicExistsError, UnknownTopicError, UnknownGroupError, GroupNotEmptyError,
     │   └── InvalidConfigError, AuthorizationError, UnsupportedError
-    ├── OutcomeUnknownError   the answer was lost: it may have been done
+    ├── OutcomeUnknownError   the answer was lost: the request may have been carried out
     ├── DeliveryError         records that were not acknowledged, each with its reason
     ├── QueueFullError        this record was not taken: too many wait for acknowledgement
     ├── FlushTimeoutError     records still wait for acknowledgement
@@ -28,7 +28,7 @@ _SHOWN: Final = 5
 
 
 class KafkaErrorLike(Protocol):
-    """What is used of `confluent_kafka.KafkaError`."""
+    """The methods of `confluent_kafka.KafkaError` that are used."""
 
     def code(self) -> int: ...
     def name(self) -> str: ...
@@ -40,9 +40,9 @@ class DriftlogError(Exception):
     """Base of every error that the client raises."""
 
     code: int | None = None
-    """Kafka's error code, librdkafka's where it is negative, or None."""
+    """Kafka's error code, librdkafka's if it is negative, or None."""
     retriable: bool = False
-    """The same call may succeed later, with nothing changed."""
+    """The same call may succeed later, without a change."""
 
     def __init__(
         self, message: str, *, code: int | None = None, retriable: bool | None = None
@@ -76,7 +76,7 @@ class UnknownGroupError(RequestError):
 
 
 class GroupNotEmptyError(RequestError):
-    """The group has active members; what was asked for needs them to be gone."""
+    """The group has active members, and the request is possible only without members."""
 
 
 class InvalidConfigError(RequestError):
@@ -84,15 +84,15 @@ class InvalidConfigError(RequestError):
 
 
 class AuthorizationError(RequestError):
-    """These credentials may not do this."""
+    """The credentials do not allow the request."""
 
 
 class UnsupportedError(RequestError):
-    """This cluster does not do that, or not in the version that the client speaks."""
+    """The cluster does not support the request, or not in the client's version."""
 
 
 class OutcomeUnknownError(DriftlogError):
-    """The answer was lost.  It may have been done: look before you repeat it."""
+    """The answer was lost.  The request may have been carried out: check before you repeat it."""
 
 
 class QueueFullError(DriftlogError):
@@ -116,7 +116,7 @@ class FlushTimeoutError(DriftlogError):
 
 
 class CommitError(DriftlogError):
-    """Offsets were not committed: the group reads again what follows its last commit."""
+    """Offsets were not committed: the group reads the records after its last commit again."""
 
 
 class NotAssignedError(DriftlogError):
@@ -175,12 +175,12 @@ class FailedDelivery:
     key: bytes | None
     value: bytes | None = field(repr=False)
     code: int
-    """Kafka's error code; librdkafka's where it is negative."""
+    """Kafka's error code; librdkafka's if it is negative."""
     reason: str
     advice: str
-    """What to do, as a sentence."""
+    """The advice, as a sentence."""
     outcome_unknown: bool
-    """True: the record may be in the log, for only its answer was lost.  Produced again, it may be
+    """True: only the answer was lost, so the record may be in the log.  Produced again, it may be
     there twice.  False: it was not written."""
 
     def __str__(self) -> str:
@@ -195,7 +195,7 @@ class DeliveryError(DriftlogError):
 
     Attributes:
         failures: the first thousand of them, each with topic, partition, key, reason and advice.
-        count: the number of all of them.
+        count: the number of all failures.
     """
 
     def __init__(self, failures: Sequence[FailedDelivery], count: int, addition: str = "") -> None:
@@ -287,7 +287,7 @@ _ADVICE: Final[dict[int, str]] = {
     110: "The group has fenced this member: the next owner reads its records again.",
     113: "The member's epoch is old: the next owner reads its records again.",
 }
-"""What to do about an error code."""
+"""Advice for error codes."""
 
 _OUTCOME_UNKNOWN: Final = frozenset({-195, -192, -185, -151, 7, 13, 20})
 """The answer was lost, or may have been: the request may have been carried out."""
@@ -315,17 +315,17 @@ _UNREACHABLE: Final = frozenset({-193, -187})
 
 
 def advice(code: int) -> str:
-    """What to do about an error code, as a sentence."""
+    """The advice for an error code, as a sentence."""
     return _ADVICE.get(code, "Look into the agents' log.")
 
 
 def outcome_unknown(code: int) -> bool:
-    """Whether the request may have been carried out all the same."""
+    """Whether the request may have been carried out despite the error."""
     return code in _OUTCOME_UNKNOWN
 
 
 def reason(error: KafkaErrorLike) -> str:
-    """What went wrong, without a full stop."""
+    """The error's message, without a full stop."""
     text = error.str() or error.name()
     return text.removeprefix("Unable to produce message: ").rstrip(". ")
 

@@ -1,17 +1,17 @@
 """Records in, from asyncio.
 
     async with AsyncProducer() as producer:
-        await producer.produce("flights", b"…")                       buffered; waits for room only
+        await producer.produce("flights", b"…")                       buffered; waits only for room
         delivered = await producer.send_and_wait("flights", b"…")     acknowledged
 
-Why not `confluent_kafka.aio`: its producer takes no headers.  One thread polls librdkafka and
-brings its reports to the loop, many records at a time:
+`confluent_kafka.aio` is not used because its producer takes no headers.  One thread polls
+librdkafka and passes its reports to the loop, many records at a time:
 
     loop:    produce ──▶ librdkafka          futures ◀── waiters for room ◀──┐
     thread:                  └──▶ poll ──▶ reports ──── call_soon_threadsafe ┘
 
-A cancelled call leaves nothing half done: a record was taken, or it was not; one that was taken
-is delivered, and its failure is raised like that of any other.
+A cancelled call has taken its record or not.  A record that was taken is delivered, and its failure
+is raised like that of any other.
 Shell.
 """
 
@@ -47,7 +47,7 @@ from driftlog.producer.producer import (
 
 _SLICE_S: Final = 0.1
 _YIELD_EVERY: Final = 256
-"""Records that find room at once; then other tasks of the loop get their turn."""
+"""Records in a row that find room at once; then other tasks of the loop run."""
 
 Report = tuple[asyncio.Future[Delivered] | None, KafkaError | None, Message]
 
@@ -144,7 +144,7 @@ class AsyncProducer(Generic[K, V]):
         timestamp: int | datetime | None = None,
         headers: HeadersLike | None = None,
     ) -> None:
-        """Buffer a record; waits where too many are unacknowledged, and for nothing else.
+        """Buffer a record; waits only while too many records are unacknowledged.
 
         Raises:
             As `Producer.produce`.
@@ -163,7 +163,7 @@ class AsyncProducer(Generic[K, V]):
     ) -> asyncio.Future[Delivered]:
         """As `produce`; returns a future of the record's place.
 
-        The future holds a failure; `close` raises one that the program did not look at.
+        The future holds a failure; `close` raises one that the program did not read.
 
         Raises:
             As `produce`.
@@ -194,7 +194,7 @@ class AsyncProducer(Generic[K, V]):
         return await (await sent)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Return when everything that was produced is acknowledged.
+        """Return when all produced records are acknowledged.
 
         Raises:
             As `Producer.flush`.
@@ -208,7 +208,7 @@ class AsyncProducer(Generic[K, V]):
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush, raise failures that were not raised yet, and end.  Harmless when repeated.
 
-        Cancelled, it gives up what is not acknowledged.
+        A cancelled close gives up unacknowledged records.
 
         Raises:
             DeliveryError: records failed.
@@ -343,7 +343,7 @@ class AsyncProducer(Generic[K, V]):
 
 
 class _Bridge:
-    """From librdkafka's thread to the loop.  Knows nothing of the producer that it serves."""
+    """Passes reports from librdkafka's thread to the loop.  Does not refer to its producer."""
 
     def __init__(self, link: ProducerLink, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -358,13 +358,13 @@ class _Bridge:
     # ── In the loop ──
 
     async def room(self) -> None:
-        """Until librdkafka has reported something: there may be room."""
+        """Wait for a report of librdkafka's: there may be room then."""
         await asyncio.shield(self._changed)
 
     async def until_empty(self) -> None:
-        """Until nothing waits for acknowledgement, and the futures have every report."""
+        """Wait until every record is acknowledged, and the futures have every report."""
         while len(self._link.handle):
-            # No batch waits to be filled meanwhile.
+            # Meanwhile librdkafka sends batches before they are full.
             await asyncio.to_thread(self._link.handle.flush, _SLICE_S)
         self.bring()
 
@@ -388,7 +388,7 @@ class _Bridge:
             deliveries.add(failure)
             return
         future.set_exception(DeliveryError([failure], 1))
-        # asyncio's own mark that an error was not looked at; without it, it counts as seen.
+        # asyncio's own mark of an error that was not read; without it the error counts as read.
         deliveries.add_unseen(lambda: not getattr(future, "_log_traceback", False), failure)
 
     # ── In the thread ──
@@ -415,7 +415,7 @@ class _Bridge:
                     return  # the loop is closed, and its futures with it
 
     def _leftovers(self) -> None:
-        """The loop is closed: the failures among the reports are raised or logged elsewhere."""
+        """The loop is closed: keep the failures among the reports, to be raised or logged."""
         while self._reports:
             _, error, message = self._reports.popleft()
             if error is not None:

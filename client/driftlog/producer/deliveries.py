@@ -1,10 +1,10 @@
-"""What became of the records of a producer: each failure is raised, or seen, at least once.
+"""The outcomes of a producer's records: each failure is raised, or read, at least once.
 
     librdkafka ──▶ delivered(error, message) ──▶ failures ──▶ raised by the next call
-                                            └──▶ a callback or a future, where one was asked for
+                                            └──▶ a callback or a future, if there is one
 
-A failure that a future holds counts as seen when the program has asked the future for its result;
-the others are raised when the producer closes.
+A failure that a future holds counts as read when the program has read the future's result; `close`
+raises the others.
 Shell.
 """
 
@@ -20,11 +20,11 @@ from driftlog.common.records import Delivered
 from driftlog.errors import DeliveryError, FailedDelivery, advice, outcome_unknown, reason
 
 KEPT: Final = 1_000
-"""So many failures are kept whole; the others are counted."""
+"""The number of failures that are kept whole; the others are counted."""
 
 
 class Message(Protocol):
-    """What is used of `confluent_kafka.Message`."""
+    """The methods of `confluent_kafka.Message` that are used."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...
@@ -35,7 +35,7 @@ class Message(Protocol):
 
 
 DeliveryCallback = Callable[[DeliveryError | None, Delivered | None], None]
-"""Given the error, or where the record is; exactly one of them is None."""
+"""Called with the error, or the record's place; exactly one of them is None."""
 
 
 class DeliveryFuture(Future[Delivered]):
@@ -49,11 +49,11 @@ class DeliveryFuture(Future[Delivered]):
         self.seen = False
 
     def result(self, timeout: float | None = None) -> Delivered:
-        """Where the record is; waits for it.
+        """The record's place; waits for it.
 
         Raises:
-            DeliveryError: it failed.
-            TimeoutError: it is not known after *timeout* seconds.
+            DeliveryError: the record failed.
+            TimeoutError: the outcome is not known after *timeout* seconds.
         """
         try:
             return super().result(timeout)
@@ -61,10 +61,10 @@ class DeliveryFuture(Future[Delivered]):
             self.seen = self.seen or self.done()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error, or None; waits for it.
+        """The error, or None; waits for the outcome.
 
         Raises:
-            TimeoutError: it is not known after *timeout* seconds.
+            TimeoutError: the outcome is not known after *timeout* seconds.
         """
         try:
             return super().exception(timeout)
@@ -73,27 +73,28 @@ class DeliveryFuture(Future[Delivered]):
 
 
 class Deliveries:
-    """Failures that no call has raised yet.  Any thread."""
+    """Failures that no call has raised yet.  For any thread."""
 
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
         self.pending = False
-        """There is something to raise."""
+        """Whether there is a failure to raise."""
         self._lock = threading.Lock()
         self._failures: list[FailedDelivery] = []
         self._count = 0
         self._callback_errors: list[BaseException] = []
         self._futures: list[tuple[Callable[[], bool], FailedDelivery]] = []
 
-    # ── What librdkafka reports ──
+    # ── Reports of librdkafka ──
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Of a record without a callback and without a future."""
+        """The report of a record without a callback and without a future."""
         if error is not None:
             self.add(self.failure(error, message))
 
     def to_callback(self, callback: DeliveryCallback) -> Callable[[Any, Message], None]:
-        """For a record with a callback.  What it raises, the next call of the producer raises."""
+        """The report's handler for a record with *callback*.  The next call of the producer raises
+        the callback's exception."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             try:
@@ -109,7 +110,7 @@ class Deliveries:
         return delivered
 
     def to_future(self, future: DeliveryFuture) -> Callable[[Any, Message], None]:
-        """For a record with a future."""
+        """The report's handler for a record with *future*."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             cancelled = not future.set_running_or_notify_cancel()
@@ -126,7 +127,7 @@ class Deliveries:
 
         return delivered
 
-    # ── What is raised ──
+    # ── Failures to raise ──
 
     def add(self, failure: FailedDelivery) -> None:
         """Keep a failure until it is raised."""
@@ -139,7 +140,7 @@ class Deliveries:
     def add_unseen(self, seen: Callable[[], bool], failure: FailedDelivery) -> None:
         """Keep a failure that a future holds; raised at the end unless *seen*.
 
-        Where `KEPT` failures are unseen already, the next call raises it.
+        With `KEPT` unread failures already, the next call raises it.
         """
         with self._lock:
             if len(self._futures) >= KEPT:
@@ -150,7 +151,7 @@ class Deliveries:
         self.add(failure)
 
     def raise_pending(self, addition: str = "") -> None:
-        """Raise what failed since the last call; *addition* says what that means for this one.
+        """Raise the failures since the last call; *addition* says what they mean for this one.
 
         Raises:
             DeliveryError: records failed.
@@ -172,7 +173,7 @@ class Deliveries:
             raise raised[0]
 
     def raise_all(self) -> None:
-        """As `raise_pending`, with the failures of futures that were not looked at.
+        """As `raise_pending`, with the failures of futures that were not read.
 
         Raises:
             DeliveryError: records failed.
@@ -186,7 +187,7 @@ class Deliveries:
         self.raise_pending()
 
     def failure(self, error: KafkaError, message: Message) -> FailedDelivery:
-        """What a failed record's error shows."""
+        """The failure of a record, from librdkafka's error."""
         code, partition = error.code(), message.partition()
         what_to_do = advice(code)
         last = self.connections.last_error
@@ -205,7 +206,7 @@ class Deliveries:
 
 
 def where(message: Message) -> Delivered:
-    """Where an acknowledged record is."""
+    """The place of an acknowledged record."""
     offset = message.offset()
     return Delivered(
         message.topic() or "",

@@ -49,7 +49,7 @@ else:
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 _SLICE_S: Final = 0.1
-"""How long librdkafka is waited for at a time: signals are handled in between."""
+"""How long one wait for librdkafka takes: Python handles signals in between."""
 _ABANDONED_S: Final = 10.0
 NOT_TAKEN: Final = " (the record of this call was not taken either: produce it again)"
 
@@ -58,7 +58,7 @@ class Producer(Generic[K, V]):
     """Writes records to any Kafka cluster.
 
     Keys and values are bytes, or str in UTF-8; others need a serializer, which is never given
-    None: null stays null.  As a context manager it flushes on exit and raises what failed::
+    None: null stays null.  As a context manager it flushes on exit and raises failures::
 
         from driftlog import Producer
         from driftlog.serializers import to_json
@@ -153,14 +153,14 @@ class Producer(Generic[K, V]):
         headers: HeadersLike | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
-        """Buffer a record; waits where too many are unacknowledged.
+        """Buffer a record; waits while too many records are unacknowledged.
 
         Args:
             partition: None: by the key's hash; without a key, spread in batches.
             timestamp: milliseconds since 1970, or a time with its zone; None: now.
             headers: in their order; a value may be None.
             on_delivery: called with this record's error or place, by a later call of this producer;
-                its failure is then raised nowhere else.
+                no call raises the failure then.
 
         Raises:
             DeliveryError: records of earlier calls failed.  This one was not taken.
@@ -188,7 +188,7 @@ class Producer(Generic[K, V]):
     ) -> DeliveryFuture:
         """As `produce`; returns a future of the record's place.
 
-        The future holds a failure; `close` raises one that the program did not look at.
+        The future holds a failure; `close` raises one that the program did not read.
 
         Raises:
             As `produce`.
@@ -201,7 +201,7 @@ class Producer(Generic[K, V]):
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when everything that was produced is acknowledged.
+        """Return when all produced records are acknowledged.
 
         Args:
             timeout_s: seconds; None: until each record is acknowledged or has failed, which takes
@@ -259,7 +259,7 @@ class Producer(Generic[K, V]):
         try:
             self.close()
         except DriftlogError as undelivered:
-            # The body's error is the one to see; this one must not be missed either.
+            # The body's error is raised; this one is a note of it.
             error.add_note(f"driftlog: {undelivered}")
 
     # ── Inside ──
@@ -285,7 +285,7 @@ class Producer(Generic[K, V]):
             raw_value,
             raw_key,
             -1 if partition is None else partition,
-            report,  # `callback`; where that is given, even as None, `on_delivery` is not read
+            report,  # `callback`; if it is given, even as None, librdkafka ignores `on_delivery`
             None,
             0 if timestamp is None else record_timestamp(timestamp),
             sent_headers or None,
@@ -334,7 +334,7 @@ class Producer(Generic[K, V]):
 
 
 class ProducerLink:
-    """librdkafka's handle, and what it reported; knows nothing of the producer that uses it."""
+    """librdkafka's handle, and its reports; does not refer to the producer that uses it."""
 
     def __init__(
         self, servers: str, settings: ProducerSettings, config: Mapping[str, Any] | None
@@ -344,7 +344,7 @@ class ProducerLink:
         self.deliveries = Deliveries(self.connections)
         self.stopped = threading.Event()
         self.leftovers: Callable[[], None] = lambda: None
-        """Finds failures that were on their way to an event loop that is closed."""
+        """Collects failures for an event loop that is closed."""
         configs = configuration(servers, settings.configs(), config, self.connections.failed)
         try:
             self.handle = confluent_kafka.Producer(configs)
@@ -352,7 +352,7 @@ class ProducerLink:
             raise ValueError(f"librdkafka refuses the configuration: {error.args[0]}") from error
 
     def connect(self, topic: str) -> None:
-        """Ask the cluster for the topic.
+        """Request the topic's metadata.
 
         Raises:
             UnreachableError: no broker answered in time.
@@ -367,7 +367,7 @@ class ProducerLink:
             raise unreachable(self.connections.servers, timeout_s, last) from error
 
     def flush(self, timeout_s: float | None) -> int:
-        """Wait, and serve librdkafka's reports; how many records still wait."""
+        """Wait, and serve librdkafka's reports; returns how many records still wait."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = _SLICE_S if deadline is None else deadline - time.monotonic()
@@ -381,7 +381,7 @@ class ProducerLink:
         self.handle.flush(1)
 
     def queue_full(self) -> QueueFullError:
-        """The exception where there was no room for too long."""
+        """The exception for a queue without room for `max_block_ms`."""
         last = self.connections.last_error
         return QueueFullError(
             f"{len(self.handle):,} records wait for acknowledgement, and there was no room for "
@@ -393,10 +393,10 @@ class ProducerLink:
 
 
 def record_timestamp(timestamp: int | datetime) -> int:
-    """As librdkafka takes it.
+    """The timestamp in milliseconds, for librdkafka.
 
     Raises:
-        ValueError: it has no zone, or lies before 1970: librdkafka takes 0 for now.
+        ValueError: it has no zone, or is not after the start of 1970: 0 means now to librdkafka.
     """
     timestamp_ms = timestamp if isinstance(timestamp, int) else to_ms(timestamp)
     if timestamp_ms <= 0:
@@ -405,12 +405,12 @@ def record_timestamp(timestamp: int | datetime) -> int:
 
 
 def header_list(headers: HeadersLike) -> HeaderList:
-    """As librdkafka takes them."""
+    """The headers in librdkafka's form."""
     return list(headers.items() if isinstance(headers, Mapping) else headers)
 
 
 def still_waiting(waiting: int, timeout_s: float | None) -> str:
-    """What a flush that ended too early says."""
+    """The message of a flush that ended too early."""
     return (
         f"{waiting:,} records are not acknowledged after {timeout_s or 0:g} s; they are neither "
         "delivered nor lost yet. Flush again."
@@ -423,7 +423,7 @@ def _poll(link: ProducerLink) -> None:
 
 
 def abandon(link: ProducerLink) -> None:
-    """The producer was not closed: deliver what it holds, and log what was not delivered."""
+    """For a producer that was not closed: deliver its records, and log those that fail."""
     link.stopped.set()
     waiting = link.flush(_ABANDONED_S)
     link.leftovers()

@@ -1,6 +1,6 @@
 """Serializers make bytes of keys and values; deserializers make values of bytes.
 
-Any callable does.  It takes the value alone, or the value and a `SerializationContext`, as
+Any callable can be one.  It takes the value alone, or the value and a `SerializationContext`, as
 confluent-kafka's serializers do:
 
     def to_avro(value: Flight, ctx: SerializationContext) -> bytes:
@@ -8,7 +8,7 @@ confluent-kafka's serializers do:
 
     Producer(value_serializer=to_avro)
 
-A second parameter is the context where it is required, or is named ``ctx`` or ``context``; other
+A second parameter is the context if it is required, or is named ``ctx`` or ``context``; other
 optional parameters keep their defaults.
 
 The clients never call them with None: a null key or value is written, and read, as null.  Hence
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class SerializationContext:
-    """What a serializer or a deserializer may know of the record."""
+    """The facts about the record for a serializer or a deserializer."""
 
     topic: str
     field: Literal["key", "value"]

@@ -21,10 +21,10 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
 
 Numbers ``n`` are not negative and fit an int64, node ids, ports and partition counts
 an int32, replication factors an int16.  Configs stand in the order of their names.  An ended
-head stands where a head stood: a head of version 2.  A topic of one replica is of version 1.
+head replaces the head under its key, as version 2.  A topic of one replica is of version 1.
 
 A decoder raises `UnsupportedFormatError` for a larger ``v`` and `CorruptError` for
-anything else that no encoder writes: not JSON, a field missing, unknown, of another type
+all other bytes that no encoder writes: not JSON, a field missing, unknown, of another type
 or out of range.
 
 A value format is a stored format: add a version, never edit one in place.
@@ -94,8 +94,8 @@ def encode_cluster(cluster: Cluster) -> bytes:
 def decode_cluster(data: bytes) -> Cluster:
     """Invert :func:`encode_cluster`.
 
-    A cluster whose ``format_version`` is larger than ours is decoded: the agent that joins it
-    decides whether to start.
+    A cluster with a larger ``format_version`` than `FORMAT_VERSION` is decoded: the agent that
+    joins it decides whether to start.
 
     Raises:
         UnsupportedFormatError: a newer format.
@@ -225,7 +225,7 @@ def encode_node_id_use(use: NodeIdUse) -> bytes:
 
 
 def decode_node_id_use(data: bytes) -> NodeIdUse:
-    """Invert :func:`encode_node_id_use`; also of the first values, which say nothing.
+    """Invert :func:`encode_node_id_use`; also of ``{}``, the value of the first releases.
 
     Raises:
         UnsupportedFormatError: a newer format.
@@ -256,7 +256,7 @@ def decode_flush_record(data: bytes) -> FlushRecord:
 
     Raises:
         UnsupportedFormatError: a newer format.
-        CorruptError: not a flush record, or one whose footer starts behind its end.
+        CorruptError: not a flush record, or its footer starts behind the object's end.
     """
     fields = _Fields("flush record", data, ("object", "size", "footer"))
     size_bytes = fields.number("size")
@@ -399,7 +399,7 @@ class _Fields:
         try:
             text = self._data.decode()
             parsed = json.loads(text)
-            json.dumps(parsed, ensure_ascii=False).encode()  # no lone surrogates from \uXXXX
+            json.dumps(parsed, ensure_ascii=False).encode()  # refuses lone surrogates (\uXXXX)
         except (ValueError, RecursionError) as error:
             raise self.corrupt(str(error)) from error
         if not isinstance(parsed, dict):

@@ -16,17 +16,17 @@
     /driftlog/v1/groups/{group}/members/{member_id}            a member, of groups of KIP-848
     /driftlog/v1/groups/{group}/offsets/{topic_id}/{page}      256 partitions a page
 
-Reserved for what is not built yet; nothing else may stand there:
+Reserved for features that are not built yet; no other key may stand there:
 
     /driftlog/v1/transactions/{transactional_id}                    transaction state
     /driftlog/v1/acls  /driftlog/v1/users  /driftlog/v1/quotas      security
 
 Strings are percent-encoded: of their UTF-8 bytes only ``A-Z a-z 0-9 . _ - ~`` stand for
 themselves, all others are ``%XX`` in upper case (RFC 3986, unreserved characters), so no
-string can reach another one's key.  A group's id may be empty (clients of old commit under
+string can reach another one's key.  A group's id may be empty (old clients commit under
 it): it is a lone ``%``.  Topic ids are canonical uuid text, numbers decimal
-without leading zeros but for ``seq``, whose 20 digits make key order commit order.  What
-replaces flush records stands under the last ``seq`` that it replaces, with a level ≥ 1.
+without leading zeros but for ``seq``, whose 20 digits make key order commit order.  A
+record that replaces others stands under the last ``seq`` that it replaces, with a level ≥ 1.
 A parser accepts exactly what its function writes.
 
 A key format is a stored format: add a version, never edit one in place.
@@ -137,7 +137,7 @@ def flushes_prefix(session_id: str) -> str:
 def flush_key(session_id: str, seq: int, level: int = 0, index: int = 0) -> str:
     """Key whose presence commits the session's flush *seq* (0 ≤ seq < 2^63).
 
-    *level* ≥ 1: the *index*-th of those that replace flush records up to *seq*.
+    *level* ≥ 1: the *index*-th record of those that replace flush records up to *seq*.
     """
     if not 0 <= seq <= _INT64_MAX:
         raise ValueError(f"not a flush sequence: {seq}")
@@ -150,7 +150,7 @@ def flush_key(session_id: str, seq: int, level: int = 0, index: int = 0) -> str:
 
 
 class FlushKey(NamedTuple):
-    """Which flush record it is; *level* 0: a flush as it was committed."""
+    """The parts of a flush record's key; *level* 0: a flush as it was committed."""
 
     session_id: str
     seq: int
@@ -192,7 +192,7 @@ def parse_topic_key(key: str) -> str:
 
 
 def deleted_key(topic_id: UUID) -> str:
-    """Key of a deleted topic's tombstone, there while its objects go."""
+    """Key of a deleted topic's tombstone, which stays until its objects are deleted."""
     return f"{DELETED_PREFIX}{topic_id}"
 
 
@@ -233,7 +233,7 @@ def partitions_prefix(topic_id: UUID) -> str:
 
 
 def partition_key(tp: TopicPartition) -> str:
-    """Key of what the bucket holds of the partition."""
+    """Key of the partition's state in the bucket."""
     return partitions_prefix(tp.topic_id) + _int32(tp.partition)
 
 
@@ -255,7 +255,7 @@ def group_key(group_id: str) -> str:
 
 
 def group_prefix(group_id: str) -> str:
-    """Prefix of all that belongs to a group, but its own key."""
+    """Prefix of all keys of a group except its own."""
     return f"{group_key(group_id)}/"
 
 
@@ -270,7 +270,7 @@ def group_offsets_key(group_id: str, topic_id: UUID, page: int) -> str:
 
 
 class GroupKey(NamedTuple):
-    """Which key of a group it is: its own, a member's, or a page of offsets."""
+    """The parts of a group's key: its own, a member's, or that of a page of offsets."""
 
     group_id: str
     member_id: str | None = None

@@ -1,4 +1,4 @@
-"""What the metadata store holds, as values.
+"""The values that the metadata store holds.
 
 `driftlog_metadata.schema.keys` says under which key each of them stands, and
 `driftlog_metadata.schema.codec` how it is stored.
@@ -13,19 +13,19 @@ from typing import Final
 from uuid import UUID
 
 FORMAT_VERSION: Final = 1
-"""Of all that is stored, taken together.  An agent refuses a cluster with a larger one.
+"""Version of all stored formats together.  An agent refuses a cluster with a larger one.
 
-Each value has a version of its own beside it (`codec`).
+Each value also has a version of its own (`codec`).
 """
 
 CLOSED: Final = -1
-"""A head that says: nothing of this session will ever be committed again."""
+"""Value of a closed head: the session can never commit again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedHead:
-    """The head of a session that is over.  ``ended_ms``: when that was first seen, by the clock
-    of the object store; the head is kept for a while from then on."""
+    """The head of a session that is over.  ``ended_ms``: when an agent first saw that, by
+    the clock of the object store; the head is kept for a while from then on."""
 
     head: int
     ended_ms: int
@@ -33,9 +33,9 @@ class EndedHead:
 
 @dataclass(frozen=True, slots=True)
 class NodeIdUse:
-    """Which data directory has a node id.  ``directory``: its random id; None: not known, it was
-    taken by an agent of before.  ``unused_since_ms``: since when no agent of it was seen, by the
-    clock of the object store; None: one lives, or nobody has looked."""
+    """Which data directory has a node id.  ``directory``: its random id; None: not known, an agent
+    of the first releases took it.  ``unused_since_ms``: since when no agent with it was seen, by
+    the clock of the object store; None: one lives, or no agent has checked."""
 
     directory: str | None = None
     unused_since_ms: int | None = None
@@ -79,7 +79,7 @@ class Agent:
 
 
 class Stage(StrEnum):
-    """How far a session is: partitions are placed on those that serve."""
+    """The stage of a session: partitions are placed on sessions that serve."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -88,16 +88,16 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSession:
-    """What a live session says of itself, in its fencing key."""
+    """The state that a live session reports in its fencing key."""
 
     node_id: int
     stage: Stage = Stage.STARTING
     topics_revision: int = 0
     """The newest revision of a topic's key that its agent has seen."""
     asks: bool = False
-    """It cannot commit, and wants to know whether others could."""
+    """The session cannot commit, and asks whether other sessions can."""
     proofs: int = 0
-    """How often it has found that it could, when others asked."""
+    """How often the session found that it can commit, when others asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +116,8 @@ class FlushRecord:
 class Topic:
     """A topic and the configs that were set on it (never the defaults).
 
-    The bucket replicates; *replication_factor* is what was asked for, and what clients are shown
-    as far as there are agents.
+    The bucket replicates; *replication_factor* is the one requested.  Clients see it, but no more
+    replicas than there are agents.
     """
 
     name: str
@@ -137,9 +137,9 @@ class Leader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """What the bucket holds of a partition, and whose flushes continue it.
+    """The state of a partition in the bucket, and the sessions whose flushes continue it.
 
-    *Sealed* means below ``sealed_end``, and nothing else does.  ``manifest_version``
+    *Sealed* means below ``sealed_end``, and nothing else.  ``manifest_version``
     is 0 before the first manifest.  ``sessions``: those that have led since the sealed
     end, oldest first.
     """

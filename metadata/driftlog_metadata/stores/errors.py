@@ -1,7 +1,7 @@
-"""How remote state fails, told by what the caller may do next.
+"""How remote state fails, by what the caller may do next.
 
-Adapters translate every foreign exception into one of these; what they do not
-know becomes `OutcomeUnknownError`.
+Adapters translate every foreign exception into one of these; an unknown one
+becomes `OutcomeUnknownError`.
 
 Pure.
 """
@@ -16,11 +16,11 @@ class UnavailableError(StoreError):
 
 
 class DeclinedError(UnavailableError):
-    """Understood and declined (credentials, a name): no retry helps until that is mended."""
+    """Understood and declined (credentials, a name): a retry fails until an operator repairs it."""
 
 
 class StoreNotOursError(DeclinedError):
-    """The store is not the one that this process has seen before (`witness`): it is not asked."""
+    """The store is not the one that this process has seen (`witness`): no request was sent."""
 
 
 class OutcomeUnknownError(StoreError):
@@ -28,12 +28,12 @@ class OutcomeUnknownError(StoreError):
 
 
 class FencedError(StoreError):
-    """Someone newer is in charge.  Nothing happened, and nothing of ours will; step down."""
+    """A newer owner is in charge.  Nothing happened, or will happen later; step down."""
 
 
 class CorruptError(Exception):
-    """These bytes are not what they claim to be: hang up, or quarantine; always logged."""
+    """The bytes are not of the expected format: hang up, or quarantine; always logged."""
 
 
 class UnsupportedFormatError(CorruptError):
-    """Stored by a newer driftlog than this one: upgrade this one, the bytes are fine."""
+    """The bytes are of a newer driftlog, and not damaged: upgrade this one."""

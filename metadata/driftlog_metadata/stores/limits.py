@@ -1,7 +1,7 @@
-"""What every metadata store refuses before it does anything, as etcd v3 would.
+"""The limits that every metadata store checks before it does anything, as etcd v3 does.
 
-Adapters call these first, so that what works embedded works on etcd, and a
-mistake is a ValueError at its caller's.  Source: etcd's api/v3rpc/key.go
+Adapters call these first, so that a call that works embedded works on etcd, and a
+mistake is a ValueError at its caller.  Source: etcd's api/v3rpc/key.go
 (checkTxnRequest, checkIntervals) and its ``--max-txn-ops``, ``--max-request-bytes``.
 
 The half of an adapter that all of them share.
@@ -35,7 +35,7 @@ def check_txn(
     """Refuse a transaction that is over a limit of `driftlog_metadata.stores.store`.
 
     Raises:
-        ValueError: it is; or a key or prefix is empty, or a lease id is out of range.
+        ValueError: it is over one, a key or prefix is empty, or a lease id is out of range.
     """
     if max(len(compares), len(then), len(otherwise)) > MAX_TXN_OPS:
         raise ValueError(
@@ -51,7 +51,7 @@ def check_txn(
 
 
 def check_key(key: str) -> None:
-    """Raises ValueError: *key* is empty (so are prefixes that etcd has no range for)."""
+    """Raises ValueError: the key or prefix is empty (etcd has no range for an empty prefix)."""
     if not key:
         raise ValueError("an empty key or prefix")
 

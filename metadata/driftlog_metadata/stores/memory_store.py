@@ -1,8 +1,8 @@
 """The metadata store as plain state of one process, for the simulator and for tests.
 
 Several simulated agents share one store.  It has no latency and no faults (the
-simulator puts them around it), never waits but in a watch, and knows the time only
-from the clock it is given: leases end when a call finds them expired, or when
+simulator puts them around it), never waits except in a watch, and knows the time only
+from *now_ms*: leases end when a call finds them expired, or when
 `expire` is called at `next_expiry_ms`.  The same calls at the same times give the same
 revisions, and the same as those of a fresh `driftlog_metadata.stores.sqlite_store`.
 
@@ -37,7 +37,7 @@ from driftlog_metadata.stores.store import (
 from driftlog_metadata.stores.watches import History
 
 _FIRST_REVISION = 1
-"""Of an empty store, as etcd's: the first change is at 2."""
+"""Revision of an empty store, as etcd's: the first change is at 2."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class MemoryMetadataStore:
     """A `driftlog_metadata.stores.store.MetadataStore` without a disk.
 
     Args:
-        now_ms: the clock that leases live by; it may stand still, and should not go back.
+        now_ms: the clock of leases; it may stand still, and should not go back.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -127,7 +127,7 @@ class MemoryMetadataStore:
 
     @property
     def revision(self) -> int:
-        """Of the last change.  It expires nothing."""
+        """Revision of the last change.  Reading it expires no lease."""
         return self._history.revision
 
     @property
@@ -136,7 +136,7 @@ class MemoryMetadataStore:
         return min((lease.expires_at_ms for lease in self._leases.values()), default=None)
 
     def expire(self) -> None:
-        """End every lease whose time has come, the first to expire first.  Harmless at any time."""
+        """End every expired lease, the first to expire first.  Harmless at any time."""
         now_ms = self._now_ms()
         due = [(at.expires_at_ms, id_) for id_, at in self._leases.items()]
         for expires_at_ms, lease_id in sorted(due):
@@ -152,7 +152,7 @@ class MemoryMetadataStore:
         self._history.compact(revision)
 
     def copy(self) -> "MemoryMetadataStore":
-        """What a backup of it is: everything, without the history."""
+        """A backup of this store: everything except the history."""
         other = MemoryMetadataStore(self._now_ms)
         other._history = History(self.revision, compacted_revision=self.revision, max_events=None)
         other._kvs, other._keys = dict(self._kvs), list(self._keys)
@@ -160,12 +160,12 @@ class MemoryMetadataStore:
         return other
 
     def become(self, other: "MemoryMetadataStore", *, revision: int | None = None) -> None:
-        """Be *other* from now on, as etcd is that was restored under the same addresses.
+        """Take *other*'s state, like an etcd that was restored under the same addresses.
 
-        Watches ask there from where they are, and leases begin anew.
+        Watches continue there from their revisions, and leases begin anew.
 
         Args:
-            revision: its revision then (etcdutl's ``--bump-revision``); None: the one that it had.
+            revision: the revision afterwards (etcdutl's ``--bump-revision``); None: *other*'s.
         """
         now = other.copy()
         at = now.revision if revision is None else revision
@@ -177,7 +177,7 @@ class MemoryMetadataStore:
         before.move(history)
 
     def snapshot(self, prefix: str = "") -> list[KeyValue]:
-        """What a test's oracle looks at: all keys under *prefix*, and nothing expires."""
+        """All keys under *prefix*, for a test's oracle; expires no lease."""
         return [self._kvs[key] for key in self._keys_under(prefix)]
 
     # ── State ──

@@ -1,11 +1,11 @@
-"""How full the metadata store is: when to say so, and when to take no more from producers.
+"""How full the metadata store is: when an agent warns, and when it refuses produce.
 
     ENOUGH ──60 %──▶ SCARCE ──80 %, or it refuses writes──▶ REFUSING
       ◀──────────────── when it is less, by itself ───────────┘
 
-Produce is refused while there is room left, because what makes room needs some itself:
-sealing writes the ends of partitions before flush records can be deleted.  Those, and
-whatever else is not a producer's, go on.
+Produce is refused while there is room left, because making room needs some itself:
+sealing writes the ends of partitions before flush records can be deleted.  All writes
+except produce continue.
 
 etcd counts the size of its file.  Compaction makes room within it, and only defragmentation
 makes it smaller; a quota that was reached sets an alarm that refuses writes until an operator
@@ -24,7 +24,7 @@ REFUSING_SHARE: Final = 0.8
 
 
 class Room(Enum):
-    """What there is for producers."""
+    """The room for producers in the metadata store."""
 
     ENOUGH = "enough"
     SCARCE = "scarce"
@@ -33,36 +33,36 @@ class Room(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Of one member of the metadata store."""
+    """The usage of one member of the metadata store."""
 
     member: str
     """Its URL."""
     size_bytes: int
-    """What the quota counts."""
+    """The size that the quota limits."""
     quota_bytes: int | None
     """None: not known."""
     full: bool
-    """It refuses writes until its alarm is disarmed."""
+    """The member refuses writes until its alarm is disarmed."""
     revision: int
-    """Of the store, when this was told."""
+    """Revision of the store at that time."""
 
     @property
     def share(self) -> float:
-        """Of the quota; 0 where that is not known."""
+        """Fraction of the quota in use; 0 where the quota is not known."""
         return self.size_bytes / self.quota_bytes if self.quota_bytes else 0.0
 
 
 class Quota:
-    """What was last told of the members: the fullest one decides."""
+    """The last usage of the members: the fullest one decides."""
 
     def __init__(self) -> None:
         self.room = Room.ENOUGH
         self.fullest: Usage | None = None
         self.refusal = ""
-        """Why producers are refused; empty: they are not."""
+        """Why produce is refused; empty: it is not."""
 
     def told(self, members: Sequence[Usage]) -> bool:
-        """Take what they said (those that answered); True: there is news to be told."""
+        """Take the usage of the members that answered; True: `room` has changed."""
         if not members:
             return False
         before = self.room

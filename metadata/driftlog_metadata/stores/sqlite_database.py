@@ -5,14 +5,13 @@
     store   one row: the revision of the last change
 
 ``application_id`` is ``drft`` and ``user_version`` the format's version.  Keys are
-blobs, so that they sort by their bytes.  Only the present is stored: no history,
-so the file is as large as what is in it.  A stored format: add a version, never
+blobs, so that they sort by their bytes.  Only the current state is stored, without
+history, so the file is as large as that state.  A stored format: add a version, never
 edit one in place.
 
-A disk that is full of other things must not end the agent's session: the file has free pages in
-reserve, and the write-ahead log its full size, from the start on, so that small changes go on to be
-written where there is room already.  (On a file system that never writes in place there is no such
-reserve.)
+A disk that other files fill must not end the agent's session: from the start on the file has free
+pages in reserve, and the write-ahead log its full size, so that small changes are written where
+there is room already.  (A file system that never writes in place gives no such reserve.)
 
 Everything between `begin` and `commit` is one SQLite transaction and one sync of
 the write-ahead log, however many transactions of the port are in it; each of them has
@@ -60,19 +59,19 @@ DATABASE_VERSION: Final = 1
 PAGE_BYTES: Final = 4096
 
 _BUSY_TIMEOUT_S: Final = 1.0
-"""For a person who reads the file with the sqlite3 command meanwhile."""
+"""How long to wait while an operator reads the file with the sqlite3 command."""
 
 _WAL_BYTES: Final = 4 * 1024 * 1024
-"""What the write-ahead log is cut back to after a burst: SQLite's usual 1000 pages."""
+"""Size to which the write-ahead log is cut after a burst: SQLite's usual 1000 pages."""
 
 _WAL_PAGES: Final = 500
-"""The log is moved into the file when it has so many: it stays well below `_WAL_BYTES`."""
+"""At so many pages the log is moved into the file: it stays well below `_WAL_BYTES`."""
 
 RESERVE_BYTES: Final = 4 * 1024 * 1024
-"""Free pages of the file, and size of its log.  More: a full disk is borne for longer."""
+"""Free pages of the file, and size of its log.  More: the agent survives a full disk for longer."""
 
 _RESERVE_SHARE: Final = 4
-"""Nothing is reserved where the disk has not so many times that much room."""
+"""The reserve is made only where the disk has so many times its size free."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE kv (
@@ -128,21 +127,21 @@ class DirectoryLock:
             raise StoreLockedError(
                 f"another agent (process {holder}) runs on {path.parent}: it holds {lock_path}"
             ) from error
-        with contextlib.suppress(OSError):  # only for the message above; the disk may be full
+        with contextlib.suppress(OSError):  # only the message above needs it; the disk may be full
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 class Database:
-    """What one thread may do; the port's semantics without its concurrency.
+    """The store for one thread: the port's semantics without its concurrency.
 
     Args:
         path: the file; made if it is not there.
-        now_ms: the wall clock that leases live by.
+        now_ms: the wall clock of leases.
         max_bytes: writes that need a larger file are refused as on a full disk.
 
     Raises:
@@ -167,34 +166,34 @@ class Database:
         self._changes: list[Change] = []
 
     def close(self) -> None:
-        """Move the log into the file and let go of both."""
+        """Move the log into the file and close both."""
         self._connection.close()
 
     # ── One SQLite transaction ──
 
     def begin(self) -> None:
-        """Start the transaction that everything up to `commit` is in."""
+        """Start the transaction of all calls up to `commit`."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._changes = []
 
     def commit(self) -> list[Change]:
-        """Make it durable; return what changed, in order."""
+        """Make the transaction durable; returns its changes, in order."""
         if self._changes:
             self._connection.execute("UPDATE store SET revision = ?", (self.revision,))
         self._connection.execute("COMMIT")
         return self._changes
 
     def rollback(self) -> None:
-        """Be as before `begin`."""
+        """Return to the state before `begin`."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self.revision = self._stored_revision()
         self.next_expiry_ms = self._soonest()
 
     def fill_reserve(self, *, always: bool) -> None:
-        """Have `RESERVE_BYTES` of free pages, where the disk and the store's limit have room.
+        """Make `RESERVE_BYTES` of free pages, where the disk and the store's limit have room.
 
-        *always*: also where there are free pages, for the write-ahead log is to get its size.
+        *always*: also where there are free pages, to give the write-ahead log its full size.
 
         Raises:
             sqlite3.Error, OSError: the file may be in doubt.
@@ -208,13 +207,13 @@ class Database:
         try:
             disk = os.statvfs(self._path.parent)
         except OSError:
-            return  # the directory was removed: what is written goes on, in the open files
+            return  # the directory was removed: writes continue, in the open files
         if min((most - pages) * PAGE_BYTES, disk.f_bavail * disk.f_frsize) < (
             _RESERVE_SHARE * RESERVE_BYTES
         ):
             return
         try:
-            # Two transactions: pages that are freed by the one that takes them are not written.
+            # Two transactions: SQLite does not write pages that one transaction takes and frees.
             run("BEGIN IMMEDIATE")
             run("DROP TABLE IF EXISTS reserve")  # of a process that was killed between the two
             run("CREATE TABLE reserve (filler BLOB)")
@@ -275,7 +274,7 @@ class Database:
         self.next_expiry_ms = self._soonest()
 
     def expire(self) -> None:
-        """End every lease whose time has come, the first to expire first."""
+        """End every expired lease, the first to expire first."""
         if not self.expiry_is_due():
             return
         due = self._connection.execute(
@@ -293,7 +292,7 @@ class Database:
     # ── Rows ──
 
     def _prepare(self, max_bytes: int) -> bool:
-        """Bring the file to this version; True if it was made now."""
+        """Bring the file to this format version; True if it is new."""
         created = self._check_format()
         run = self._connection.execute
         if run("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
@@ -417,14 +416,14 @@ class Database:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection without transactions of its own making, for whichever thread uses it alone."""
+    """A connection without implicit transactions, for use by one thread at a time."""
     return sqlite3.connect(
         path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
 
 
 def read_key(connection: sqlite3.Connection, key: str) -> KeyValue | None:
-    """The key as it is now."""
+    """The current value of the key; None: it is not there."""
     found = connection.execute(f"SELECT {_COLUMNS} FROM kv WHERE key = ?", (key.encode(),))
     row: _Row | None = found.fetchone()
     return None if row is None else KeyValue(row[0].decode(), *row[1:])
@@ -442,7 +441,7 @@ def read_prefix(connection: sqlite3.Connection, prefix: str) -> list[KeyValue]:
 def read_prefix_at_one_revision(
     connection: sqlite3.Connection, prefix: str
 ) -> tuple[int, list[KeyValue]]:
-    """The keys under *prefix*, and the revision at which they are so."""
+    """The keys under *prefix*, and the revision at which they are read."""
     connection.execute("BEGIN")
     try:
         (revision,) = connection.execute("SELECT revision FROM store").fetchone()
@@ -452,7 +451,7 @@ def read_prefix_at_one_revision(
 
 
 def _range(prefix: str) -> tuple[bytes, bytes]:
-    """[start, end) of the keys under *prefix*; UTF-8 has no byte 0xFF that could not grow."""
+    """[start, end) of the keys under *prefix*; UTF-8 has no byte 0xFF, so the last one can grow."""
     start = prefix.encode()
     return start, start[:-1] + bytes((start[-1] + 1,))
 
@@ -462,7 +461,7 @@ def _range(prefix: str) -> tuple[bytes, bytes]:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours; for what cannot have changed anything."""
+    """Turn SQLite's errors into the port's, for calls that cannot have changed anything."""
     try:
         yield
     except sqlite3.Error as error:
@@ -470,7 +469,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def translate(path: Path, error: sqlite3.Error, *, committing: bool) -> StoreError | CorruptError:
-    """What *error* tells the caller to do; *committing*: it came from COMMIT.
+    """The port's error for *error*; *committing*: it came from COMMIT.
 
     Outside COMMIT a failure is rolled back, so nothing happened.  In COMMIT a full disk is
     certain too (the frame that commits is the last one written, and its checksum covers all

@@ -10,12 +10,13 @@ what is in the file.
 
 Non-obvious:
 
-* The reader sees a commit before its callers are told; that is linearizable.  A read that saw it
-  is answered when the watches have it too: a caller that read revision n may watch from n + 1.
-* Watch history lives in memory: after `open` nothing before it can be watched, and
-  `CompactedError` says so.
-* A COMMIT that fails to write or sync leaves the file in doubt.  From then on everything is
-  refused until the store is opened again, which finds out.
+* The reader sees a commit before its callers get the answer; that is linearizable.  A read that
+  saw it is answered when the watches have it too: a caller that read revision n may watch from
+  n + 1.
+* Watch history is in memory: after `open` a watch from an earlier revision raises
+  `CompactedError`.
+* A COMMIT that fails to write or sync leaves the file in doubt.  From then on every call is
+  refused until the store is opened again, which reads the committed state.
 
 Adapter.
 """
@@ -50,14 +51,14 @@ from driftlog_metadata.stores.watches import History
 GiB: Final = 1024**3
 
 _MAX_REQUESTS_PER_COMMIT: Final = 256
-"""So that one commit's events fit the watch history many times over, and no answer waits long."""
+"""Larger: the watch history holds the events of fewer commits, and answers wait longer."""
 
 _MAX_WAIT_S: Final = 1.0
 _MIN_WAIT_S: Final = 0.05
-"""How long the writer sleeps at most and at least while a lease runs: the wall clock may jump."""
+"""How long the writer sleeps while a lease runs, at most and at least: the wall clock may jump."""
 
 _RESERVE_S: Final = 1.0
-"""How often is looked at whether the file has pages in reserve."""
+"""How often the writer checks that the file has pages in reserve."""
 
 T = TypeVar("T")
 
@@ -114,17 +115,17 @@ class SqliteMetadataStore:
     ) -> Self:
         """Open the store in the file *path*, which is made if it is not there.
 
-        It reads the file through once, to find damage before anything is built on it.
+        This reads the whole file once, to find damage before an agent relies on it.
 
         Args:
             path: its directory exists; ``-wal``, ``-shm`` and ``.lock`` files stand beside it.
-            now_ms: the wall clock that leases live by; called in the writer's thread too.
+            now_ms: the wall clock of leases; called in the writer's thread too.
             history_events: watches can resume from this many events back.
             max_bytes: refuse writes that need a larger file (etcd's quota: 8 GiB).
 
         Raises:
             StoreLockedError: another agent runs on this directory.
-            CorruptError: the file is damaged, or something else; the message names it.
+            CorruptError: the file is damaged, or not a store; the message names it.
             UnsupportedFormatError: a newer driftlog wrote the file.
             UnavailableError: it cannot be opened.
         """
@@ -179,7 +180,7 @@ class SqliteMetadataStore:
         return self._history.watch(prefix, start_revision)
 
     async def close(self) -> None:
-        """Answer what is queued, end the watches, close the file.  A repeat is harmless."""
+        """Answer the queued calls, end the watches, close the file.  A repeat is harmless."""
         if self._closing:
             return
         self._closing = True
@@ -190,24 +191,24 @@ class SqliteMetadataStore:
         self._reader.shutdown()
 
     async def expire(self) -> None:
-        """End every lease whose time has come, as the writer does by itself within a second."""
+        """End every expired lease, as the writer does by itself within a second."""
         await self._ask(Database.expire)
 
     def removed(self) -> str | None:
         """Which of its files was removed or replaced since it was opened; None: none.
 
-        What is committed then goes with the process, but for what `save_copy` saves.
+        Later commits are lost when the process ends, unless `save_copy` saves them.
         """
         return self._files.removed()
 
     def is_whole_in(self, directory: Path) -> bool:
-        """Whether its files are in *directory*, where they were moved, all of them."""
+        """Whether all its files are in *directory*, to which they were moved."""
         return self._files.are_in(directory)
 
     async def save_copy(self, path: Path) -> None:
-        """Write all that is committed to *path*, a store of its own, whole or not at all.
+        """Write the committed state to *path*, a store of its own, whole or not at all.
 
-        Its directory is made where it is gone, as it is after an `rm -r` of all the agent has.
+        A missing directory is made, as after an `rm -r` of the agent's directory.
 
         Raises:
             UnavailableError: it cannot be written, or this store cannot be read.
@@ -237,7 +238,7 @@ class SqliteMetadataStore:
     async def _recorded(self, revision: int) -> None:
         """Return when the watches have *revision*, which is committed."""
         if revision > self._history.revision:
-            await self._ask(lambda _: None)  # what the writer committed before is delivered before
+            await self._ask(lambda _: None)  # the writer delivers earlier commits first
 
     def _check_open(self) -> None:
         if self._closing:
@@ -286,7 +287,7 @@ class SqliteMetadataStore:
             self._broken = error
 
     def _next_requests(self) -> tuple[list[_Request], bool]:
-        """All that is queued, waiting for the first or for a lease; and whether that was all."""
+        """All queued requests, after a wait for one or a lease; and whether `close` was called."""
         requests: list[_Request] = []
         try:
             request = self._queue.get(timeout=self._patience_s())
@@ -323,11 +324,11 @@ class SqliteMetadataStore:
     def _run(self, request: _Request) -> _Outcome:
         try:
             return request, request.run(self._database), None
-        except StoreError as error:  # a lease that is gone, found before anything changed
+        except StoreError as error:  # the lease is gone; nothing has changed
             return request, None, error
 
     def _failed(self, error: BaseException, *, committing: bool) -> BaseException:
-        """Undo the whole commit; all that shared it get the same answer."""
+        """Undo the whole commit; all requests in it get the same answer."""
         failure: BaseException = error
         if isinstance(error, sqlite3.Error):
             failure = translate(self._path, error, committing=committing)
@@ -342,7 +343,7 @@ class SqliteMetadataStore:
 
 
 class _Files:
-    """What is open while a store is, made and closed off the event loop."""
+    """The files of an open store, opened and closed outside the event loop."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int], max_bytes: int) -> None:
         self._lock = DirectoryLock(path)
@@ -355,9 +356,9 @@ class _Files:
             self.database = Database(path, now_ms, max_bytes)
             _sync_directory(path.parent)
             self.read_connection = connect(path)
-            # It has the log open from here on, also when their directory is gone.
+            # The connection has the log open from here on, also when the directory is gone.
             read_key(self.read_connection, "/")
-            self.removed()  # so that it knows what is there
+            self.removed()  # records the identities of the files
             self._identities_hold = self.removed() is None
         except OSError as error:
             self._lock.release()
@@ -417,7 +418,7 @@ def _copy(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """A file that was just made is found again after a power loss."""
+    """Make a new file's entry in *directory* survive a power loss."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,17 +1,17 @@
 """The metadata port: a small, strongly consistent, revisioned key-value store.
 
-It is shaped after etcd v3, because etcd is what runs in production; SQLite and
-the simulator's memory store are the same port.  One revision counts every
+It is shaped after etcd v3, because production runs on etcd; SQLite and the
+simulator's memory store implement the same port.  One revision counts every
 change of the store: all puts and deletes of one transaction share it.
 
     compares ──all true──▶ then      ops applied atomically, at one new revision
              ──otherwise─▶ otherwise
 
-Operations are applied in their order: a read sees what stands before it.  A
-transaction that changes nothing (reads, deletes of what is not there) takes no
-revision.  The keys of a lease that ends go at one revision.
+Operations are applied in their order: a read sees the operations before it.  A
+transaction that changes nothing (reads, deletes of missing keys) takes no
+revision.  The keys of a lease that ends are deleted at one revision.
 
-Limits (etcd's defaults, so that what works embedded works on etcd), checked by
+Limits (etcd's defaults, so that a call that works embedded works on etcd), checked by
 `driftlog_metadata.stores.limits`: 128 operations in a transaction (compares and each
 branch counted apart), 1.5 MiB per transaction, no put of a key that the same
 branch deletes, nor two puts of one key, and no empty keys or prefixes.
@@ -37,13 +37,13 @@ class LeaseNotFoundError(FencedError):
 
 
 class CompactedError(StoreError):
-    """The revision asked for is gone; read the prefix again and watch from there."""
+    """The requested revision is gone; read the prefix again and watch from there."""
 
 
 class StoreWentBackError(FencedError):
-    """The store has not come to a revision that the caller has seen: it lost what came after.
+    """The store is behind a revision that the caller has seen: it lost the changes after it.
 
-    It was restored from a backup, or made anew; nothing that is read there may be relied on.
+    It was restored from a backup, or made anew; the caller must not rely on any read of it.
     """
 
     def __init__(self, seen: int, found: int) -> None:
@@ -106,7 +106,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove one key; nothing happens where there is none."""
+    """Remove one key; a missing key is no error."""
 
     key: str
 
@@ -211,13 +211,13 @@ class MetadataStore(Protocol):
     async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
         """Read a prefix at one revision, linearizably: (revision, keys in ascending order).
 
-        However many keys there are: a prefix over the transport's message limit is
-        read in pages at one revision by the adapter.
+        With any number of keys: the adapter reads a prefix over the transport's message
+        limit in pages at one revision.
         """
         ...
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
-        """Create a lease under an id of the caller's (1 ≤ id < 2^63).
+        """Create a lease under an id that the caller chooses (1 ≤ id < 2^63).
 
         It lasts *ttl_ms* at least: etcd counts whole seconds, and two or more of them.
         A repeat is harmless: where the lease exists it changes nothing, not even its deadline.
@@ -228,7 +228,7 @@ class MetadataStore(Protocol):
         """Make the lease last its full time to live from now.
 
         Raises:
-            LeaseNotFoundError: it is gone.
+            LeaseNotFoundError: the lease is gone.
         """
         ...
 
@@ -246,8 +246,8 @@ class MetadataStore(Protocol):
 
         Raises:
             CompactedError: from the iterator, when that history is gone.
-            StoreWentBackError: from the iterator, when the store has not come to a revision that
-                the caller has seen, or that the watch has told.
+            StoreWentBackError: from the iterator, when the store is behind a revision that the
+                caller has seen, or that the watch has returned.
         """
         ...
 

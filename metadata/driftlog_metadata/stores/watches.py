@@ -3,8 +3,8 @@
     record(revision, events) ──▶ [r₁ events] [r₂ events] … ──▶ each watch at its own pace
                                   └─ dropped by compact() or beyond max_events
 
-A watch keeps the revision it needs next and reads the shared history when it is
-asked, so a slow one costs nothing and a cancelled ``anext()`` loses nothing.  It
+A watch keeps the revision it needs next and reads the shared history on
+``anext()``, so a slow one costs nothing and a cancelled ``anext()`` loses nothing.  It
 waits on an asyncio future and never on a clock.
 
 The half that `memory_store` and `sqlite_store` share.
@@ -25,7 +25,7 @@ class History:
     """The events after ``compacted_revision``, and the watches that read them.
 
     Args:
-        revision: the store's now.
+        revision: the store's current one.
         compacted_revision: events up to and with it are not known any more.
         max_events: keep about so many; the newest revision is kept whole whatever its size.
             None: keep all until `compact`.
@@ -80,11 +80,11 @@ class History:
     def first_match(self, prefix: str, start_revision: int) -> tuple[int, list[WatchEvent]]:
         """The next revision from *start_revision* on that touches *prefix*, and its events.
 
-        Where there is none: (the revision that none up to now needs, []).
+        If there is none: (the first revision that may have one, []).
 
         Raises:
             CompactedError: part of that history is gone.
-            StoreWentBackError: the revision before *start_revision* has not come yet.
+            StoreWentBackError: the store is behind the revision before *start_revision*.
         """
         if start_revision > self.revision + 1:
             raise StoreWentBackError(start_revision - 1, self.revision)
@@ -101,17 +101,17 @@ class History:
         return max(start_revision, self.revision + 1), []
 
     def forget(self, watch: "HistoryWatch") -> None:
-        """A watch was closed."""
+        """Remove a watch that was closed."""
         self._watches.pop(watch, None)
 
     def move(self, other: "History") -> None:
-        """The store is another one from now on: the watches ask there, from where they are."""
+        """Move every watch to the history of another store, with its revision."""
         for watch in list(self._watches):
             self.forget(watch)
             other.adopt(watch)
 
     def adopt(self, watch: "HistoryWatch") -> None:
-        """A watch of another history goes on here."""
+        """Take over a watch of another history."""
         self._watches[watch] = None
         watch.moved(self)
 
@@ -166,7 +166,7 @@ class HistoryWatch:
         self.end()
 
     def recorded(self, revision: int, events: Sequence[WatchEvent]) -> None:
-        """The history grew.  A watch that it does not concern moves on without a wake-up."""
+        """Take a new revision; one without the prefix moves the watch forward without a wake-up."""
         if self._waiter is None or self._waiter.done() or revision < self._next_revision:
             return
         if any(_key(event).startswith(self._prefix) for event in events):
@@ -175,13 +175,13 @@ class HistoryWatch:
             self._next_revision = revision + 1
 
     def moved(self, history: History) -> None:
-        """Go on in *history*, from the same revision."""
+        """Continue in *history*, from the same revision."""
         self._history = history
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def end(self) -> None:
-        """Stop now."""
+        """End the watch, and wake its reader."""
         self._ended = True
         self._history.forget(self)
         if self._waiter is not None and not self._waiter.done():

@@ -1,10 +1,9 @@
-"""Flush records that go: forgotten, or replaced by fewer.
+"""Removal of flush records: deleted, or replaced by fewer.
 
     committed ──▶ consolidated ──▶ consolidated again ──▶ forgotten
 
-A record's value names an object, and no name is ever used twice: so a record that has the value
-that was read is the record that was read, and a late copy of one of these transactions finds
-nothing to do.
+A record's value names an object, and no name is ever used twice.  So a record with the value that
+was read is the record that was read, and a late copy of one of these transactions changes nothing.
 
 Pure.
 """
@@ -31,12 +30,12 @@ Named = tuple[str, FlushRecord]
 """A flush record under its key."""
 
 RECORDS_PER_TXN: Final = MAX_TXN_OPS - 2
-"""Old and new ones of a consolidation together: a compare each, and two for sessions."""
+"""Old and new records of one consolidation: a compare for each, and two for sessions."""
 
 
 def forget(records: Sequence[Named]) -> Txn:
-    """Delete all of *records* (at most `MAX_TXN_OPS`), or none: one of them is not there any more,
-    or is another one by now."""
+    """Delete all of *records* (at most `MAX_TXN_OPS`), or none if one of them is gone or has
+    changed."""
     assert 0 < len(records) <= MAX_TXN_OPS
     return Txn(compares=_there(records), then=tuple(Delete(key) for key, _ in records))
 
@@ -50,10 +49,10 @@ def consolidate(
     dead: str | None = None,
 ) -> Txn:
     """Replace all of *old* by *new* (`RECORDS_PER_TXN` together), as the live session
-    *session_id*; nothing, where one of *old* is not there or a key of *new* is taken.
+    *session_id*; nothing if one of *old* is missing or a key of *new* is taken.
 
-    *dead*: whose records they are, if not its own; that session must be over.  Otherwise-reads:
-    its own session's key; the first of *new*, to recognise an own attempt whose answer was lost.
+    *dead*: the session of the records, if it is another one; it must be over.  Otherwise-reads:
+    the key of *session_id*; the first of *new*, to recognise an own attempt whose answer was lost.
     """
     assert old
     assert new

@@ -6,10 +6,10 @@
          │
          └─▶ over ──▶ its head: marked ──▶ deleted   guarded by the head, and the session's absence
 
-Each builder returns what to send; sending, repeating and believing the answer is
-the caller's (`session/session`, `leadership/takeover`, `sealing/sealer`).  All of them may be
+Each builder returns a transaction; the caller sends it, repeats it and interprets the
+answer (`session/session`, `leadership/takeover`, `sealing/sealer`).  All of them may be
 repeated after a lost answer: a late copy finds a revision that has moved on.
-They are design.md's rules, which were model-checked; no clause is spare.
+They are design.md's rules, which were model-checked; every clause is needed.
 
 Pure.
 """
@@ -81,10 +81,10 @@ def lease_id_of(session_id: str) -> int:
 def open_session(agent: Agent, agent_revision: int, cluster: bytes) -> Txn:
     """Create the fence, the head (on no lease) and the agent's key, all at once.
 
-    *agent_revision*: of the agent's key as it was read, 0 if it was not there.
+    *agent_revision*: that of the agent's key as it was read, 0 if it was not there.
     *cluster*: the value of the cluster's key: no session begins in another cluster's store.
     Otherwise-reads: the session's key, to recognise an own attempt whose answer was lost;
-    the agent's key; the head, which without the session's key says that the session is over;
+    the agent's key; the head, which without the session's key proves that the session is over;
     the cluster's key.
     """
     session, head = session_key(agent.session_id), head_key(agent.session_id)
@@ -106,7 +106,7 @@ def open_session(agent: Agent, agent_revision: int, cluster: bytes) -> Txn:
 
 
 def report(session_id: str, session_revision: int, mod_revision: int, live: LiveSession) -> Txn:
-    """Let the session say *live* of itself; its fence, the key's create revision, stays.
+    """Write *live* to the session's key; its fence, the key's create revision, stays.
 
     Otherwise-reads: the session's key.
     """
@@ -158,13 +158,13 @@ class DeadHead:
 
 
 HEADS_PER_TXN: Final = MAX_TXN_OPS // 2
-"""Two compares each."""
+"""Two compares for each head or node id."""
 
 
 def mark_ended(heads: Sequence[DeadHead], ended_ms: int) -> Txn:
-    """Note when the sessions of *heads* (at most `HEADS_PER_TXN`) were seen to be over.
+    """Record when the sessions of *heads* (at most `HEADS_PER_TXN`) were seen to be over.
 
-    What a head says stays: a commit without an answer is still resolved by it.
+    The values of the heads stay: they still resolve a commit without an answer.
     """
     return Txn(
         compares=_still_dead(heads),
@@ -178,8 +178,8 @@ def mark_ended(heads: Sequence[DeadHead], ended_ms: int) -> Txn:
 def delete_heads(heads: Sequence[DeadHead]) -> Txn:
     """Delete all of *heads* (at most `HEADS_PER_TXN`), or none.
 
-    A commit of theirs that still has no answer would be taken for one that did not happen: the
-    head is kept for longer than any commit waits.
+    Without its head a commit that still has no answer counts as failed, so a head is kept for
+    longer than any commit waits.
     """
     return Txn(
         compares=_still_dead(heads),
@@ -197,7 +197,7 @@ class KnownNodeId:
 
 
 def mark_unused(ids: Sequence[KnownNodeId], now_ms: int) -> Txn:
-    """Note since when *ids* (at most `HEADS_PER_TXN`) are unused."""
+    """Record since when *ids* (at most `HEADS_PER_TXN`) are unused."""
     return Txn(
         compares=_still_unused(ids),
         then=_unused_since(ids, now_ms),
@@ -205,7 +205,7 @@ def mark_unused(ids: Sequence[KnownNodeId], now_ms: int) -> Txn:
 
 
 def mark_used(ids: Sequence[KnownNodeId]) -> Txn:
-    """Take the marks off *ids* (at most `HEADS_PER_TXN`): agents of them live."""
+    """Remove the marks from *ids* (at most `HEADS_PER_TXN`): live agents have them."""
     return Txn(
         compares=tuple(ModRevisionIs(node_id_key(one.node_id), one.revision) for one in ids),
         then=_unused_since(ids, None),
@@ -213,7 +213,7 @@ def mark_used(ids: Sequence[KnownNodeId]) -> Txn:
 
 
 def delete_node_ids(ids: Sequence[KnownNodeId]) -> Txn:
-    """Delete all of *ids* (at most `HEADS_PER_TXN`), or none: others may have them."""
+    """Delete all of *ids* (at most `HEADS_PER_TXN`), or none; other agents may take them then."""
     return Txn(
         compares=_still_unused(ids),
         then=tuple(Delete(node_id_key(one.node_id)) for one in ids),
@@ -247,8 +247,8 @@ def _still_dead(heads: Sequence[DeadHead]) -> tuple[Compare, ...]:
 class Claim:
     """A partition as it was read, to be led next.  Revision 0: the key is not there.
 
-    ``same_disk``: the old leader's directory is ours and its head is closed, so that it
-    need not be gone.
+    ``same_disk``: the old leader had this agent's directory and its head is closed, so that its
+    session need not be gone.
     """
 
     tp: TopicPartition
@@ -265,12 +265,12 @@ class Claim:
 
     @property
     def needs_gone(self) -> str | None:
-        """The session that must be gone for this."""
+        """The session that must be gone for this claim."""
         return None if self.leader is None or self.same_disk else self.leader.session_id
 
     @property
     def is_free(self) -> bool:
-        """Whether no session needs to be gone for this."""
+        """Whether no session needs to be gone for this claim."""
         return self.needs_gone is None
 
     def state_under(self, session_id: str) -> PartitionState:
@@ -292,9 +292,9 @@ def claim(
 
     *topics*: create revision by topic name, of topics that must still be there.  (design.md has
     no such clause: without it a claim that comes after a deletion leaves keys behind.)
-    *cluster*: as of `open_session`.
-    Otherwise-reads: leader key and partition key of each claim, in order; then our session's key,
-    and the cluster's.
+    *cluster*: as in `open_session`.
+    Otherwise-reads: leader key and partition key of each claim, in order; then the key of
+    *session_id*, and the cluster's.
     """
     assert claims
     compares: list[Compare] = [
@@ -321,7 +321,7 @@ def claim(
 
 
 _CLAIM_BYTES: Final = 500
-"""Of one claim's keys and leader value, about; its sessions come on top."""
+"""Approximate size of one claim's keys and leader value, without its sessions."""
 
 
 def claim_batches(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
@@ -342,12 +342,12 @@ def claim_batches(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
 
 
 CLAIMS_PER_TXN: Final = (MAX_TXN_OPS - 2) // 4
-"""Three compares each and one for its topic; one for the session, and one for the cluster."""
+"""Three compares for each claim and one for its topic; one for the session, one for the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A partition to be given up, as we lead it."""
+    """A partition to be released, with its leader's key as this agent wrote it."""
 
     tp: TopicPartition
     leader_epoch: int
@@ -355,7 +355,7 @@ class Release:
 
 
 def release(releases: Sequence[Release]) -> Txn:
-    """Give up all of *releases* (at most `MAX_TXN_OPS`), finally, or none.
+    """Release all of *releases* (at most `MAX_TXN_OPS`) for good, or none.
 
     Otherwise-reads: the leader's key of each, in order.
     """
@@ -370,7 +370,7 @@ def release(releases: Sequence[Release]) -> Txn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateWrite:
-    """What a partition's key is to say, written by the leader that read these revisions."""
+    """The next state of a partition, written by the leader that read these revisions."""
 
     tp: TopicPartition
     leader_revision: int
@@ -379,11 +379,11 @@ class StateWrite:
 
 
 STATES_PER_TXN: Final = MAX_TXN_OPS // 2
-"""Two compares each."""
+"""Two compares for each partition."""
 
 
 def write_states(writes: Sequence[StateWrite]) -> Txn:
-    """Replace what is known of all partitions of *writes* (at most `STATES_PER_TXN`), or of none.
+    """Replace the state of all partitions of *writes* (at most `STATES_PER_TXN`), or of none.
 
     Otherwise-reads: leader key and partition key of each, in order.
     """
@@ -401,7 +401,7 @@ def write_states(writes: Sequence[StateWrite]) -> Txn:
 def write_state(
     tp: TopicPartition, leader_revision: int, state_revision: int, state: PartitionState
 ) -> Txn:
-    """Replace what is known of the partition (sealed end, log start …), as its leader.
+    """Replace the state of the partition (sealed end, log start …), as its leader.
 
     Otherwise-reads: the leader's key, the partition's key.
     """

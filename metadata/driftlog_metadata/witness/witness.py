@@ -1,17 +1,17 @@
-"""What one process has seen of its metadata store: whether the store is still that one.
+"""What one process has seen of its metadata store: evidence that the store lost some of it.
 
     answers ──▶ highest revision seen ──an answer to a later request is below──▶ evidence
             └─▶ revision and time of the last one ──further on than a store gets─▶ evidence
     heads   ──▶ what our own session committed ──its head says less──────────────▶ evidence
     cluster's key ─────────────────────────────missing, or another cluster's─────▶ evidence
 
-A store that was restored from a backup, or that came back empty, has lost what was acknowledged
-since.  Nothing that it says may be acted on: leaders and epochs would be given out again, and
-objects that it does not name would be deleted.  Evidence is never taken back; a restart of the
+A store that was restored from a backup, or that came back empty, has lost the changes that it
+acknowledged since.  The process must not act on its answers: leaders and epochs would be given out
+again, and objects that it does not name would be deleted.  Evidence is never withdrawn; a restarted
 process, which has seen nothing yet, accepts the store as it is.
 
-Answers overtake each other: an answer counts against what was known when its request was *sent*.
-Only requests that are linearizable are looked at.
+Answers overtake each other: an answer is compared with the revision known when its request was
+*sent*.  Only linearizable requests count.
 
 A store that is restored with etcd's ``--bump-revision`` does not go back in its revisions.  The
 head of the process's own session shows such a restore if the session committed after the snapshot.
@@ -36,13 +36,13 @@ REPLACED: Final = "metadata_store_replaced"
 
 _LEAP: Final = 100_000_000
 _LEAP_PER_MS: Final = 10
-"""Revisions that a store may be further on than its last answer told, and those for each ms since.
+"""Revisions that a store may be ahead of its last answer, and more of them for each ms since.
 More: a smaller bump, or a bump in a longer outage, is not noticed.  Fewer: a process that was
 suspended, or cut off from a busy store, takes what others wrote meanwhile for a restore.  A cluster
 writes 5 in a ms at most; a bump of 1,000,000,000 is noticed in outages of up to a day."""
 
 _HEAD_KEPT_MS: Final = 6 * 24 * 3_600_000.0
-"""How long the head of a session that is over is there for certain: it is deleted after 7 days."""
+"""How long the head of an ended session exists for certain: it is deleted after 7 days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class Evidence:
     """`WENT_BACK` or `REPLACED`."""
     reason: str
     revision_seen: int
-    """The highest one."""
+    """The highest revision that the process has seen."""
     revision_found: int | None = None
-    """Of the store now, where that is the evidence."""
+    """The store's revision now, if that is the evidence."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class OwnSession:
     committed: int = 0
     """The last flush that is known to be committed."""
     valid_until_ms: float = 0.0
-    """By the process's own clock."""
+    """End of its lease, by the process's own clock."""
 
 
 class Asked(NamedTuple):
@@ -78,7 +78,7 @@ class Asked(NamedTuple):
 
 
 class StoreWitness:
-    """See the module.  One for a process; it spans the process's sessions.
+    """Collects the evidence.  One per process; it spans the process's sessions.
 
     Args:
         now_ms: the clock of the process's sessions; it counts suspend.
@@ -89,13 +89,13 @@ class StoreWitness:
         self._now_ms = now_ms
         self.cluster = cluster
         self.seen = 0
-        """The highest revision that an answer or a watch told."""
+        """The highest revision of any answer or watch."""
         self._last: Asked | None = None
-        """The answer that told the highest revision: that one, and when its request was sent.  Not
-        of a watch: after an outage a watch begins with what was written long ago."""
+        """The highest revision of an answer, and when its request was sent.  Watches do not count:
+        after an outage a watch begins with changes written long ago."""
         self.session: OwnSession | None = None
         self.evidence: Evidence | None = None
-        """The first one that was found."""
+        """The first evidence found."""
         self.on_evidence: Callable[[], None] = lambda: None
         """Called once, when there is evidence."""
 
@@ -104,10 +104,10 @@ class StoreWitness:
         if self.evidence is not None:
             raise FencedError(self.evidence.reason)
 
-    # ── What is seen ──
+    # ── Observations ──
 
     def asked(self) -> Asked:
-        """A linearizable request is sent now."""
+        """Call before a linearizable request is sent; pass the result to `answered`."""
         return Asked(self.seen, self._now_ms())
 
     def answered(self, asked: Asked, revision: int) -> None:
@@ -119,7 +119,7 @@ class StoreWitness:
         self._last = told if self._last is None else max(self._last, told)
 
     def saw(self, revision: int) -> None:
-        """The store told *revision*: it has been there."""
+        """The store returned *revision*, so it has reached it."""
         last = self._last
         if last is not None:
             passed_ms = self._now_ms() - last.sent_ms
@@ -129,12 +129,12 @@ class StoreWitness:
         self.seen = max(self.seen, revision)
 
     def went_back(self, seen: int, found: int) -> None:
-        """The store is at *found*, and has been at *seen*."""
+        """The store is at *found*, and was at *seen* before: evidence."""
         reason = f"revision {seen} was seen, and the store is at {found}"
         self._found(WENT_BACK, f"the metadata store went back: {reason}", found)
 
     def read_cluster(self, kvs: Sequence[KeyValue]) -> None:
-        """What a linearizable read of the cluster's key gave."""
+        """Check the result of a linearizable read of the cluster's key."""
         if self.cluster is None or (kvs and kvs[0].value == self.cluster):
             return
         there = f"it says {_cluster_id(kvs[0].value)}" if kvs else "it is missing"
@@ -142,12 +142,12 @@ class StoreWitness:
         self._found(REPLACED, f"the metadata store is another one: {reason}", None)
 
     def read_head(self, kvs: Sequence[KeyValue], own: OwnSession, committed: int) -> None:
-        """What a linearizable read of *own*'s head gave, after flush *committed* was committed.
+        """Check a linearizable read of *own*'s head, after flush *committed* was committed.
 
-        The head is there as long as the session, and for days after it.
+        The head exists as long as the session, and for days after it.
 
         Raises:
-            CorruptError: it cannot be read.
+            CorruptError: the head cannot be decoded.
         """
         head = decode_head(kvs[0].value) if kvs else None
         if head is not None and (head == CLOSED or head >= committed):

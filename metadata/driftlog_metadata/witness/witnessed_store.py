@@ -4,7 +4,7 @@
                   └─ StoreNotOursError, nothing is sent
 
 Once there is evidence that the store is another one, no request is sent, and no answer is
-believed: what was sent before may have happened, in whichever store.
+trusted: an earlier request may have happened, in either store.
 
 Shell.
 """
@@ -28,7 +28,7 @@ from driftlog_metadata.witness.witness import StoreWitness
 
 
 class WitnessedStore:
-    """See the module; a `driftlog_metadata.stores.store.MetadataStore`.
+    """A `driftlog_metadata.stores.store.MetadataStore` that the witness watches.
 
     Every method but ``close`` raises `StoreNotOursError` when there is evidence, and ``txn``
     `OutcomeUnknownError` when its own answer is the evidence.

@@ -43,7 +43,7 @@ MAGIC: Final = 2
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 MAX_RECORDS: Final = 2_000_000
-"""Of one batch that is sealed, and the most that an agent can be told to take."""
+"""Records of one batch: the default limit of sealing, and the largest that a config allows."""
 MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
 """Timestamps must fit int64 microseconds, because that is what a segment holds."""
 
@@ -87,7 +87,7 @@ class Reason(IntEnum):
     """Why a batch was refused.  The numbers are what the kernel's `check` returns."""
 
     LENGTH = 1
-    """Shorter than a header, or batch_length is not what there is."""
+    """Shorter than a header, or batch_length is not the number of bytes."""
     MAGIC = 2
     CRC = 3
     COUNT = 4
@@ -137,7 +137,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch's."""
+        """Size of the whole batch, header included."""
         return self.batch_length + LOG_OVERHEAD_BYTES
 
     @property
@@ -152,7 +152,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Of a checked batch."""
+        """The codec of a batch that was checked."""
         return Codec(self.attributes & CODEC_MASK)
 
     @property
@@ -172,7 +172,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
-    """Unpack the 61 bytes at *offset*; nothing is checked but that they are there.
+    """Unpack the 61 bytes at *offset*; only their presence is checked.
 
     Raises:
         CorruptBatchError: LENGTH.
@@ -183,11 +183,11 @@ def parse_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
 
 
 def check_batch(view: Buffer, *, from_client: bool = True) -> BatchHeader:
-    """Validate exactly one batch, CRC included; its records are not looked at.
+    """Validate exactly one batch, CRC included; its records are not decoded.
 
-    *from_client* also demands what only a producer's batch fulfils: base offset 0,
+    *from_client* also demands what holds for a producer's batch only: base offset 0,
     no control batch, record_count = last_offset_delta + 1 > 0.  Batches that were read
-    back may have gaps or be empty (Kafka's LogCleaner writes such, and so do we).
+    back may have gaps or be empty (Kafka's LogCleaner and driftlog write such).
 
     Raises:
         CorruptBatchError: with the first reason that applies, in the order
@@ -237,7 +237,7 @@ def _reason_to_refuse(header: BatchHeader, from_client: bool) -> Reason | None:
 def patch_offset_and_epoch(
     batch: bytearray | memoryview, base_offset: int, leader_epoch: int
 ) -> None:
-    """Write what only the leader knows.  The CRC does not cover it, so it stays valid."""
+    """Write base offset and leader epoch.  The CRC does not cover them, so it stays valid."""
     assert base_offset >= 0
     assert len(batch) >= HEADER_BYTES
     _I64.pack_into(batch, 0, base_offset)
@@ -263,7 +263,7 @@ def set_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None
 
 
 def iterate_batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch of a buffer of whole batches, unchecked but for length and magic.
+    """Every batch of a buffer of whole batches; only length and magic are checked.
 
     Raises:
         CorruptBatchError: LENGTH or MAGIC, after the batches that precede the damage.
@@ -351,11 +351,11 @@ def fill_header(
 
 
 def empty_batch(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
-    """A batch without records that makes a reader go on at *end_offset*.
+    """A batch without records, after which a reader continues at *end_offset*.
 
-    Uncompressed, because no client decompresses nothing.  Source: Java's CompletedFetch goes
-    on at the batch's nextOffset, librdkafka at its last offset + 1 (KAFKA-5443), and Kafka's
-    DefaultRecordBatch#writeEmptyHeader writes such when its cleaner leaves no record.
+    Uncompressed, because no client decompresses an empty section.  Source: Java's CompletedFetch
+    continues at the batch's nextOffset, librdkafka at its last offset + 1 (KAFKA-5443), and
+    Kafka's DefaultRecordBatch#writeEmptyHeader writes such when its cleaner leaves no record.
     """
     assert base_offset < end_offset
     batch = build_batch(

@@ -1,11 +1,11 @@
-"""What the records of one batch may come to: memory that a client makes others need.
+"""Limits of the records of one batch, which can need far more memory than the batch has bytes.
 
-    a batch ── over a limit ──▶ kept as it came: consumers get it, no agent decodes it
+    a batch ── over a limit ──▶ kept as it came: consumers receive it, no agent decodes it
        │
        └────── over `LIGHT_BYTES` ──▶ decoded one after the other, in the whole process
 
-In columns an empty record or header is tens of bytes, and zstd packs zeros 30,000 to 1: a batch of
-23 kB could come to gigabytes.
+In columns an empty record or header takes tens of bytes, and zstd packs zeros 30,000 to 1: a batch
+of 23 kB can decode to gigabytes.
 
 Pure.
 """
@@ -27,16 +27,16 @@ DECOMPRESSED_BYTES: Final = "decompressed.bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Of one batch.  More: larger batches become columns, for more memory of each agent."""
+    """Limits of one batch.  More: larger batches become columns, for more memory of each agent."""
 
     records: int = MAX_RECORDS
     headers: int = 1_000_000
     decompressed_bytes: int = 48 * MiB
-    """Of its records.  Sealing one takes four times as much, if it is one record."""
+    """Size of its records.  Sealing a batch of one record takes four times as much."""
 
 
 class OverBatchLimitError(CorruptRecordsError):
-    """A batch is more than may be decoded; *limit*: of `BatchLimits`, with dots."""
+    """A batch is over a limit and is not decoded; *limit*: a field of `BatchLimits`, with dots."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(message)

@@ -8,9 +8,9 @@
                                                         Lz4BlockInputStream refuses linked ones)
     zstd     frames, with or without a content size     one frame with its content size
 
-xerial: ``82 53 4e 41 50 50 59 00``, version and compatible version int32 (not looked at: some
-write them little-endian), then blocks of length int32 and raw snappy.  A header may come again
-where a block could, as in concatenated streams.
+xerial: ``82 53 4e 41 50 50 59 00``, version and compatible version int32 (not checked: some
+clients write them little-endian), then blocks of length int32 and raw snappy.  A header may come
+again where a block could, as in concatenated streams.
 
 Everything heavy runs without the GIL.  Zstandard contexts are not safe to share (a shared one
 corrupts silently): there is one per thread.
@@ -37,19 +37,19 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_STEP_BYTES: Final = 512 * 1024
-"""Compressed at once: a millisecond or two."""
+"""Bytes compressed by one call, which holds the GIL: a millisecond or two."""
 
 _LZ4_LARGEST_RATIO: Final = 255
 """One byte of a block stands for at most 255 (lz4_Block_format.md: length continuation)."""
 
 _DEFAULT_LEVELS: Final = {Codec.GZIP: 6, Codec.LZ4: 1, Codec.ZSTD: 3}
-"""Kafka's ``compression.*.level`` defaults, but for lz4 (there 9, which is slow)."""
+"""Kafka's ``compression.*.level`` defaults, except lz4 (9 in Kafka, which is slow)."""
 
 _ZSTD_KEPT_BYTES: Final = 1024 * 1024
-"""What is larger has a context of its own, that is given back."""
+"""A larger input gets a context of its own, which is released afterwards."""
 
 _ZSTD_LOGS: Final = {"window_log": 23, "chain_log": 23, "hash_log": 22}
-"""Sizes of zstd's tables at most, or level 22 takes 700 MB for 48 MiB; binary logarithms."""
+"""Largest zstd tables, as binary logarithms; without them level 22 takes 700 MB for 48 MiB."""
 
 _GZIP_STEP_BYTES: Final = 4 * 1024
 
@@ -61,8 +61,8 @@ def decompress(codec: Codec, view: Buffer, limit_bytes: int) -> Buffer:
     """The record section; of `Codec.NONE`, *view* itself.
 
     Raises:
-        CorruptRecordsError: it is not what the codec says.
-        OverBatchLimitError: it is larger than *limit_bytes*, or says that it is.
+        CorruptRecordsError: *view* is not of that codec.
+        OverBatchLimitError: the section is larger than *limit_bytes*, or its header says so.
     """
     try:
         out = _decompress(codec, view, limit_bytes)
@@ -107,7 +107,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
             )
             view = memoryview(data)
             for start in range(0, len(view), _LZ4_STEP_BYTES):
-                # It takes nothing but bytes, and keeps the GIL for as long as these take.
+                # The compressor accepts only bytes, and holds the GIL for the whole call.
                 compressor.compress(bytes(view[start : start + _LZ4_STEP_BYTES]))
             return memoryview(compressor.finish())
         case Codec.ZSTD:
@@ -119,16 +119,16 @@ def _too_large(codec: Codec, limit_bytes: int) -> OverBatchLimitError:
 
 
 class _Contexts(threading.local):
-    """Zstandard's, one set per thread."""
+    """Zstandard contexts, one set per thread."""
 
     def __init__(self) -> None:
         self._level: int | None = None
         self._compressor: zstandard.ZstdCompressor | None = None
-        """Of the level that was wanted last: it keeps its tables, some MB."""
+        """The compressor of the level used last: it keeps its tables, some MB."""
         self.decompressor = zstandard.ZstdDecompressor()
 
     def compressor(self, level: int, size_bytes: int) -> zstandard.ZstdCompressor:
-        """Of that level, for so much."""
+        """A compressor of *level* for *size_bytes* of input."""
         if size_bytes > _ZSTD_KEPT_BYTES:
             found = zstandard.ZstdCompressionParameters.from_level(level, source_size=size_bytes)
             logs = {name: min(getattr(found, name), most) for name, most in _ZSTD_LOGS.items()}
@@ -155,11 +155,11 @@ def _gunzip(view: Buffer, limit_bytes: int) -> bytes:
         while not member.eof:
             if at == len(data):
                 raise CorruptRecordsError("GZIP: cut off")
-            # What is behind a member is copied for its successor: little, where members are small.
+            # zlib copies the bytes after a member; steps start small, so small members copy little.
             taken = data[at : at + step]
             at += len(taken)
             step *= 2
-            # One byte more than allowed is enough to know.
+            # One byte over the limit proves that the section is too large.
             part = member.decompress(taken, limit_bytes - total + 1)
             total += len(part)
             if total > limit_bytes:
@@ -194,7 +194,7 @@ def _unsnappy(view: memoryview, limit_bytes: int) -> Buffer:
     total = sum(sizes)
     if total > limit_bytes:
         raise _too_large(Codec.SNAPPY, limit_bytes)
-    # A block expands at most 64 bytes for 3: nothing is allocated on its word alone.
+    # 3 bytes of a block give 64 at most: an impossible length is refused before an allocation.
     if total > 22 * len(view) + 64:
         raise CorruptRecordsError("SNAPPY: a length that its bytes cannot give")
     out = memoryview(bytearray(total))
@@ -244,7 +244,7 @@ def _unlz4(view: memoryview, limit_bytes: int) -> Buffer:
         if bound:
             raise _too_large(Codec.LZ4, limit_bytes)
         return out
-    # It refuses to write past the buffer, which makes the limit hold.
+    # cramjam refuses to write past the buffer, so the limit holds.
     try:
         return out[: cramjam.lz4.decompress_into(view, out)]
     except cramjam.DecompressionError:
@@ -254,7 +254,7 @@ def _unlz4(view: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _lz4_bound(view: memoryview) -> int:
-    """What the frames can hold at most, by their blocks' sizes."""
+    """Upper bound of the frames' content in bytes, by the sizes of their blocks."""
     bound = position = 0
     while position < len(view):
         magic, flags, descriptor = struct.unpack_from("<IBB", view, position)

@@ -1,6 +1,6 @@
-"""The compiled kernel, or its slow twin where there is no compiler: one surface for both.
+"""The compiled kernel, or its slow twin where there is no compiler: one interface for both.
 
-`kernel_py` says what each function promises.
+`kernel_py` documents each function.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""The kernel in Python: the oracle of `_kernel.pyx`, and its slow stand-in where there is none.
+"""The kernel in Python: the oracle of `_kernel.pyx`, and its slow stand-in without a compiler.
 
 A record section, after decompression, is `record_count` records:
 
@@ -132,7 +132,7 @@ class _Cursor:
         return None if length == -1 else self.take(length)
 
     def finish(self) -> None:
-        """Nothing may be left."""
+        """Check that no bytes are left."""
         if self.position != self.end:
             raise CorruptRecordsError("bytes after the last field")
 
@@ -194,7 +194,7 @@ def scan(
     timestamps (ms; ignored with *log_append_time*) must fit int64 microseconds.
 
     Raises:
-        CorruptRecordsError: anything else than exactly *count* well-formed records.
+        CorruptRecordsError: anything but exactly *count* well-formed records.
     """
     sizes = [0] * 9
     previous = -1
@@ -229,7 +229,7 @@ class _Binary:
         self.offsets[0] = 0
 
     def put(self, value: bytes | None) -> None:
-        """Append one; null clears its bit."""
+        """Append one value; null clears its bit."""
         if value is None:
             assert self.validity is not None
             _clear_bit(self.validity, self.rows)
@@ -324,7 +324,7 @@ def find_timestamp(
 ) -> tuple[int, int] | None:
     """(offset delta, timestamp) of the first record at or after *target* (ms); None: none is.
 
-    Of a CreateTime batch: with LogAppendTime all records have the batch's max_timestamp.
+    For a CreateTime batch: with LogAppendTime all records have the batch's max_timestamp.
 
     Raises:
         CorruptRecordsError: a malformed record before it.
@@ -337,9 +337,9 @@ def find_timestamp(
 
 
 def max_timestamp(records: Buffer, count: int, base_timestamp: int) -> tuple[int, int]:
-    """(the largest timestamp, offset delta of the first record that has it); (-1, -1) of none.
+    """(the largest timestamp, offset delta of the first record that has it); no record: (-1, -1).
 
-    What the header of a batch should say where a client left it unset.
+    The max_timestamp for a header in which a client left it unset.
 
     Raises:
         CorruptRecordsError: not exactly *count* records.
@@ -449,7 +449,7 @@ class Rows:
     def cut(
         self, start: int, stop: int, base_offset: int, target_bytes: int
     ) -> tuple[int, int, int, int, int]:
-        """Which rows from *start* on, before *stop*, make one batch with that base offset.
+        """Choose rows from *start* on, before *stop*, that make one batch with that base offset.
 
         Returns (stop, bytes of the record section, base timestamp, max timestamp, timestamp
         type): at least one row, as many as fit *target_bytes*, all of one timestamp type; with

@@ -2,8 +2,8 @@
 
 For each producer id the newest epoch and its last 64 batches are remembered
 (Kafka: 5, because its clients keep at most 5 requests in flight on one
-connection; an acknowledgement from a bucket takes 60 times as long, so ours may
-remember more).  The rules are those of Kafka's `ProducerAppendInfo` and
+connection; an acknowledgement from a bucket takes 60 times as long, so driftlog
+remembers more).  The rules are those of Kafka's `ProducerAppendInfo` and
 `ProducerStateEntry`:
 
 * the same (epoch, first, last) sequence again → a duplicate, with its offsets;
@@ -19,21 +19,21 @@ One that has been silent for ten minutes keeps five batches, as Kafka's do.
                   ▲                                   │
                   └───────────── append ──────────────┘
 
-The times of one `ProducerStates` are those of one clock.  A leader's own have its monotonic clock
+All times of one `ProducerStates` are of one clock.  A leader's own state has its monotonic clock
 (`age`).  A *snapshot* is the state at one offset, computed from the previous snapshot and the
 batches since.  Its times are those of flushes, in ms since 1970, and age is counted up to its
-newest flush: when it is computed makes no difference (`settle`).
+newest flush: the time of the computation makes no difference (`settle`).
 
-A wall clock may be ahead, for hours and of many flushes.  No step from one flush to the next
-counts for more than `_STEP_MS`: five minutes where another session made the next one, whose clock
-may be another machine's; an hour in one session, whose clock may be set forward.  What was silent
-is younger by the rest (`flushed`).  So no producer is forgotten because of one clock that is
-ahead, and a producer that wrote within five minutes keeps its batches under every leader; the
-clock that is ahead then counts as any other, and behind it no time is older than the flush that
-follows it.  The price: in a partition with fewer flushes than that a producer is remembered for
-longer, up to 24 of them (288 of as many sessions) with the expiration of a day.
+A wall clock may be ahead, for hours and many flushes.  The time between two flushes counts for
+`_STEP_MS` at most: five minutes if they are of two sessions, whose clocks may be of two machines;
+an hour within one session, whose clock may be set forward.  `flushed` takes the rest off the age
+of every producer.  So one clock that is ahead makes the agent forget no producer, and a producer
+that wrote within five minutes keeps its batches under every leader.  After the clock that is
+ahead, no time is older than the flush that follows.  The price: a partition with fewer flushes
+than that remembers a producer for longer, up to 24 flushes (288 if each is of another session)
+with the expiration of a day.
 
-A batch takes 16 bytes and a producer 400 beside: `size_bytes` says how many in all.
+A batch takes 16 bytes and a producer 400 more; `size_bytes` is the sum.
 
 Pure.
 """
@@ -55,11 +55,11 @@ WINDOW: Final = 64
 """Batches remembered per producer and partition (design.md, step 1)."""
 
 SILENT_WINDOW: Final = 5
-"""Of one that is silent (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
+"""Batches remembered of a silent producer (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
 
 SILENT_MS: Final = 600_000.0
 """Clients send a batch again for up to two minutes (Java, `delivery.timeout.ms`) or five
-(librdkafka, `message.timeout.ms`).  Longer: those that are gone take more memory."""
+(librdkafka, `message.timeout.ms`).  Longer: producers that are gone take more memory."""
 
 EXPIRATION_MS: Final = 86_400_000.0
 """`producer.id.expiration.ms`, by default."""
@@ -68,14 +68,14 @@ STATE_BYTES: Final = 256 * 1024 * 1024
 """`driftlog.producer.state.max.bytes`, by default."""
 
 PRODUCER_BYTES: Final = 400
-"""What one producer takes beside its batches, in CPython's memory."""
+"""Memory of one producer in CPython, without its batches."""
 
 MAX_BODY_BYTES: Final = 1 << 30
-"""Of a snapshot: four times what an agent remembers by default, of all partitions."""
+"""Largest body of a snapshot: four times what an agent remembers of all partitions by default."""
 
 _STEP_MS: Final = (SILENT_MS / 2, 3_600_000.0)
-"""What the time between two flushes counts for at most: of two sessions, and of one.  Longer: a
-clock that is ahead makes producers older; shorter: where little is written they are remembered for
+"""Limit of the time that counts between two flushes: of two sessions, and of one.  Longer: a clock
+that is ahead makes producers older.  Shorter: partitions with few writes remember producers for
 longer."""
 
 _SEQUENCE_MODULUS: Final = 1 << 31
@@ -89,7 +89,7 @@ _PRODUCER: Final = Struct(">qhHq")
 _BATCH: Final = Struct(">iiq")
 _PRODUCER_1: Final = Struct(">qhH")
 _BATCH_1: Final = Struct(">iiqi")
-"""Of version 1."""
+"""A batch of version 1."""
 _NUMBERS: Final = Struct(">ii")
 _pack: Final = _BATCH.pack
 _BATCH_BYTES: Final = _BATCH.size
@@ -119,7 +119,7 @@ class Refusal(Enum):
 
 
 class _Producer:
-    """*batches*: the newest, packed as in a snapshot, the oldest of them first."""
+    """One producer; *batches*: its newest ones, packed as in a snapshot, oldest first."""
 
     __slots__ = ("batches", "epoch", "last_ms", "last_offset", "next_sequence")
 
@@ -130,11 +130,11 @@ class _Producer:
         self.next_sequence = next_sequence
         self.last_offset = last_offset
         self.last_ms = last_ms
-        """When it appended; 0: not known."""
+        """Time of its last append; 0: not known."""
         self.batches = batches
 
     def original(self, base_sequence: int, records: int) -> ProducerBatch | None:
-        """The remembered batch of exactly these sequences."""
+        """The remembered batch of exactly these sequences; None: there is none."""
         batches = self.batches
         numbers = _NUMBERS.pack(base_sequence, records - 1)
         at = batches.rfind(numbers)
@@ -143,17 +143,17 @@ class _Producer:
         return None if at < 0 else _batch(*_BATCH.unpack_from(batches, at))
 
     def trim(self) -> int:
-        """Remember less, because it is silent; returns how many bytes that frees."""
+        """Keep only the batches of a silent producer; returns how many bytes that frees."""
         batches = self.batches
         gone = len(batches) - SILENT_WINDOW * _BATCH_BYTES
         if gone <= 0:
             return 0
-        self.batches = batches[gone:]  # a copy: no larger than what is in it
+        self.batches = batches[gone:]  # a copy, without spare capacity
         return gone
 
     def put_under(self, older: "_Producer", offset: int) -> int:
-        """What *older* has of the same epoch comes before what is here from *offset* on; returns
-        how many bytes there are more."""
+        """Put *older*'s batches of the same epoch before the own ones from *offset* on; returns by
+        how many bytes `batches` grew."""
         before = len(self.batches)
         if older.epoch == self.epoch:
             mine = self.batches
@@ -177,12 +177,12 @@ class ProducerStates:
     def __init__(self) -> None:
         self._writing: dict[int, _Producer] = {}
         self._silent: dict[int, _Producer] = {}
-        """Both in the order of their last append: the first is the one to forget."""
+        """Both are in the order of the last append: the first producer is forgotten first."""
         self.size_bytes = 0
-        """About what all of this takes in memory."""
+        """Approximate memory of all producers."""
         self._session_id = ""
         self._newest_ms = _NOT_KNOWN
-        """Of a snapshot: of which session its newest flush was, and when, by that one's clock."""
+        """Of a snapshot: the session of its newest flush, and its time by that session's clock."""
 
     def __len__(self) -> int:
         return len(self._writing) + len(self._silent)
@@ -193,7 +193,7 @@ class ProducerStates:
     def check(
         self, producer_id: int, epoch: int, base_sequence: int, records: int
     ) -> ProducerBatch | Refusal | None:
-        """Judge a batch: the original of which it is a duplicate, a refusal, or None: append it."""
+        """Judge a batch: the original that it duplicates, a refusal, or None: append it."""
         producer = self._writing.get(producer_id) or self._silent.get(producer_id)
         if producer is None:
             return None
@@ -207,12 +207,12 @@ class ProducerStates:
         return Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER if original is None else original
 
     def last_offset(self, producer_id: int) -> int:
-        """Of its newest batch; −1: there is none."""
+        """Last offset of the producer's newest batch; −1: the producer is not known."""
         producer = self._writing.get(producer_id) or self._silent.get(producer_id)
         return -1 if producer is None else producer.last_offset
 
     def ids_from(self, least: int) -> list[int]:
-        """Of all producers, from *least* on."""
+        """The ids of all producers that are *least* or larger, in no order."""
         return [producer_id for producer_id, _ in self._all() if producer_id >= least]
 
     def append(
@@ -268,9 +268,9 @@ class ProducerStates:
     # ── Forgetting ──
 
     def age(self, now_ms: float, expiration_ms: float, most: int = _AT_ONCE) -> bool:
-        """Forget those that have been silent for *expiration_ms*, and keep less of those that have
-        been for ten minutes, by a clock that never goes back; so *most* at a time.  True: there may
-        be more."""
+        """Forget producers that have been silent for *expiration_ms*, and keep fewer batches of
+        those that have been for ten minutes; *most* of each per call.  *now_ms* is of a monotonic
+        clock.  True: there may be more."""
         silent_ms = min(SILENT_MS, expiration_ms)
         silent = self._silent
         moved = _due(self._writing, now_ms - silent_ms, most)
@@ -283,10 +283,10 @@ class ProducerStates:
         return max(len(moved), len(gone)) == most
 
     def flushed(self, session_id: str, at_ms: float) -> None:
-        """What is appended next to a snapshot was flushed by *session_id* at *at_ms*, by its clock;
-        0: that is not known.  Flushes come in offset order.
+        """Note that *session_id* flushed the batches appended next to a snapshot at *at_ms*, by its
+        clock; 0: not known.  Flushes come in offset order.
 
-        What counts too much of the time since the flush before is taken off the age of all.
+        Time since the previous flush beyond `_STEP_MS` is taken off the age of every producer.
         """
         if not at_ms:
             return
@@ -300,10 +300,10 @@ class ProducerStates:
                 producer.last_ms = min(producer.last_ms, before_ms) + excess_ms
 
     def settle(self, expiration_ms: float) -> None:
-        """As `age`, of a snapshot up to its newest flush (`flushed`); where that is not known no
-        producer is forgotten.
+        """As `age`, for a snapshot, up to its newest flush (`flushed`); if the time of that is not
+        known, no producer is forgotten.
 
-        Times that are not known, or later than that (a wall clock was ahead), count as that.
+        Times that are not known, or later (a wall clock was ahead), count as that flush's.
         """
         newest_ms = self._newest_ms
         if not newest_ms:
@@ -318,11 +318,11 @@ class ProducerStates:
                     self.size_bytes -= producer.trim()
 
     def remember_from(self, now_ms: float, wall_ms: float, expiration_ms: float) -> None:
-        """Change the times of a snapshot to those of a clock that never goes back: *now_ms*, when
-        it is *wall_ms* since 1970.
+        """Convert the times of a snapshot to a monotonic clock, which shows *now_ms* at *wall_ms*
+        since 1970.
 
         A time that is not known counts as now.  Every producer of the snapshot is remembered for
-        ten minutes at least, whatever wall clocks say: clients send again within that.
+        ten minutes at least, whatever wall clocks say: clients send a batch again within that time.
         """
         oldest_ms = max(0.0, expiration_ms - SILENT_MS)
         for _, producer in self._all():
@@ -332,8 +332,9 @@ class ProducerStates:
         self._silent = {}
 
     def put_under(self, older: "ProducerStates", offset: int) -> Iterator[None]:
-        """Take in what *older* has, the state at *offset*, of which this is what followed: step by
-        step, so that an event loop may go on in between.  This goes on meanwhile, *older* is gone.
+        """Merge in *older*, the state at *offset*; this state has the batches after it.  Works step
+        by step, so that an event loop runs in between.  Batches may be appended to this state
+        meanwhile; *older* is used up.
         """
         for n, (producer_id, producer) in enumerate(list(self._all())):
             before = older._pop(producer_id)
@@ -433,7 +434,7 @@ class ProducerStates:
 
 
 def _read_clock(body: bytes) -> tuple[float, str, int]:
-    """When the newest flush was, of which session, and where the producers begin."""
+    """Time and session of the newest flush, and the position of the first producer."""
     newest_ms, length = _CLOCK.unpack_from(body)
     at = _CLOCK.size + length
     if newest_ms < 0 or at > len(body):
@@ -485,7 +486,7 @@ def _checked(
 
 
 def _due(among: dict[int, _Producer], last_ms: float, most: int) -> list[int]:
-    """Of the first ones those that have appended nothing since *last_ms*."""
+    """Those of the first *most* producers that have appended nothing since *last_ms*."""
     found: list[int] = []
     for producer_id, producer in islice(among.items(), most):
         if producer.last_ms > last_ms:

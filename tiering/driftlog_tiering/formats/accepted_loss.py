@@ -1,14 +1,14 @@
-"""The record of a loss that an operator accepted: what was given up, and where the log goes on.
+"""The record of a loss that an operator accepted: what was given up, and where the log continues.
 
     {"format":"driftlog.accepted-loss","format_version":1,"topic":"t","topic_id":"…","partition":0,
      "leader_epoch":3,"session_id":"…","accepted_at_ms":1700000000000,"reasons":["…"],
      "lost":[[base,end],…],"objects":["flush/…"],"sealed_end":10,"manifest_version":2,
      "goes_on_at":20,"crc32":"…"}
 
-``lost``: ranges ``[base, end)`` of offsets that have no record any more, and that no record gets.
-``objects``: objects that flush records or the manifest name and the bucket has not.
-``sealed_end`` and ``manifest_version``: what the partition's key said before, -1 where the key was
-missing.
+``lost``: ranges ``[base, end)`` of offsets whose records are gone; no record gets these offsets.
+``objects``: objects that flush records or the manifest name and that are not in the bucket.
+``sealed_end`` and ``manifest_version``: the values of the partition's key before, -1 where the key
+was missing.
 It is written before the loss takes effect; if the agent dies in between, the partition is still
 offline, and the next attempt writes another record, under its own leader epoch.
 `formats/layout.audit_key` is its key, `formats/stored_json` the envelope.
@@ -33,7 +33,7 @@ _KIND: Final = "driftlog.accepted-loss"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedLoss:
-    """See the module."""
+    """One accepted loss; the module documents the fields."""
 
     topic: str
     tp: TopicPartition

@@ -8,9 +8,9 @@
     {"format":"driftlog.producer-ids","format_version":1,"first_producer_id":5000,"size":1000,
      "node_id":1,"session_id":"…","crc32":"…"}
 
-They repeat what the metadata store says, so that a bucket alone can be read and restored.
-Nothing reads the last one but people: its name says what agents need
-(`session/producer_id_blocks`). Files from before topics had a replication factor lack it: it was 1.
+They repeat values of the metadata store, so that a bucket alone can be read and restored.
+Agents do not read the last one: its name says what they need (`session/producer_id_blocks`).
+Topic files of the first releases have no replication factor: it was 1.
 `formats/layout` has their keys, `formats/stored_json` the envelope.
 
 Pure.
@@ -49,7 +49,7 @@ class CorruptFileError(CorruptError):
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
-    """One version of a topic's file; versions count from 1, the largest is true."""
+    """One version of a topic's file; versions count from 1, the largest is valid."""
 
     version: int
     topic: Topic
@@ -57,7 +57,7 @@ class TopicFile:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """The topic is deleted: its objects go, and its name is free."""
+    """The topic is deleted: its objects are deleted next, and its name is free."""
 
     name: str
     topic_id: UUID
@@ -70,7 +70,7 @@ def encode_cluster(cluster: Cluster) -> bytes:
 
 
 def decode_cluster(body: Buffer) -> Cluster:
-    """Invert :func:`encode_cluster`; an operator may have put the file back with an editor.
+    """Invert :func:`encode_cluster`; an operator may have restored the file with an editor.
 
     Raises:
         CorruptFileError: damaged, or of a newer format.
@@ -167,7 +167,7 @@ def _topic_name(name: str) -> str:
 
 
 def encode_producer_ids(block: ProducerIdBlock, session_id: str) -> bytes:
-    """The stored bytes of the mark that *session_id* was given *block*."""
+    """The stored bytes of the mark that *session_id* received *block*."""
     return encode_json(
         _PRODUCER_IDS,
         FILES_FORMAT,

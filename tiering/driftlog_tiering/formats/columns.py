@@ -3,8 +3,8 @@
 The schema is that of Spark's own Kafka source, in its order, with ``includeHeaders``:
 
     field id  column         type                             null
-    1         key            binary                           the record's key was
-    2         value          binary                           the record's value was
+    1         key            binary                           the record's key is
+    2         value          binary                           the record's value is
     3         topic          string                           never
     4         partition      int32                            never
     5         offset         int64                            never
@@ -76,17 +76,17 @@ def _schema(topic: pa.DataType) -> pa.Schema:
 
 
 SCHEMA: Final = _schema(pa.string())
-"""What a reader of a segment sees."""
+"""The columns of a segment for its readers."""
 
 BUILT_SCHEMA: Final = _schema(pa.dictionary(pa.int32(), pa.string()))
-"""What `ColumnBuilder` builds: the topic is one string, not one per record."""
+"""The columns that `ColumnBuilder` builds: the topic is one string, not one per record."""
 
 
 class ColumnBuilder:
-    """Takes batches in offset order; gives them as one table.
+    """Takes batches in offset order; returns them as one table.
 
     Args:
-        limits: refuse a batch that is more.
+        limits: a batch over one of them is refused.
     """
 
     def __init__(self, topic: str, partition: int, limits: BatchLimits = _LIMITS) -> None:
@@ -100,22 +100,22 @@ class ColumnBuilder:
         self._sizes: list[Sizes] = []
         self.records = 0
         self.raw_bytes = 0
-        """Of the batches added, headers included, as they would be uncompressed."""
+        """Size of the batches added, headers included, uncompressed."""
 
     def add(
         self, batch: Buffer, least_offset: int = 0, most_bytes: int | None = None
     ) -> BatchHeader:
         """Check, decompress and scan one batch; its buffer must not change before `take`.
 
-        It must not start below *least_offset*: where the one before ended.  Its records have
-        *most_bytes*, decompressed, at most; None: as many as a batch may have.
+        It must not start below *least_offset*, the end of the previous batch.  *most_bytes*: limit
+        of its decompressed records, besides that of `BatchLimits`; None: no other limit.
 
-        Where this raises, nothing was added.
+        After an error nothing was added.
 
         Raises:
             CorruptBatchError: header or CRC.
-            CorruptRecordsError: a valid CRC around what cannot be decoded.
-            OverBatchLimitError: the same, for it is too much.
+            CorruptRecordsError: the CRC is valid, and the records cannot be decoded.
+            OverBatchLimitError: the CRC is valid, and the batch is over a limit.
             OverflowError: a column would reach 2 GiB; `take` first.
         """
         view = memoryview(batch)
@@ -135,7 +135,7 @@ class ColumnBuilder:
             records = decompress(header.codec, records, limit)
         elif most_bytes is not None and len(records) > most_bytes:
             raise OverBatchLimitError(DECOMPRESSED_BYTES, f"{len(records)} bytes of records")
-        # Enough for every column: none has more bytes or rows than its records have bytes.
+        # This bounds every column: none has more bytes or rows than its records have bytes.
         raw_bytes = self.raw_bytes + HEADER_BYTES + len(records)
         if raw_bytes > _INT32_MAX:
             raise OverflowError("a column over 2 GiB")
@@ -164,7 +164,7 @@ class ColumnBuilder:
         return header
 
     def take(self) -> pa.Table:
-        """What was added since the last `take`, in `BUILT_SCHEMA`.
+        """The records added since the last `take`, in `BUILT_SCHEMA`.
 
         Raises:
             CorruptRecordsError: a buffer has changed since it was added.
@@ -208,7 +208,7 @@ class ColumnBuilder:
 
 
 def _buffer_bytes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """In the order of `kernel_py.decode`."""
+    """Sizes of the buffers, in the order of `kernel_py.decode`."""
     bits, headers = (rows + 7) // 8, sizes[2]
     return (
         *(8 * rows, 8 * rows, 4 * rows),
@@ -257,7 +257,7 @@ class BatchEncoder:
             raise ValueError("a null header")
         key, value, headers = (columns[n].buffers() for n in ("key", "value", "headers"))
         buffers = [columns[n].buffers()[1] for n in ("offset", "timestamp", "timestampType")]
-        # Of the headers: the list's two, the struct's validity, the key's three, the value's.
+        # Buffers of headers: the list's two, the struct's validity, the key's three, the value's.
         buffers += [*key, *value, *headers[:2], *headers[4:6], *headers[6:9]]
         self.rows = kernel.Rows(table.num_rows, buffers)
         self._leader_epochs = leader_epochs
@@ -271,10 +271,11 @@ class BatchEncoder:
         level: int | None = None,
         batch_bytes: int = 1024 * 1024,
     ) -> Iterator[EncodedBatch]:
-        """Batches that cover ``[start_offset, end_offset)`` without a hole, made as asked for.
+        """Batches that cover ``[start_offset, end_offset)`` without a hole, each made on demand.
 
-        Each ends where the next record is, so that a reader can always go on behind it.
-        *batch_bytes*: of a record section, uncompressed; a larger record is alone in its batch.
+        Each ends at the next record's offset, so that a reader can always continue after it.
+        *batch_bytes*: size of a record section, uncompressed; a larger record is alone in its
+        batch.
         """
         rows = self.rows
         row, base = rows.find_offset(start_offset), start_offset
@@ -348,7 +349,7 @@ def _gap(base: int, end: int, epoch: int) -> EncodedBatch:
 def gap_batches(
     start_offset: int, end_offset: int, leader_epochs: Sequence[LeaderEpoch]
 ) -> Iterator[EncodedBatch]:
-    """Empty batches over a range without records: one, but for more than 2^31 - 1 offsets."""
+    """Empty batches over a range without records: one, or several beyond 2^31 - 1 offsets."""
     while start_offset < end_offset:
         gap = _gap(start_offset, end_offset, epoch_at(leader_epochs, start_offset)[0])
         yield gap
@@ -377,7 +378,7 @@ def find_timestamp(
 ) -> tuple[int, int] | None:
     """(offset, ms) of a checked batch's first record at or after that time; None: none is.
 
-    *most_bytes*: of its records, decompressed.
+    *most_bytes*: limit of its decompressed records.
 
     Raises:
         CorruptRecordsError: its records cannot be decoded.
@@ -402,7 +403,7 @@ def max_timestamp(
 ) -> tuple[int, int] | None:
     """(offset, ms) of a checked batch's first record with its largest time; None: no record.
 
-    From the records, whatever the header says: some clients leave its max_timestamp unset.
+    Read from the records, because some clients leave the header's max_timestamp unset.
     Source: RecordBatch#offsetOfMaxTimestamp.
 
     Raises:
@@ -427,7 +428,7 @@ def _records(header: BatchHeader, batch: Buffer, most_bytes: int) -> Buffer:
 
 
 def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearray:
-    """The same batch under another codec (a topic's ``compression.type``), CRC made anew.
+    """The same batch under another codec (a topic's ``compression.type``), with a new CRC.
 
     Raises:
         CorruptRecordsError: it cannot be decompressed.

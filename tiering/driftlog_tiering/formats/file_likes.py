@@ -1,4 +1,4 @@
-"""What pyarrow takes for a file where a segment is written, or one byte range of it read.
+"""Files for pyarrow: one that a segment is written to, one with a byte range of a segment.
 
 Pure.
 """
@@ -12,7 +12,7 @@ from driftlog_tiering.batches.batch import Buffer
 
 
 class CountingSink:
-    """Passes what is written on, counts it, and keeps the CRC-32C since it was last reset."""
+    """Forwards writes, counts their bytes, and keeps the CRC-32C since the last reset of `crc`."""
 
     def __init__(self, sink: IO[bytes] | pa.NativeFile) -> None:
         self._sink = sink
@@ -22,7 +22,7 @@ class CountingSink:
         self.closed = False
 
     def write(self, data: Buffer) -> int:
-        """All of it; nothing, once it discards."""
+        """Write all of *data*; write nothing once `discards` is set."""
         if self.discards:
             return len(data)
         self.crc = kernel.crc32c(data, self.crc)
@@ -31,19 +31,19 @@ class CountingSink:
         return len(data)
 
     def tell(self) -> int:
-        """How much was written."""
+        """Bytes written so far."""
         return self._written
 
     def flush(self) -> None:
-        """The owner's business."""
+        """Does nothing: the owner flushes the sink."""
 
     def close(self) -> None:
-        """The owner's business too."""
+        """Does not close the sink: the owner does."""
         self.closed = True
 
 
 class RangedFile:
-    """A file of which only one range of bytes is there."""
+    """A file of which only one range of bytes is in memory."""
 
     def __init__(self, data: Buffer, start: int, size_bytes: int) -> None:
         self._data = memoryview(data)
@@ -53,21 +53,21 @@ class RangedFile:
         self.closed = False
 
     def size(self) -> int:
-        """Of the whole file."""
+        """Size of the whole file, bytes."""
         return self._size_bytes
 
     def tell(self) -> int:
-        """The position."""
+        """The position in the whole file, bytes."""
         return self._position
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """As of any file."""
+        """Move; returns the new position, as `io.IOBase.seek`."""
         origin = (0, self._position, self._size_bytes)[whence]
         self._position = origin + position
         return self._position
 
     def read_buffer(self, size: int) -> memoryview:
-        """The next bytes, not copied."""
+        """The next *size* bytes, not copied.  Raises OSError: they are not in memory."""
         at = self._position - self._start
         if at < 0 or at + size > len(self._data):
             raise OSError(f"bytes {self._position}+{size} were not fetched")
@@ -75,7 +75,7 @@ class RangedFile:
         return self._data[at : at + size]
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
+        """The next *size* bytes, as a copy."""
         return bytes(self.read_buffer(size))
 
     def close(self) -> None:

@@ -5,7 +5,7 @@
     └──────────┴──────────┴── … ──┴────────┘
     0                             footer_start   size_bytes
 
-Batches stand as consumers get them: base offset and leader epoch patched in,
+Batches are stored as consumers receive them: base offset and leader epoch patched in,
 everything else as the producer sent it.  The footer is
 
     offset size  field
@@ -29,19 +29,18 @@ and its body, columns of N values each:
     8 × N  max timestamp ms 4 × N  position, bytes   4 × N  length, bytes
     8 × N  flushed at, ms since 1970 (version 3; 0: not known)
 
-In version 1 the batches of a partition follow each other without a gap in offsets, as one flush
-has them.  Version 2 is version 1 but for that: a session that gave a partition up and led it again
-later has flushed what others continued in between, and where its flushes are consolidated into
-one object, its batches of that partition have gaps.  Each run without one is a `Slice`.  Version 3
-is version 2 and one column: when the flush that wrote the batch was cut, by the wall clock of the
-agent that cut it.  A rewrite keeps it.  Only version 3 is written; what versions 1 and 2 have was
-flushed at a time that is not known.
+In version 1 the batches of a partition follow each other without a gap in offsets, as in one
+flush.  Version 2 allows gaps: a session may release a partition and lead it again later, other
+sessions continue it in between, and a consolidated object of the session's flushes has gaps in
+that partition.  Each run without a gap is a `Slice`.  Version 3 adds one column to version 2: the
+time at which the flush of the batch was cut, by the wall clock of its agent.  A rewrite keeps that
+time.  Only version 3 is written; for batches of versions 1 and 2 the time is not known.
 
-A *consolidated* object holds what was still needed of flushes that were committed before, all of
-one session.  Its footer has the columns of every batch as the flush had them (but for positions),
-so that the next leader of a partition finds the same log in it.  ``session id`` is the session that
+A *consolidated* object holds the batches that are still needed of earlier flushes of one session.
+Its footer has the columns of every batch as the flush had them (except positions), so that the
+next leader of a partition finds the same log in it.  ``session id`` is the session that
 flushed; ``seq`` the last sequence number that was replaced, as in the record's key; and
-``committed_seq`` is the same: all that it replaces had been committed.
+``committed_seq`` is the same: everything that it replaces was committed.
 
 A stored format: add a version, never edit one in place.
 Pure.
@@ -80,7 +79,7 @@ FLUSHED_AT: Final = 12
 
 
 class CorruptFlushObjectError(CorruptError):
-    """A footer that is not one, or that contradicts itself."""
+    """The bytes are no footer, or the footer contradicts itself."""
 
 
 class NewerFlushObjectError(CorruptFlushObjectError):
@@ -253,8 +252,8 @@ def _decode_body(body: bytes, *, times: bool) -> Footer:
 
 
 def _check(footer: Footer, *, gaps: bool) -> None:
-    """What reading relies on: indexes in range, batches back to back, offsets in order, and
-    without a gap where there may be none."""
+    """Check what readers rely on: indexes in range, batches back to back, offsets in order, and
+    no gap in them unless *gaps*."""
     topics, partitions, _, bases, deltas, *_rest, positions, lengths, times = footer.columns
     if len(set(footer.topic_ids)) != len(footer.topic_ids):
         raise CorruptFlushObjectError("a topic is there twice")

@@ -1,4 +1,4 @@
-"""Where everything lies in the bucket: every object key, and nothing else.
+"""The layout of the bucket: the key of every object, and nothing else.
 
     cluster.json                                                               the cluster's id
     flush/{session_id}/{seq:020d}-{nonce}.flush                                a flush object
@@ -19,9 +19,9 @@ store's prefix.  Topic ids are canonical lower-case UUIDs; topics have names tha
 ``LIST`` of one key finds it.
 
 ``manifest-lists`` is an addition to design.md, which names the lists and no place for them.
-``audit`` and ``producer-ids`` are additions, too: what is under them is never deleted by driftlog.
 The version is that of the manifest that first refers to the list: with the edit's nonce it makes
-the name unique for each attempt to commit, and what is in the list a function of the name.
+the name unique for each attempt to commit, and the content of the list a function of the name.
+``audit`` and ``producer-ids`` are additions, too: driftlog never deletes objects under them.
 
 A key format is a stored format: add a version, never edit one in place.
 
@@ -43,7 +43,7 @@ AUDIT_PREFIX: Final = "audit/"
 PRODUCER_IDS_PREFIX: Final = "producer-ids/"
 
 MAX_VERSION: Final = 10**20 - 1
-"""Of a manifest: its countdown would be negative beyond."""
+"""Largest version of a manifest: a larger one has a negative countdown."""
 
 MAX_TOPIC_CHARS: Final = 249
 """``Topic.MAX_NAME_LENGTH``: a name and its partition fit a file name of 255 bytes."""
@@ -88,14 +88,14 @@ _PRODUCER_IDS_KEY_RE: Final = re.compile(r"producer-ids/(?P<first>[0-9]{20})\.js
 
 
 class SegmentKind(StrEnum):
-    """What a segment's bytes are, and its key's suffix."""
+    """The format of a segment, and its key's suffix."""
 
     PARQUET = "parquet"
     RAW = "raw"
     """Record batches verbatim, as received: they could not be decoded."""
 
 
-# ── What a key says ──
+# ── Parsed keys ──
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ClusterKey:
 
 @dataclass(frozen=True, slots=True)
 class FlushKey:
-    """A flush object's."""
+    """Key of a flush object."""
 
     session_id: str
     seq: int
@@ -148,7 +148,7 @@ class ProducerIdsKey:
 
 @dataclass(frozen=True, slots=True)
 class ManifestKey:
-    """One manifest version's."""
+    """Key of one manifest version."""
 
     topic: str
     tp: TopicPartition
@@ -424,10 +424,10 @@ def parse_segment_key(key: str) -> SegmentKey:
 
 
 def parse_key(key: str) -> Key:
-    """Say what any key of the bucket is: for the collector and for listings.
+    """Parse any key of the bucket, for the collector and for listings.
 
     Raises:
-        ValueError: no object of ours has such a key.
+        ValueError: no object of driftlog has such a key.
 
     """
     if key == CLUSTER_KEY:

@@ -5,14 +5,14 @@
     oldest                                                                       newest
           └▶ list of 500 lists    └▶ list of 500 segments
 
-The newest segments, at most 1,000, stand in the manifest itself.  The one more spills the oldest
+The newest segments, at most 1,000, stand in the manifest itself.  One more spills the oldest
 500 into an immutable list object of level 1; the lists of a level, at most 1,000, spill likewise
 into one of the next.  So adding a segment writes at most one list of 500 per level, and a
 manifest has at most 1,000 entries per level: ten million segments need levels 1 and 2.
 
 A manifest *names* the segments of its tree that end above its log start.  Lists are not rewritten
 when log start moves through them: a reader of the tree skips what ends at or below it, and the
-collector counts that as not named.
+collector treats it as not named.
 
 Invariants (`problem` says which one is broken):
 
@@ -22,8 +22,8 @@ Invariants (`problem` says which one is broken):
 3. The producer snapshot is of exactly ``end``.
 4. Leader epochs and their start offsets ascend.
 
-An edit says what it adds and what it replaces, so that it can be applied again to whatever
-version won: `apply` is a function of manifest, edit and nonce, and of nothing else.
+An edit says what it adds and what it replaces, so that it can be applied again to the version
+that won: `apply` is a function of manifest, edit and nonce, and of nothing else.
 
 Pure.
 """
@@ -38,10 +38,10 @@ from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 
 MAX_ENTRIES: Final = 1_000
-"""Segments in a manifest, and lists of one level: more make every edit dearer (~0.3 KB each)."""
+"""Segments in a manifest, and lists of one level.  More: every edit writes ~0.3 KB more each."""
 
 SPILLED_ENTRIES: Final = 500
-"""How many of the oldest go into a list together: fewer make more, smaller objects."""
+"""How many of the oldest entries one list takes.  Fewer: more, smaller objects."""
 
 NO_TIMESTAMP: Final = -1
 """Kafka's ``RecordBatch.NO_TIMESTAMP``."""
@@ -49,10 +49,10 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRef:
-    """A sealed segment of offsets ``[base, end)``, and what is known without opening it.
+    """A sealed segment of offsets ``[base, end)``, and what is known before it is opened.
 
-    ``raw_bytes``: of its batches as they would be uncompressed (retention and read planning);
-    ``max_timestamp_offset``: of the first record that has ``max_timestamp_ms`` (ListOffsets −3).
+    ``raw_bytes``: size of its batches, uncompressed (retention and read planning);
+    ``max_timestamp_offset``: that of the first record with ``max_timestamp_ms`` (ListOffsets −3).
     Timestamps are −1 where there are no records, or none is known.  ``codec``: that of
     the batches it was sealed from (``compression.type=producer`` reads back with it).
     ``format_version``: of the segment's schema.
@@ -74,9 +74,9 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentListRef:
-    """An immutable list object and the sums of what is under it.
+    """An immutable list object and the sums over its segments.
 
-    ``segments``, ``records`` and the bytes count whatever is in the list, below log start too.
+    ``segments``, ``records`` and the bytes count everything in the list, also below log start.
     """
 
     key: str
@@ -120,7 +120,7 @@ class ProducerSnapshotRef:
 class Manifest:
     """One version.  Version 0 is the empty manifest, which is never stored.
 
-    ``nonce``: of the edit that made it.  ``producers`` None: no producer with an id is known.
+    ``nonce``: that of the edit that made it.  ``producers`` None: no producer with an id is known.
     """
 
     version: int
@@ -141,7 +141,7 @@ class Manifest:
 
 
 def empty_manifest(topic: str, tp: TopicPartition) -> Manifest:
-    """What a partition has before its first segment."""
+    """The manifest of a partition before its first segment."""
     return Manifest(version=0, nonce="", topic=topic, tp=tp, end=0, log_start=0)
 
 
@@ -177,7 +177,7 @@ class ReplaceSegments:
 
 @dataclass(frozen=True, slots=True)
 class SetLogStart:
-    """Records below *log_start* are gone.  It never moves back."""
+    """Move log start to *log_start*, never back: the records below it are gone."""
 
     log_start: int
 
@@ -195,7 +195,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyApplied:
-    """The manifest says what the edit would make it say: there is nothing to commit."""
+    """The manifest already has the edit's result: there is nothing to commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Void:
 
 @dataclass(frozen=True, slots=True)
 class NeedsLists:
-    """Call again with these list objects as well."""
+    """Call `apply` again with these list objects as well."""
 
     refs: tuple[SegmentListRef, ...]
 
@@ -249,7 +249,7 @@ def problem(manifest: Manifest) -> str | None:
 
 
 def entries_problem(entries: Sequence[SegmentRef | SegmentListRef], end: int) -> str | None:
-    """As `problem`, of the entries of a list that ends at or below *end*."""
+    """As `problem`, for the entries of a list that ends at or below *end*."""
     for entry in entries:
         if not 0 <= entry.base < entry.end <= end:
             return f"{entry.key}: [{entry.base}, {entry.end}) is not a range below {end}"
@@ -311,7 +311,8 @@ def _assign(
 ) -> tuple[LeaderEpoch, ...]:
     """The history with the epochs of the added range.
 
-    An epoch that log start has moved past ends where the next one begins, and goes.
+    An epoch that begins where the added ones begin has no record left (log start has moved to its
+    end), and is dropped.
     Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache#assign.
     """
     last = history[-1].epoch if history else -1
@@ -354,7 +355,7 @@ def _store(
 ) -> SegmentListRef:
     """Name a list that *manifest* is the first to refer to.
 
-    For a nonce and a version there is one content: a second attempt to commit
+    A nonce and a version have one content: a second attempt to commit
     the edit, on another version, writes under another name.
     """
     entries: Sequence[SegmentRef | SegmentListRef] = content.segments or content.lists
@@ -418,10 +419,10 @@ def _missing(
 
 
 class _Rewrite:
-    """One walk over the tree that copies the path to what is replaced.
+    """One walk over the tree that copies the path to the replaced segments.
 
-    ``found``: every segment that is there within the replaced range, in order.  The walk is
-    thrown away unless that is exactly what the edit names.
+    ``found``: every segment within the replaced range, in order.  The walk is discarded unless
+    these are exactly the segments that the edit names.
     """
 
     def __init__(
@@ -455,7 +456,7 @@ class _Rewrite:
             if not overlaps(segment, self._base, self._end):
                 kept.append(segment)
                 continue
-            if not self.found:  # What is added goes where the first one was.
+            if not self.found:  # The added ones go where the first one was.
                 kept.extend(self._added)
             self.found.append(segment)
         return tuple(kept)

@@ -1,4 +1,4 @@
-"""Manifests and their lists as stored: JSON, so that anything can read them.
+"""Manifests and their lists as stored: JSON, so that any tool can read them.
 
     {"format":"driftlog.manifest","format_version":1,
      "version":7,"nonce":"5b1c","topic":"flights","topic_id":"…","partition":3,
@@ -139,7 +139,7 @@ def decode_segment_list(body: Buffer, ref: SegmentListRef) -> SegmentList:
     """Invert :func:`encode_segment_list` for the list that *ref* names.
 
     Raises:
-        CorruptManifestError: damaged, of a newer format, or not what *ref* says it is.
+        CorruptManifestError: damaged, of a newer format, or not the list that *ref* describes.
     """
     try:
         fields = decode_json(_LIST, MANIFEST_FORMAT, body)

@@ -6,14 +6,14 @@
                      └── the newest after it ◀───────┘ another's
 
 1. A manifest version is created with "if none exists", so of any number of editors one wins
-   each version, and nothing that won is ever overwritten.
+   each version, and a version is never overwritten.
 2. A lost answer is repeated under the same name with the same nonce.  "Exists" with my nonce is
-   success, whoever has committed what on top of it; "exists" with another's means that my
+   success, whatever was committed after it; "exists" with another nonce means that my
    attempt did not happen and never will, late copies included.
 3. A loser applies its edit again to what won, or learns that it is void.  It deletes nothing:
    its lists may be those of an attempt that won and whose answer was lost.
 4. Lists are stored before the manifest that names them.
-5. Nothing is based on a manifest that was read more than 6 h ago: the collector removes
+5. No edit is based on a manifest that was read more than 6 h ago: the collector removes
    versions after their grace (12 h), and then "if none exists" protects nothing.
 
 Shell.
@@ -51,7 +51,7 @@ from driftlog_tiering.stores.object_keys import MAX_PAGE_SIZE
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 MAX_MANIFEST_AGE_MS: Final = 6 * 3_600_000
-"""How old what an edit is based on may be: half of the shortest grace of the collector."""
+"""Age limit of the manifest that an edit is based on: half of the collector's shortest grace."""
 
 ATTEMPT_TIMEOUT_MS: Final = 10_000
 """After this an answer counts as lost.  Shorter: more repeats; longer: a dead peer costs more."""
@@ -74,7 +74,7 @@ class VoidEditError(FencedError):
 
 
 class MissingManifestError(CorruptManifestError):
-    """A manifest or list that something names is not there: lost, or not shown for a moment."""
+    """A named manifest or list is not in the bucket: lost, or invisible for a moment."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key}: {why}")
@@ -86,7 +86,7 @@ class StaleManifestError(UnavailableError):
 
 
 def _pass_over(_: str) -> None:
-    """Nothing is said of a strange object."""
+    """Ignore an unrecognised object."""
 
 
 async def newest_version(
@@ -97,8 +97,8 @@ async def newest_version(
 ) -> int | None:
     """Version of the newest manifest, None before the first: one LIST of one key.
 
-    *strange* is told the key of each object before it that is no manifest; it hides nothing, and
-    costs one more LIST, of a thousand keys.
+    *strange* receives the key of each object before it that is no manifest.  Such an object hides
+    no manifest, and costs one more LIST, of a thousand keys.
     """
     prefix, after = layout.manifest_prefix(topic, tp), ""
     for page_size in (1, MAX_PAGE_SIZE):
@@ -127,8 +127,8 @@ async def load_newest(
     *strange*: see `newest_version`.
 
     Raises:
-        MissingManifestError: it is listed, and not there.
-        CorruptManifestError: it is damaged, or another's.
+        MissingManifestError: a LIST shows it, a GET does not.
+        CorruptManifestError: it is damaged, or another partition's.
     """
     version = await newest_version(store, topic, tp, strange)
     if version is None:
@@ -147,19 +147,19 @@ async def load_at_least(
     version: int,
     strange: Callable[[str], object] = _pass_over,
 ) -> Manifest:
-    """The newest manifest, which the metadata store says to be at least *version*.
+    """The newest manifest, at least *version*, which is the metadata store's.
 
-    Version 0 says that there need be none: then it may be the empty one.  *strange*: see
+    With version 0 there may be no manifest: then this is the empty one.  *strange*: see
     `newest_version`.
 
     Raises:
-        MissingManifestError: neither a listing nor a GET shows it.
+        MissingManifestError: neither a LIST nor a GET shows it.
         CorruptManifestError: it is damaged.
     """
     newest = await load_newest(store, topic, tp, strange) or empty_manifest(topic, tp)
     if newest.version >= version:
         return newest
-    # A listing proves no absence: the key is known, so ask for the object itself.
+    # A LIST proves no absence: the key is known, so GET the object itself.
     named = await _load_version(store, topic, tp, version)
     if named is None:
         raise MissingManifestError(
@@ -170,7 +170,7 @@ async def load_at_least(
 
 
 async def load_following(store: ObjectStore, manifest: Manifest) -> Manifest | None:
-    """The version after *manifest*, by its key; None: the store says that there is none (yet).
+    """The version after *manifest*, by its key; None: there is none (yet).
 
     Raises:
         CorruptManifestError: it is damaged.
@@ -194,14 +194,14 @@ async def commit_edit(
     May be repeated, with the same arguments, after an unknown outcome.  *manifest* is the newest
     that the caller knows (`empty_manifest` before the first), and *read_at_ms* when the read or
     commit that gave it was begun; *nonce* is of this edit and of no other, ``[0-9A-Za-z]{1,64}``.
-    What fails is repeated until *deadline_ms*, and while the edit is *wanted*: no request begins
-    after that.  *now_ms* is a clock that counts suspended time.
-    The caller sees to it that the PUTs of what the edit adds began less than 6 h ago.
+    Failed requests are repeated until *deadline_ms*, and while the edit is *wanted*: no request
+    begins after that.  *now_ms* is a clock that counts suspended time.
+    The caller ensures that the PUTs of the objects that the edit adds began less than 6 h ago.
 
     Raises:
         VoidEditError: it does not apply to the newest manifest, and nothing was committed.
         UnavailableError: the deadline passed, or it is not wanted, and nothing was committed.
-        OutcomeUnknownError: the same, and it may have been committed.
+        OutcomeUnknownError: the same, but it may have been committed.
         StaleManifestError: *manifest* was read more than 6 h ago.
         CorruptManifestError: a manifest or list that is needed is damaged or missing.
     """
@@ -222,8 +222,8 @@ async def iter_segments(
 ) -> AsyncIterator[SegmentRef]:
     """The segments that hold offsets of ``[base, end)``, ascending; None: to the manifest's end.
 
-    Segments below log start are not there.  *keep* prunes: what it refuses is
-    passed over, lists with all that is under them (so it must be true of a list if it
+    Segments below log start are left out.  *keep* prunes: an entry that it refuses is
+    skipped, a list with everything under it (so it must be true of a list if it
     could be of a segment in it: ``lambda e: e.max_timestamp_ms >= t``).
 
     Raises:
@@ -322,7 +322,7 @@ class _Editor:
                     if await self._create(step):
                         return step.manifest
                     winner = await self._repeat(self._load_winner, manifest)
-                    self._may_have_happened = False  # Known now: it is the winner, or it is not.
+                    self._may_have_happened = False  # The winner is my attempt, or mine failed.
                     manifest = await self._catch_up(winner)
                 case Void():
                     newest = await self._catch_up(manifest)
@@ -340,11 +340,11 @@ class _Editor:
                 self._lists[ref.key] = await self._repeat(load_list, self._store, ref)
 
     async def _create(self, step: Applied) -> bool:
-        """Store the lists, then the manifest; False: another manifest has its name, or mine."""
+        """Store the lists, then the manifest; False: one of its name exists, another's or mine."""
         manifest = step.manifest
         for key, content in step.lists.items():
             body = encode_segment_list(manifest.topic, manifest.tp, content)
-            # Taken: by my own lost attempt.  What is in it is a function of its name.
+            # An existing list is my own lost attempt's: its content is a function of its name.
             await self._repeat(self._create_object, key, body)
         self._may_have_happened = True
         return await self._repeat(self._create_object, manifest.key, encode_manifest(manifest))

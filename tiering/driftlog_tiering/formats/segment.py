@@ -14,7 +14,7 @@ of batches.  The footer's key ``driftlog.segment`` is JSON:
     codec           of those batches: the one with the most bytes; "none", "gzip", …
     timestamp_type  "CreateTime", "LogAppendTime" or "mixed"
     raw_bytes       of those batches as they would be uncompressed
-    row_group_crcs  CRC-32C of each row group's bytes: what is damaged is never read as records
+    row_group_crcs  CRC-32C of each row group's bytes: damaged bytes are never read as records
 
 A stored format: a change gets a new version.
 
@@ -56,13 +56,13 @@ from driftlog_tiering.formats.manifest import LeaderEpoch
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
 _DECODE_BYTES: Final = 4 * 1024 * 1024
-"""Batches become columns in pieces of this: a writer keeps so much raw, not a row group's worth."""
+"""Batches become columns in pieces of this size: a writer keeps one piece raw, not a row group."""
 
 TAIL_BYTES: Final = 64 * 1024
-"""What to fetch of an object's end to have the footer: of 128 MiB it is 10 to 20 KiB."""
+"""Bytes to fetch from an object's end for the footer, which has 10 to 20 KiB for 128 MiB."""
 
 _ROW_BYTES: Final = 48
-"""What a decoded record takes beyond its bytes: offsets into columns, offset, timestamps."""
+"""Memory of a decoded record beyond its bytes: offsets into columns, offset, timestamps."""
 
 _LIMITS: Final = BatchLimits()
 _METADATA_KEY: Final = b"driftlog.segment"
@@ -73,14 +73,14 @@ _TIMESTAMP_TYPE_NAMES: Final = {0: "CreateTime", LOG_APPEND_TIME_FLAG: "LogAppen
 
 
 class CorruptSegmentError(CorruptError):
-    """The object is no segment, or damaged."""
+    """The object is no segment, or is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: the byte range ``[start, end)`` of the object, and what is in it.
+    """One row group: the byte range ``[start, end)`` of the object, and its content.
 
-    ``decoded_bytes``: about what it is as a table.
+    ``decoded_bytes``: its approximate size as a table.
     """
 
     index: int
@@ -97,7 +97,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """What a finished segment holds; the names are `manifest.SegmentRef`'s.
+    """The content of a finished segment; the names are `manifest.SegmentRef`'s.
 
     Timestamps and ``max_timestamp_offset`` (the first record that has the largest) are -1
     where there are no records.
@@ -120,13 +120,14 @@ class SegmentInfo:
 class SegmentWriter:
     """Writes one segment from batches in offset order; memory stays at about one row group.
 
-    A context manager: what is not finished when it is left, is abandoned.
+    A context manager: on exit a segment that is not finished is abandoned.
 
     Args:
         sink: an open, empty binary file, or pyarrow's (``pa.OSFile``); it stays open.
         base: start of the range; the first batch may start later.
-        row_group_bytes: of batches, uncompressed.  More: fewer and larger GETs of cold reads.
-        limits: of a batch.
+        row_group_bytes: size of its batches, uncompressed.  More: cold reads make fewer and
+            larger GETs.
+        limits: those of one batch.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class SegmentWriter:
             },
             write_statistics=["offset", "timestamp"],
             write_page_index=True,
-            # The Arrow schema would say that topic is a dictionary; the plain one is what we mean.
+            # The Arrow schema says that topic is a dictionary; readers expect the plain one.
             store_schema=False,
             sorting_columns=[pq.SortingColumn(_OFFSET)],
             metadata_collector=self._collected,
@@ -179,22 +180,22 @@ class SegmentWriter:
 
     @property
     def raw_bytes(self) -> int:
-        """Of the batches so far, as they would be uncompressed."""
+        """Size of the batches so far, uncompressed."""
         return self._raw_bytes + self._columns.raw_bytes
 
     def append(self, batch: Buffer, most_bytes: int | None = None) -> BatchHeader:
         """Add one batch; its buffer must not change until this or a later call flushes it.
 
-        *most_bytes*: of its records, decompressed; None: as many as a batch may have.
+        *most_bytes*: as in `ColumnBuilder.add`.
 
-        Control batches are the caller's to leave out, like those of aborted transactions.
-        Where this raises, nothing was added: the segment can be finished before the batch,
+        The caller leaves out control batches, and batches of aborted transactions.
+        After an error nothing was added: the segment can be finished before the batch,
         which is then kept verbatim.
 
         Raises:
             CorruptBatchError: header or CRC.
-            CorruptRecordsError: a valid CRC around what cannot be decoded.
-            OverBatchLimitError: the same, for it is too much.
+            CorruptRecordsError: the CRC is valid, and the records cannot be decoded.
+            OverBatchLimitError: the CRC is valid, and the batch is over a limit.
         """
         header = self._columns.add(batch, self._next_offset, most_bytes)
         self._next_offset = header.base_offset + header.last_offset_delta + 1
@@ -216,7 +217,7 @@ class SegmentWriter:
         self._decoded.append(self._columns.take())
 
     def flush(self) -> None:
-        """End the row group: what was appended is not in memory any more."""
+        """End the row group: the batches appended so far leave memory."""
         if self._columns.records:
             self._decode()
         if not self._decoded:
@@ -274,7 +275,7 @@ class SegmentWriter:
         )
 
     def abandon(self) -> None:
-        """Forget it, unless it is finished; nothing more is written to the sink."""
+        """Discard the segment unless it is finished; nothing more is written to the sink."""
         self._sink.discards = True
         self._writer.close()
 
@@ -282,7 +283,7 @@ class SegmentWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever was raised, pyarrow must not write a footer when it is collected."""
+        """Also after an error, pyarrow must not write a footer when its writer is collected."""
         self.abandon()
 
 
@@ -347,7 +348,7 @@ class SegmentReader:
         """The row group as a table of `columns.SCHEMA`, from its bytes ``[start, end)``.
 
         Raises:
-            CorruptSegmentError: they are not those.
+            CorruptSegmentError: *data* is not those bytes.
         """
         if len(data) != row_group.end - row_group.start or kernel.crc32c(data) != row_group.crc:
             raise CorruptSegmentError(f"row group {row_group.index} is damaged")
@@ -393,7 +394,7 @@ class SegmentReader:
         *data* are the bytes of `times_range`.
 
         Raises:
-            CorruptSegmentError: they are not those.
+            CorruptSegmentError: they are not.
         """
         start, _ = self.times_range(row_group)
         table = self._read(row_group, data, start, ["offset", "timestamp"])

@@ -1,10 +1,10 @@
-"""The envelope of our JSON objects: what it is, which version, and a sum over its bytes.
+"""The envelope of driftlog's JSON objects: kind, format version, and a checksum of the bytes.
 
     {"format":"driftlog.manifest","format_version":1, … ,"crc32":"1c291ca3"}
 
 ``crc32`` (zlib's, eight lower-case hex digits) is the last member and covers every byte before
 its comma.  It detects damage; it does not protect against a person who edits the file.
-Members that a reader does not know are ignored; what may not be ignored gets a new version.
+A reader ignores members that it does not know; one that may not be ignored needs a new version.
 
 Pure.
 """
@@ -60,8 +60,8 @@ def decode_json(kind: str, format_version: int, body: Buffer) -> dict[str, Any]:
 def unedited(body: Buffer) -> bytes:
     """*body* as `encode_json` lays it out: without the whitespace that an editor added.
 
-    Only for what people put back by hand: anywhere else other bytes are damage.  What is no JSON
-    stays as it is.
+    Only for files that operators restore by hand: in all others different bytes are damage.  Bytes
+    that are no JSON are returned as they are.
     """
     try:
         members = json.loads(bytes(body))

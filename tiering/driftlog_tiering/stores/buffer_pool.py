@@ -1,6 +1,6 @@
-"""Memory that is used again: a fresh page costs more than filling it.
+"""Buffers that are used again: a fresh page costs more than filling it.
 
-Large frames are received into it, and batches are read into it on their way out.
+Agents receive large frames into them, and read batches into them for the responses.
 
 Pure.
 """
@@ -17,7 +17,7 @@ _ZEROED_BYTES: Final = 8 * 1024 * 1024
 """Larger buffers are pages that the system zeroes one by one, as they are filled: to zero 100 MiB
 at once takes 50 ms."""
 _LOOK: Final = 16
-"""Buffers asked whether they are free: they come free in about the order of their use."""
+"""Buffers that `take` checks: they become free in about the order of their use."""
 
 
 class BufferPool:
@@ -27,7 +27,7 @@ class BufferPool:
     its buffer alive.
 
     Args:
-        limit_bytes: kept at most; what is over it is the allocator's.
+        limit_bytes: size of the buffers kept at most; any more belong to the allocator.
     """
 
     __slots__ = ("_bytes", "_limit_bytes", "_rings")
@@ -38,7 +38,7 @@ class BufferPool:
         self._rings: dict[int, deque[bytearray | mmap]] = {}
 
     def take(self, length: int) -> bytearray | mmap:
-        """A buffer of at least *length* bytes, with anything in it."""
+        """A buffer of at least *length* bytes, with undefined content."""
         step = _FINE_BYTES if length <= 1024 * 1024 else _COARSE_BYTES
         size = (length + step - 1) // step * step
         ring = self._rings.setdefault(size, deque())
@@ -55,7 +55,7 @@ class BufferPool:
         return made
 
     def _forget(self, wanted: int) -> None:
-        """Give up free buffers of other sizes."""
+        """Release free buffers of other sizes."""
         for size, ring in self._rings.items():
             if size != wanted:
                 while ring and getrefcount(ring[0]) <= 2 and self._bytes > 0:

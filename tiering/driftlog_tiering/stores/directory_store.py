@@ -1,22 +1,22 @@
 """The object store in a directory: one file per object, its path is its key.
 
-    put, create                                             crash leaves
+    put, create                                             a crash leaves
       write .tmp/{owner}/{n} ─▶ fdatasync                   a leftover, swept at the next start
       ─▶ rename (put) or link (create, fails when there)    the object or none, never half of it
       ─▶ fsync of the folder, and of the parents of new ones
 
 A temporary folder is locked (flock) by the store that owns it, so several processes
-may share a root and each sweeps only what the dead left.  Folders that `delete`
+may share a root and each sweeps only the folders of dead ones.  Folders that `delete`
 empties are removed.
 
-The store's clock is the file system's: `Listing.store_now_ms` is the time it gives
-to a file touched now, so that ages hold on a network file system too.
+The store's clock is the file system's: `Listing.store_now_ms` is the time of a file
+touched now, so that ages are right on a network file system too.
 
 *Non-obvious.*  A walk in the order of keys is not a walk in the order of names:
 ``a.b`` sorts before ``a/x`` and the folder ``a`` before both, so a folder sorts as
 ``a/``.  macOS ignores case and Unicode normal forms in names: there, keys that differ
 only in these are one object (driftlog's own carry ids that differ otherwise), and
-fsync does not reach the platter (F_FULLFSYNC would, at 20 ms a call; it is for
+fsync does not reach the platter (F_FULLFSYNC would, at 20 ms a call; macOS is for
 development).  A folder that two processes remove and make at the same moment relies
 on an ordered journal (ext4, XFS, APFS) for the entry in *its* parent.
 
@@ -64,23 +64,23 @@ THREADS: Final = 8
 """Uploads in flight and cold reads at once; each waits for the disk, outside the GIL."""
 
 _MAX_KNOWN_FOLDERS: Final = 100_000
-"""Folders remembered as durable, about 20 MB; then they are forgotten and synced again."""
+"""Folders remembered as durable, about 20 MB.  Beyond it all are forgotten, and synced again."""
 
 _PUBLISH_ATTEMPTS: Final = 10
-"""A folder that a `delete` removes under a `put` is made again, but not for ever."""
+"""How often a `put` makes its folder again that a `delete` removes meanwhile."""
 
 _ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class DirectoryObjectStore:
-    """A bucket that is a folder; made when it is not there.
+    """A bucket that is a folder; the store makes a missing one.
 
     Args:
         root: the folder.
         fsync: False gives up durability (not atomicity) for speed: tests.
 
     Raises:
-        UnavailableError: *root* cannot be a folder of ours; the message says why.
+        UnavailableError: *root* cannot be used; the message says why.
     """
 
     def __init__(self, root: str | os.PathLike[str], fsync: bool = True) -> None:
@@ -155,7 +155,7 @@ class DirectoryObjectStore:
         try:
             await self._in_pool(lambda: self._store(call, key, body, publish))
         except asyncio.CancelledError:
-            # The caller may change the buffers now, so what is not yet published never is.
+            # The caller may change the buffers now, so an unpublished object is never published.
             call.abandoned = True
             raise
 
@@ -202,7 +202,7 @@ class DirectoryObjectStore:
         try:
             self._sync_folder(folder)
             if self._removals != removals:
-                with contextlib.suppress(FileNotFoundError):  # Deleted since: nothing to keep.
+                with contextlib.suppress(FileNotFoundError):  # deleted since: nothing to sync
                     self._make_durable(folder)
         except OSError as error:
             raise OutcomeUnknownError(f"{key} is there, but perhaps not durable") from error
@@ -222,7 +222,7 @@ class DirectoryObjectStore:
         Make *folder* and its parents, and their entries durable: once per process.
 
         Raises:
-            FileNotFoundError: a neighbour removed one of them meanwhile: try again.
+            FileNotFoundError: another process removed one of them meanwhile: try again.
         """
         if folder in self._durable:
             return
@@ -237,7 +237,7 @@ class DirectoryObjectStore:
                 try:
                     path.mkdir()
                 except FileExistsError:
-                    # One look: a neighbour may remove the folder and make it again meanwhile.
+                    # One stat: another process may remove the folder and make it again meanwhile.
                     if not stat_modes.S_ISDIR(path.stat().st_mode):
                         raise ValueError(f"the folder {name!r} is an object") from None
                 self._sync_folder(name.rpartition("/")[0])
@@ -259,7 +259,7 @@ class DirectoryObjectStore:
 
     def _sync_folder(self, folder: str) -> None:
         if self._fsync:
-            with contextlib.suppress(FileNotFoundError):  # Removed since: nothing to keep.
+            with contextlib.suppress(FileNotFoundError):  # removed since: nothing to sync
                 _sync_path(self._root / folder)
 
     def _unlink(self, keys: Sequence[str]) -> None:
@@ -303,11 +303,11 @@ class DirectoryObjectStore:
                 raise NotFoundError(key) from error
 
     def _check_there(self) -> None:
-        """What is absent because the folder itself is gone, as a share that is not mounted, may
-        well be there.
+        """Check that the bucket's folder exists: if it is gone (a share that is not mounted), an
+        absent object proves nothing.
 
         Raises:
-            UnavailableError: it is.
+            UnavailableError: the folder is gone.
         """
         if self._temporary.is_gone() or not self._root.is_dir():
             raise UnavailableError(f"{self._root} is not there any more: is it mounted?")
@@ -354,7 +354,7 @@ class DirectoryObjectStore:
 
 
 class _Call:
-    """One write; *abandoned* when its caller was cancelled and its buffers are not ours."""
+    """One write; *abandoned*: its caller was cancelled, and may change the buffers."""
 
     def __init__(self) -> None:
         self.abandoned = False
@@ -375,7 +375,7 @@ class _TemporaryFolder:
         return self._folder() / str(next(self._numbers))
 
     def now_ms(self) -> int:
-        """The file system's clock; ours where we may not write, as a reader of a mount."""
+        """The file system's clock; the process's where it may not write (a read-only mount)."""
         try:
             clock = self._folder() / "clock"
             clock.touch()
@@ -384,7 +384,7 @@ class _TemporaryFolder:
             return time.time_ns() // 1_000_000
 
     def sweep(self) -> None:
-        """Remove what owners left that are dead: their locks are free."""
+        """Remove the folders of dead owners: their locks are free."""
         with contextlib.suppress(FileNotFoundError):
             for folder in list(self._parent.iterdir()):
                 with contextlib.suppress(OSError):
@@ -393,7 +393,7 @@ class _TemporaryFolder:
                     os.close(fd)
 
     def is_gone(self) -> bool:
-        """Whether it was made, and is not there any more."""
+        """Whether the folder was made, and does not exist any more."""
         own = self._own
         return own is not None and not own.is_dir()
 
@@ -435,7 +435,7 @@ def _lock(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _refused(what: str) -> Iterator[None]:
-    """Whatever the file system refuses in this block has changed no object."""
+    """Turn OSError into UnavailableError: an error in this block has changed no object."""
     try:
         yield
     except OSError as error:  # ENOSPC, EDQUOT, EMFILE, EACCES, EIO, ENAMETOOLONG, …

@@ -1,6 +1,6 @@
 """A range of a file: small ones through the page cache, big ones past it.
 
-The counterpart of `file_writes`: what was written past the cache is not in it, and a
+The counterpart of `file_writes`: data written past the cache is not in it, and a
 virtual machine pays more for the fresh page of each 4 KiB than for reading it.  Past the
 cache the disk fills memory that is used again.
 
@@ -19,14 +19,14 @@ from driftlog_tiering.stores.file_writes import ALIGNMENT, DIRECT_BYTES, set_dir
 from driftlog_tiering.stores.object_store import Buffer
 
 _DIRECT_RANGE_BYTES: Final = 256 * 1024
-"""From this size on a range of a big file is read past the cache: what is smaller comes with
-its neighbours, read ahead."""
+"""A range of a big file is read past the cache from this size on.  The kernel reads ahead for
+smaller ranges."""
 
 _POOL_BYTES: Final = 32 * 1024 * 1024
-"""Ranges that are being used; what is over it is the allocator's."""
+"""Buffers of ranges, in use and free; more come from the allocator."""
 
 _MAX_CALL_BYTES: Final = 1 << 30
-"""Of one read: macOS refuses 2 GiB, Linux cuts there."""
+"""Limit of one read: macOS refuses 2 GiB, Linux cuts there."""
 
 
 class FileReads:
@@ -39,10 +39,10 @@ class FileReads:
     def read(self, descriptor: int, start: int, stop: int) -> Buffer:
         """The bytes ``[start, stop)``, which the file has.
 
-        A view of memory that is used again when its last view is gone; or bytes.
+        A view of memory that the pool uses again when its last view is gone; or bytes.
 
         Raises:
-            OSError: the disk.
+            OSError: the disk failed.
             UnavailableError: the file shrank meanwhile.
         """
         if start >= stop:
@@ -52,7 +52,7 @@ class FileReads:
             try:
                 return self._read_past_the_cache(descriptor, start, stop)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # known to the flag but not to this file
+                if error.errno != errno.EINVAL:  # the platform has O_DIRECT, this file does not
                     raise
             finally:
                 set_direct(descriptor, on=False)

@@ -1,9 +1,9 @@
-"""A body into a new file: small ones through the page cache, big ones past it.
+"""A body written to a new file: small ones through the page cache, big ones past it.
 
 A flush object is written once and hardly ever read by its writer.  Through the page
 cache each 4 KiB of it take a fresh page, and on a virtual machine a fresh page costs
-more than everything else that happens to those bytes; O_DIRECT takes them from a
-small buffer that is used over and over.
+more than all other work on those bytes; O_DIRECT takes them from a small buffer that
+is used over and over.
 
 Where the file system has no O_DIRECT (tmpfs, macOS), everything goes through the cache.
 
@@ -23,17 +23,17 @@ from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer
 
 DIRECT_BYTES: Final = 1 << 20
-"""From this size on the cache is passed by."""
+"""Bodies from this size on are written past the cache."""
 
 _STAGE_BYTES: Final = 1 << 20
 """One per writing thread: big enough for the disk, small enough for the CPU's cache."""
 
 ALIGNMENT: Final = 4096
-"""Of address, position and length: the largest logical block in use."""
+"""Alignment of address, position and length: the largest logical block in use."""
 
 _MAX_BUFFERS: Final = max(16, os.sysconf("SC_IOV_MAX"))
 _MAX_CALL_BYTES: Final = 1 << 30
-"""Of one write: macOS refuses 2 GiB, Linux cuts there."""
+"""Limit of one write: macOS refuses 2 GiB, Linux cuts there."""
 
 _O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has none.
@@ -44,13 +44,13 @@ def write_new_file(
     path: Path, body: Sequence[Buffer], *, sync: bool, abandoned: Callable[[], bool]
 ) -> None:
     """
-    Make *path* and write all of *body*; stop in the middle once *abandoned* says so.
+    Make *path* and write all of *body*; stop in the middle once *abandoned* is true.
 
     Args:
         sync: return when the bytes survive the loss of power.
 
     Raises:
-        OSError: whatever the file system refuses; the file may be there in part.
+        OSError: the file system refused; the file may be there in part.
     """
     size_bytes = body_bytes(body)
     parts = (part for buffer in body if (part := memoryview(buffer).cast("B")))
@@ -105,8 +105,8 @@ def _write_blocks(fd: int, blocks: memoryview) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # Known to the flag but not to this file; or the rest of a write that stopped inside a
-        # block, which begins on no border.  The cache takes the whole of it.
+        # The platform has O_DIRECT, this file does not; or a write stopped inside a block, so
+        # that the rest is not aligned.  All of it is written through the cache.
         set_direct(fd, on=False)
         os.lseek(fd, start, os.SEEK_SET)
         _write_all(fd, [blocks])
@@ -145,7 +145,7 @@ def _write_through_the_cache(
 
 
 def _calls(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """What one writev takes: so many buffers, so many bytes."""
+    """Cut *parts* into calls of writev, by its limits of buffers and bytes."""
     call: list[memoryview] = []
     call_bytes = 0
     for rest in parts:

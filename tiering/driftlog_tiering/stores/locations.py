@@ -1,4 +1,4 @@
-"""Where objects are, as users write it: `open_object_store` makes the store.
+"""Locations of objects, as users write them: `open_object_store` makes the store.
 
     s3://bucket/prefix   s3a://bucket/prefix (as Spark has it)   a bucket, or a part of it
     file:///absolute/path   any/path                              a directory
@@ -22,10 +22,10 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
 
 def open_object_store(location: str) -> ObjectStore:
-    """The store at *location*.  A directory is made when it is missing; a bucket never is.
+    """The store at *location*.  A missing directory is made, a missing bucket never.
 
     Raises:
-        ValueError: this is no location; the message says what one looks like.
+        ValueError: *location* is none; the message shows one.
         UnavailableError: the directory cannot be used.
     """
     if not location.strip() or "\0" in location:

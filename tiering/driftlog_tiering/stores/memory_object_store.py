@@ -2,8 +2,8 @@
 
 One instance is one bucket; several agents share it.  It awaits nothing, so every
 call happens at one instant of virtual time; the simulator wraps it for a network,
-and decides there what is late, refused or lost.  It asserts what the port leaves to
-its callers: that `put` never meets its own key.
+and decides there which calls are late, refused or lost.  It asserts what the port
+leaves to its callers: `put` never meets its own key.
 
 Adapter.
 """
@@ -25,7 +25,7 @@ class MemoryObjectStore:
     """A bucket that is a dictionary.
 
     Args:
-        now_ms: the store's clock: what listings and objects are dated with.
+        now_ms: the store's clock, which dates listings and objects.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -73,7 +73,7 @@ class MemoryObjectStore:
                 del self._keys[bisect_right(self._keys, key) - 1]
 
     async def close(self) -> None:
-        """Nothing: the bucket outlives the agents that share it."""
+        """Does nothing: the bucket outlives the agents that share it."""
 
     def _add(self, key: str, body: Sequence[Buffer]) -> None:
         self._objects[key] = b"".join(body), self._now_ms()

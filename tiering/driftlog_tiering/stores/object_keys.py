@@ -1,8 +1,8 @@
-"""Which keys an object may have: what every store behind the port can hold.
+"""The keys that an object may have: those that every store behind the port can hold.
 
 S3 takes 1,024 bytes of UTF-8 with the prefix; a file name takes 255; XML, in which
 S3 lists and deletes, has no control characters.  All adapters refuse the same keys,
-so that what runs on a directory runs on S3.
+so that an agent that runs on a directory runs on S3.
 
 Pure.
 """

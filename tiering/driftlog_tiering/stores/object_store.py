@@ -22,10 +22,11 @@ Buffer = bytes | bytearray | memoryview
 
 
 class NotFoundError(StoreError):
-    """The store itself says of one key that there is no object under it.
+    """The store itself answers that there is no object under one key.
 
-    `get` and `stat` alone raise it: what a listing does not show may be there.  A store whose node
-    is behind may say so of an object that is there, for a moment: look again before you rely on it.
+    Only `get` and `stat` raise it: an object that a listing does not show may exist.  A store with
+    a node that lags may raise it for a moment though the object exists: read again before you rely
+    on it.
     """
 
 
@@ -38,7 +39,7 @@ class AccessDeniedError(DeclinedError):
 
 
 class BucketNotFoundError(DeclinedError):
-    """The bucket is not there (or not in this region).  An operator must create or name it."""
+    """The bucket does not exist (or not in this region).  An operator must create or name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove the objects (any number); those that are not there are no error."""
+        """Remove the objects (any number); missing ones are no error."""
         ...
 
     async def close(self) -> None:

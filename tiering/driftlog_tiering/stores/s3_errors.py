@@ -1,9 +1,9 @@
-"""What an S3 answer, or its absence, says about the request: one of the port's errors.
+"""The meaning of an S3 answer, or of its absence, for the request: one of the port's errors.
 
 A write that S3 refused in its own words has not happened.  One that ended in any other
 way may have: an answer that never came, a 500 (*"We encountered an internal error"*:
-the object may be stored), a 502, 503 or 504 that a proxy on the way made up.  For reads
-there is no difference: nothing ever happened.
+the object may be stored), a 502, 503 or 504 of a proxy on the way.  For reads there is
+no difference: they change nothing.
 
 | answer                                             | a write becomes       |
 |----------------------------------------------------|-----------------------|
@@ -22,11 +22,11 @@ there is no difference: nothing ever happened.
 An object is absent when S3 itself says so of that object: a GET that is answered with NoSuchKey
 is `NotFoundError`, and nothing else is.  A 404 without that code is a proxy's page, and a listing
 has no object that could be absent: both are `UnavailableError`.  A HEAD has no body, so its 404
-does not say which it is; `S3ObjectStore.stat` asks again with a GET.
+has no code; `S3ObjectStore.stat` repeats it as a GET.
 
 A 409 is not a 412: S3 says "retry the upload", as the key may just have been deleted, or
 another's upload may still fail; the retry gets the 412.  RequestTimeout and its like say that
-the body was not taken whole.
+S3 did not receive the whole body.
 
 Source: "Error responses" and "Conditional writes" in the Amazon S3 documentation.
 
@@ -105,12 +105,12 @@ _BEFORE_SENDING: Final = (
 _ABSENT: Final = "NoSuchKey"
 
 _CHAINED: Final = 16
-"""Errors behind an error that are looked at: botocore and aiohttp chain four."""
+"""Limit of the chain of causes that is followed: botocore and aiohttp chain four."""
 
 
 @contextmanager
 def translated(what: str, *, writes: bool, reads_key: bool = False) -> Iterator[None]:
-    """Turn whatever the block raises into an error of the port; cancellation passes.
+    """Turn the block's exceptions into errors of the port; cancellation passes.
 
     *reads_key*: it is a GET of one object, which may be absent.
     """
@@ -129,8 +129,8 @@ def translated(what: str, *, writes: bool, reads_key: bool = False) -> Iterator[
 def _let_go(error: BaseException) -> None:
     """Empty the frames of a failed request, which hold its body.
 
-    botocore's hold the error too, in a cycle that only the garbage collector ends; it counts
-    objects, not bytes, and let gigabytes gather while a store was down.
+    botocore's frames hold the error too, in a cycle that only the garbage collector ends; it
+    counts objects, not bytes, and gigabytes gathered while a store was down.
     """
     chained: BaseException | None = error
     for _ in range(_CHAINED):
@@ -155,7 +155,7 @@ def translate(error: Exception, what: str, *, writes: bool, reads_key: bool = Fa
 
 
 def refusal(code: str, message: str, what: str) -> StoreError | None:
-    """The error for one of S3's codes, if it says by itself that nothing happened."""
+    """The error for one of S3's codes, if the code alone says that nothing happened."""
     told = f"{what}: {code}: {message}"
     if code in _DENIED:
         return AccessDeniedError(f"{told}: {_DENIED[code]}")

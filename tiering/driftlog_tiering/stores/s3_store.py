@@ -1,4 +1,4 @@
-"""The object store in S3, through aiobotocore, with what costs CPU turned off.
+"""The object store in S3, through aiobotocore, with its costly defaults turned off.
 
     put ─▶ botocore: URL, headers, signature (UNSIGNED-PAYLOAD) ─▶ aiohttp: the caller's
            buffers, slice by slice, never joined ─▶ socket
@@ -55,7 +55,7 @@ READ_TIMEOUT_MS: Final = 60_000
 
 _ASK_FIRST_BYTES: Final = 1 << 20
 _SLICE_BYTES: Final = 1 << 18
-"""Handed to the transport at once; what the socket does not take is copied before 3.12."""
+"""Passed to the transport at once; before Python 3.12 it copies what the socket does not take."""
 
 
 class S3ObjectStore:
@@ -85,10 +85,10 @@ class S3ObjectStore:
 
         Args:
             bucket: must exist.
-            prefix: what comes before every key, without slashes at its ends; may be empty.
-            endpoint_url: of a server that is not Amazon's.  Otherwise
-                AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile says it.
-            region: otherwise AWS_REGION, AWS_DEFAULT_REGION, the profile, or us-east-1.
+            prefix: stands before every key, without slashes at its ends; may be empty.
+            endpoint_url: of a server that is not Amazon's; None: AWS_ENDPOINT_URL_S3,
+                AWS_ENDPOINT_URL or the profile.
+            region: None: AWS_REGION, AWS_DEFAULT_REGION, the profile, or us-east-1.
 
         Credentials are found as every AWS SDK finds them.
 
@@ -168,10 +168,10 @@ class S3ObjectStore:
         return ObjectInfo(key, answer["ContentLength"], _ms(answer["LastModified"]))
 
     async def _is_absent(self, client: Any, key: str) -> None:
-        """A HEAD was answered with 404, which has no body that could say why: a GET has.
+        """Repeat a HEAD that was answered with 404 as a GET: only a body has S3's error code.
 
         Raises:
-            ClientError: what S3 says of the object.
+            ClientError: S3's error for the object.
         """
         answer = await client.get_object(**self._of(key), Range="bytes=0-0")
         async with answer["Body"] as stream:
@@ -185,7 +185,7 @@ class S3ObjectStore:
         parameters["Prefix"] = self._prefix + prefix
         if start_after:
             parameters["StartAfter"] = self._prefix + start_after
-        held: list[ObjectInfo] = []  # Less than a page, where others' keys stood among ours.
+        held: list[ObjectInfo] = []  # Less than a page, where foreign keys stood in between.
         empty = True
         while True:
             with translated(f"list {self._url(prefix)}", writes=False):
@@ -200,7 +200,7 @@ class S3ObjectStore:
             if not more:
                 return
             parameters["StartAfter"] = answer["Contents"][-1]["Key"]
-            # Nothing but others' keys: there may be many of them before the first of ours.
+            # Only foreign keys: there may be many of them before the first of driftlog's.
             parameters["MaxKeys"] = page_size if found.objects else MAX_PAGE_SIZE
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -258,7 +258,7 @@ class S3ObjectStore:
         objects = tuple(
             ObjectInfo(key, o["Size"], _ms(o["LastModified"]))
             for key, o in found.items()
-            if is_key(key)  # Not a console's "folder/", nor what else is none of ours.
+            if is_key(key)  # not a console's "folder/", nor another foreign key
         )
         date = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
         return Listing(objects, _ms(parsedate_to_datetime(date)))
@@ -282,7 +282,7 @@ class _Body(Payload):
         return self._size
 
     def read(self, _size: int = -1) -> bytes:
-        """Only its presence is asked for: to sign or to sum the body is turned off."""
+        """botocore checks only that this method exists: signing and sums of the body are off."""
         raise AssertionError("the SDK reads the body: payload signing or checksums are on")
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -304,7 +304,7 @@ class _Body(Payload):
     def release(self) -> None:
         """Give the buffers back to the caller, which may change them: send none of them late.
 
-        After an answer the transport has nothing left of them; without one (cancelled,
+        After an answer the transport holds none of them; without one (cancelled,
         timed out) it is aborted, so that the object stays incomplete and S3 drops it.
         """
         self._buffers = ()
@@ -315,13 +315,13 @@ class _Body(Payload):
 
 @cache
 def _loader() -> Loader:
-    """What botocore knows of S3, read once a process: 150 ms."""
+    """botocore's description of S3, read once a process: 150 ms."""
     loader: Loader = create_loader()
     return loader
 
 
 def _ask_first(request: AWSRequest, **_: object) -> None:
-    """botocore asks for every file-like body, however small.  (The header is not signed.)"""
+    """Remove ``Expect`` for small bodies: botocore sets it for all.  (It is not signed.)"""
     if len(request.data) < _ASK_FIRST_BYTES:
         del request.headers["Expect"]
 

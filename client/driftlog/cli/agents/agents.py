@@ -133,14 +133,14 @@ def _agent_options(
 
 
 def _session_timeout_ms(text: str) -> int:
-    """etcd counts whole seconds, and two or more of them."""
+    """A session timeout; etcd counts whole seconds, two at least."""
     if not text.isdecimal() or not 2_000 <= int(text) <= 600_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 2000 to 600000 (milliseconds)")
     return int(text)
 
 
 def _etcd_options(parser: argparse.ArgumentParser) -> None:
-    """Named as etcdctl's."""
+    """The options of etcd, named as etcdctl's."""
     parser.add_argument(
         "--etcd",
         type=_urls,
@@ -198,10 +198,10 @@ def _agent_run(options: argparse.Namespace) -> int:
 
 
 def _etcd(options: argparse.Namespace) -> Any:
-    """The settings of etcd, where it is asked for.
+    """The settings of etcd; None without --etcd.
 
     Raises:
-        ValueError: what belongs to etcd was given without it.
+        ValueError: options of etcd without --etcd.
     """
     from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings  # noqa: PLC0415  # an extra
 
@@ -221,7 +221,7 @@ def _etcd(options: argparse.Namespace) -> Any:
 
 def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
     try:
-        # Arrow reads this when it is loaded, and Parquet's writer asks no other: see `allocator`.
+        # Arrow reads this when it is loaded; Parquet's writer uses only this pool: see `allocator`.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         from driftlog_agents.process.main import (  # noqa: PLC0415  # an extra
             DEV_REBALANCE_DELAY_MS,

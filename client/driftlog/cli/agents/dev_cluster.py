@@ -1,4 +1,4 @@
-"""`driftlog dev --agents N`: what each agent is told, settled before any of them starts.
+"""`driftlog dev --agents N`: the options of each agent, settled before any of them starts.
 
 Root.
 """
@@ -31,10 +31,10 @@ def run(options: argparse.Namespace) -> int:
     for config in options.config or ():
         same += ["--config", config]
     if options.store is None or options.store.lower().startswith(("s3://", "s3a://")):
-        os.umask(0o077)  # (a directory of objects that has its own place may be read by others)
+        os.umask(0o077)  # (other users may read a directory of objects of its own)
     lock = local_cluster.DirectoryLock(directory)
     try:
-        # Whatever can be refused is, before there is anything on the disk.
+        # All checks come before the first write to the disk.
         local_cluster.refuse_single(directory)
         binary = local_etcd.find_binary()
         lock.take_if_it_was()
@@ -58,7 +58,7 @@ def _log_options(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _agent_command() -> list[str]:
-    """`driftlog agent run`, by the name under which we were started where that is `driftlog`."""
+    """`driftlog agent run`, by this command's own path if that is `driftlog`."""
     ours = Path(sys.argv[0])
     if ours.name == "driftlog" and ours.is_file():
         return [sys.executable, str(ours.absolute()), "agent", "run"]
@@ -66,10 +66,10 @@ def _agent_command() -> list[str]:
 
 
 async def _plan_agents(options: argparse.Namespace) -> tuple[local_cluster.AgentPlan, ...]:
-    """Where each agent listens: where the options say, and on the next ports.
+    """The addresses of each agent: those of the options, and the next ports.
 
     Raises:
-        ListenError: it cannot be; all were tried.
+        ListenError: an agent cannot listen there; all were tried.
     """
     from driftlog_agents.network.listeners import parse_address, read_listeners  # noqa: PLC0415
 
@@ -101,7 +101,7 @@ async def _take(host: str, first: int, n: int, option: str, taken: contextlib.Ex
     """A free port for the n-th agent; held until *taken* ends.
 
     Raises:
-        ListenError: it cannot be listened on.
+        ListenError: the port cannot be listened on.
     """
     from driftlog_agents.network.listeners import ListenError, take  # noqa: PLC0415  # an extra
 
@@ -119,7 +119,7 @@ async def _take(host: str, first: int, n: int, option: str, taken: contextlib.Ex
 
 
 def _nth(host: str, first: int, n: int, option: str) -> int:
-    """The n-th port from *first* on; of port 0, any.
+    """The n-th port from *first* on; for port 0, any port.
 
     Raises:
         ListenError: there are not so many ports.

@@ -1,4 +1,4 @@
-"""`driftlog cluster`: its brokers, and the requests that they know.
+"""`driftlog cluster`: its brokers, and the APIs that they support.
 
 Shell.
 """
@@ -53,7 +53,7 @@ _API_NAMES: Final = dict(
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     cluster = add_group(
         commands, "cluster", help="show the brokers of a cluster, and the requests that they know"
     )
@@ -141,7 +141,7 @@ def _brokers(options: argparse.Namespace) -> int:
 
 
 def _http_addresses(cluster: Cluster, nodes: list[int]) -> dict[int, str | bool | None]:
-    """Where the HTTP port of each agent is; None: it has none; False: it does not answer."""
+    """The HTTP address of each agent; None: it has none; False: it does not answer."""
     asked = {
         node: cluster.admin.describe_configs(
             [ConfigResource(ResourceType.BROKER, str(node))],

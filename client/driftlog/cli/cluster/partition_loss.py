@@ -1,6 +1,6 @@
-"""`driftlog partitions`: offline partitions, why, and the way out; accepting a loss.
+"""`driftlog partitions`: offline partitions, their reasons, and advice; accepting a loss.
 
-The agents say what is lost, and do it: each what it is to serve.
+The agents tell what is lost, and accept it: each for the partitions that it should serve.
 Shell.
 """
 
@@ -21,14 +21,14 @@ from driftlog.cli.connection.http_addresses import http_addresses
 _ANSWER_S: Final = 660.0
 _TIMEOUT_HELP: Final = f"how long each answer of an agent may take (default: {_ANSWER_S:g})"
 _NOT_HERE: Final = 421
-"""Another agent is to serve it."""
+"""HTTP status: another agent should serve the partition."""
 _LOOKS: Final = 5
 _LOOK_S: Final = 2.0
-"""Until an agent that has claimed a partition knows that it is offline."""
+"""Time in which an agent that claimed a partition finds out that it is offline."""
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     partitions = add_group(
         commands, "partitions", help="list offline partitions; accept the loss of their data"
     )
@@ -69,7 +69,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _answer_s(options: argparse.Namespace) -> float:
-    """For each answer: a person may think for longer than --timeout between two of them."""
+    """Time for each answer: an operator may think for longer than --timeout between two of them."""
     return options.timeout.seconds or _ANSWER_S
 
 
@@ -94,7 +94,7 @@ def _offline(options: argparse.Namespace) -> int:
 def _find_offline(
     addresses: list[str], answer_s: float, errors: list[str]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """(Address of its agent, what is offline there)."""
+    """(Agent's address, offline partition) of each."""
     found: list[tuple[str, dict[str, Any]]] = []
     for address in addresses:
         try:
@@ -164,8 +164,8 @@ def _wanted(
     answer_s: float,
     errors: list[str],
 ) -> dict[tuple[str, int], list[str]]:
-    """What is named, and of a topic alone, what is offline; with the agents that say that it is
-    offline there."""
+    """The named partitions, or the offline ones of a topic named alone; each with the agents that
+    report it as offline."""
     offline: dict[tuple[str, int], list[str]] = {}
     for address, at in _find_offline(addresses, answer_s, errors):
         offline.setdefault((at["topic"], at["partition"]), []).append(address)
@@ -185,10 +185,10 @@ def _wanted(
 def _examine(
     addresses: list[str], topic: str, partition: int, answer_s: float
 ) -> tuple[str, dict[str, Any]]:
-    """The agent that is to serve the partition, and what it says is lost.
+    """The address of the agent that should serve the partition, and the loss that it reports.
 
     Raises:
-        CommandError: none does, or it refuses.
+        CommandError: no agent should, or it refuses.
     """
     for address in dict.fromkeys(addresses):
         try:
@@ -210,7 +210,7 @@ def _let_go(
     """Accept *plan*: at *address*, or at the agent that leads the partition by now.
 
     Raises:
-        CommandError: no agent does it.
+        CommandError: no agent accepts the loss.
     """
     for _ in range(_LOOKS):
         try:
@@ -218,7 +218,7 @@ def _let_go(
         except Refusal as answer:
             if answer.code != _NOT_HERE:
                 raise
-        # The leader gave it back to do this, and the agent that it is placed on was faster.
+        # The leader released the partition to do this, and the agent of its placement was faster.
         time.sleep(_LOOK_S)
         address, now = _examine(addresses, topic, partition, answer_s)
         if not _is_same(now, plan):
@@ -227,7 +227,7 @@ def _let_go(
 
 
 def _is_same(now: dict[str, Any], shown: dict[str, Any]) -> bool:
-    """Whether the same is lost; one that is served is sealed further meanwhile."""
+    """Whether both report the same loss; a served partition is sealed further meanwhile."""
     names = ("reasons", "objects", "lost") if shown.get("serves") else set(now) | set(shown)
     return all(now.get(name) == shown.get(name) for name in names)
 
@@ -252,7 +252,7 @@ def _show(shown: list[tuple[str, str, int, dict[str, Any]]]) -> None:
 
 
 def _is_sure(options: argparse.Namespace, shown: list[Any]) -> bool:
-    """Ask a person; a program says --yes."""
+    """Ask the operator, unless --yes."""
     if options.json or not sys.stdin.isatty():
         return False
     what = plural(len(shown), "partition")

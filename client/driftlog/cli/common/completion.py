@@ -1,7 +1,7 @@
-"""`driftlog completion bash|zsh|fish`: what the shell needs, made from the parser itself.
+"""`driftlog completion bash|zsh|fish`: completion scripts, made from the parser itself.
 
-Each script finds the command that the line is in (words that are no command of it are passed
-over), and offers its commands and options, or the values of the option before the cursor.
+Each script finds the command of the line (other words are skipped), and offers its commands and
+options, or the values of the option before the cursor.
 Shell.
 """
 
@@ -17,7 +17,7 @@ from driftlog.cli.common.parsers import Commands, Parser, add_command, commands_
 
 
 class _Takes(Enum):
-    """What stands behind an option."""
+    """The kind of value that an option takes."""
 
     NOTHING = "nothing"
     FILE = "file"
@@ -34,18 +34,18 @@ class _Option:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A command: what may follow its words."""
+    """A command, and the words that may follow it."""
 
     words: tuple[str, ...]
     commands: dict[str, str]
     options: tuple[_Option, ...]
     values: tuple[str, ...]
-    """Of its first positional argument."""
+    """The choices of its first positional argument."""
     takes_files: bool
 
 
 def add_commands(commands: Commands, whole: Parser) -> None:
-    """The command of this file; *whole* is the parser that is completed."""
+    """Add the command of this file; *whole* is the parser to complete."""
     parser = add_command(
         commands,
         "completion",
@@ -97,7 +97,7 @@ def _option(action: argparse.Action) -> _Option:
 
 
 def _path(words: tuple[str, ...]) -> str:
-    """`` topics create``: as the scripts add words up."""
+    """`` topics create``: the path of a command in the scripts."""
     return "".join(f" {word}" for word in words)
 
 
@@ -106,7 +106,7 @@ def _quote(text: str) -> str:
 
 
 def _steps(places: list[_Place]) -> str:
-    """Patterns of what is a command after what is one."""
+    """A pattern of the paths of all commands."""
     return "|".join(f'"{_path(place.words)}"' for place in places if place.words)
 
 

@@ -1,7 +1,7 @@
-"""How a command ends: the exit status, and messages that say what to do.
+"""Ends of a command: the exit status, and messages that say what to do.
 
-    0    the command did what it was asked
-    1    it did not
+    0    the command succeeded
+    1    it failed
     2    the command line is wrong
     3    an answer was lost: the command may have done it
     130  Ctrl-C

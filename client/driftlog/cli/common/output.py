@@ -1,7 +1,7 @@
 """What commands print: tables for people, JSON for programs, and a progress line.
 
 Nothing is cut off, and there is colour on a terminal only (never with NO_COLOR).  Thousands are
-separated on a terminal only: what is piped is read by programs.
+separated on a terminal only: programs read piped output.
 Shell.
 """
 
@@ -22,7 +22,7 @@ _PROGRESS_S: Final = 0.2
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 _shown: "Final[weakref.WeakSet[Progress]]" = weakref.WeakSet()
-"""What `complain` removes before it writes."""
+"""Progress lines that `complain` removes before it writes."""
 
 
 class Bad(str):
@@ -32,7 +32,7 @@ class Bad(str):
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Aligned, numbers to the right; None is ``-``."""
+    """Print an aligned table, numbers to the right; None is ``-``."""
     found = list(rows)
     cells = [[_text(cell) for cell in row] for row in found]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
@@ -67,12 +67,12 @@ def _text(cell: Cell) -> str:
 
 
 def number(value: int) -> str:
-    """12345, or 12,345 on a terminal."""
+    """``12345``, or ``12,345`` on a terminal."""
     return f"{value:,}" if sys.stdout.isatty() else str(value)
 
 
 def size(value: float) -> str:
-    """Bytes for people: 1.5 MiB."""
+    """Bytes with a unit: ``1.5 MiB``."""
     for unit in _UNITS[:-1]:
         if abs(value) < 1024:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
@@ -86,24 +86,24 @@ def plural(count: int, what: str) -> str:
 
 
 def title(text: str) -> None:
-    """A heading between tables."""
+    """Print a heading between tables."""
     print(f"{_BOLD}{text}{_PLAIN}" if _has_colour(sys.stdout) else text)
 
 
 def print_json(value: Any) -> None:
-    """One document; indented on a terminal."""
+    """Print one JSON document; indented on a terminal."""
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
 
 
 def complain(message: str) -> None:
-    """A line on standard error, in the place of the progress line."""
+    """Print a line on standard error, in the place of the progress line."""
     for progress in _shown:
         progress.clear()
     print(f"driftlog: {message}", file=sys.stderr, flush=True)
 
 
 def no_extra(error: ImportError, what: str, extras: Sequence[str] = ("agent",)) -> int:
-    """Say what to install for *what*; the exit status."""
+    """Print how to install the packages for *what*; returns the exit status."""
     install = " or ".join(f"pip install 'driftlog[{extra}]'" for extra in extras)
     complain(f"{what} needs packages that a client does not ({error}): {install}")
     return 1
@@ -114,7 +114,7 @@ def _has_colour(stream: TextIO) -> bool:
 
 
 class Progress:
-    """One line on standard error that changes, where that is a terminal."""
+    """One line that changes, if standard error is a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._shown = sys.stderr.isatty() and not quiet
@@ -125,11 +125,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """Seconds since it was made."""
         return max(time.monotonic() - self._started, 1e-9)
 
     def due(self) -> bool:
-        """It is time to `show`: ask before composing a text."""
+        """Whether it is time to `show`: check it before composing a text."""
         return self._shown and time.monotonic() >= self._next
 
     def show(self, text: str) -> None:
@@ -140,7 +140,7 @@ class Progress:
         self._width = len(text)
 
     def clear(self) -> None:
-        """Remove it, before anything else is written."""
+        """Remove the line, before other output is written."""
         if self._width:
             sys.stderr.write(f"\r{' ' * self._width}\r")
             sys.stderr.flush()

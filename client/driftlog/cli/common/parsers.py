@@ -1,7 +1,7 @@
-"""The command line's grammar: commands that have commands, and what is told of a wrong one.
+"""The command line's grammar: commands with subcommands, and messages for a wrong line.
 
-    driftlog topics create flights --partitions 3      ours
-    driftlog topics --create --topic flights …         as Kafka's scripts have it: the same
+    driftlog topics create flights --partitions 3      driftlog's form
+    driftlog topics --create --topic flights …         the form of Kafka's scripts: the same
 
 Root.
 """
@@ -32,7 +32,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def new_parser(prog: str, description: str) -> Parser:
-    """The whole command's."""
+    """The parser of the whole command."""
     parser = argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=HelpFormatter
     )
@@ -41,12 +41,12 @@ def new_parser(prog: str, description: str) -> Parser:
 
 
 def add_commands(parser: Parser) -> Commands:
-    """Commands behind *parser*."""
+    """Let *parser* have subcommands; returns the object to add them to."""
     return parser.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
 
 
 def add_group(commands: Commands, name: str, *, help: str) -> Commands:  # noqa: A002  # argparse's
-    """A command that needs another one behind it."""
+    """Add a command that needs a subcommand."""
     return add_commands(add_command(commands, name, show_help, help=help))
 
 
@@ -59,7 +59,7 @@ def add_command(
     description: str | None = None,
     examples: str | None = None,
 ) -> Parser:
-    """A command that *run* does."""
+    """Add a command that *run* executes."""
     parser = commands.add_parser(
         name,
         help=help,
@@ -72,13 +72,13 @@ def add_command(
 
 
 def show_help(options: argparse.Namespace) -> int:
-    """What a command without its command does."""
+    """Print the help of a command that lacks its subcommand."""
     options.parser.print_help(sys.stderr)
     return USAGE
 
 
 def commands_of(parser: Parser) -> dict[str, Parser]:
-    """The commands behind *parser*, by name."""
+    """The subcommands of *parser*, by name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
@@ -90,21 +90,21 @@ def _options_of(parser: Parser) -> set[str]:
 
 
 def _elsewhere(parser: Parser, word: str) -> str:
-    """Which command has that option, where one alone has it."""
+    """A hint at the command with that option, if exactly one has it."""
     name = word.partition("=")[0]
     has = [inner.prog for inner in walk(parser) if name in _options_of(inner)]
     return f"; `{has[0]}` has {name}" if len(has) == 1 else ""
 
 
 def walk(parser: Parser) -> Iterator[Parser]:
-    """*parser* and all that are behind it."""
+    """*parser* and the parsers of all its subcommands."""
     yield parser
     for inner in commands_of(parser).values():
         yield from walk(inner)
 
 
 def in_our_order(parser: Parser, line: Sequence[str]) -> list[str]:
-    """*line*, where an action that is written as Kafka's scripts have it becomes our command."""
+    """*line*, with an action in the form of Kafka's scripts replaced by driftlog's subcommand."""
     words = list(line)
     if not words or words[0] not in commands_of(parser):
         return words
@@ -113,16 +113,16 @@ def in_our_order(parser: Parser, line: Sequence[str]) -> list[str]:
         return words
     for at, word in enumerate(words[1:], 1):
         if word in actions and not words[at - 1].startswith("-"):
-            break  # Ours, with an option before it.
+            break  # driftlog's form, with an option before it
         if word.startswith("--") and word[2:] in actions:
             return [words[0], word[2:], *words[1:at], *words[at + 1 :]]
     return words
 
 
 def parse(parser: Parser, lenient: Parser, line: Sequence[str]) -> argparse.Namespace:
-    """Read *line*, or end with what is wrong with it.
+    """Parse *line*, or exit with a message.
 
-    What is not known is named first: argparse names what is missing first, and hides the typo.
+    Unknown words are reported first: argparse reports missing ones first, which hides a typo.
 
     Args:
         lenient: a copy of *parser*, which this call changes so that nothing is required.
@@ -142,7 +142,7 @@ def parse(parser: Parser, lenient: Parser, line: Sequence[str]) -> argparse.Name
 
 
 def _take_words(options: argparse.Namespace, words: list[str]) -> list[str]:
-    """Words behind an option belong to a list that began before it: argparse forgets that."""
+    """Add words after an option to a list that began before it, which argparse does not do."""
     if any(word.startswith("-") and word != "-" for word in words):
         return words
     for action in options.parser._actions:
@@ -180,7 +180,7 @@ def _remove(parser: Parser, action: argparse.Action) -> None:
 
 
 def positive(text: str) -> int:
-    """A count."""
+    """A count from 1 on."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return int(text)
@@ -202,7 +202,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def key_values(text: str) -> list[tuple[str, str]]:
-    """NAME=VALUE[,NAME=VALUE]; a value in brackets may have commas, as Kafka's scripts have it."""
+    """NAME=VALUE[,NAME=VALUE]; a value in brackets may have commas, as in Kafka's scripts."""
     found = []
     for part in re.split(r",(?![^\[]*\])", text):
         name, value = key_value(part)
@@ -238,5 +238,5 @@ def topic_partitions(text: str) -> tuple[str, list[int] | None]:
 
 
 def flatten(values: list[list[Any]] | None) -> list[Any]:
-    """What an option that may be given several times, each with several values, holds."""
+    """All values of an option that may be repeated, each time with several values."""
     return [value for inner in values or [] for value in inner]

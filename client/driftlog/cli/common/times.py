@@ -29,7 +29,7 @@ def parse_time(text: str) -> int:
     """Milliseconds since 1970.
 
     Raises:
-        ValueError: it is no time.
+        ValueError: *text* is no time.
     """
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
@@ -50,7 +50,7 @@ def parse_duration(text: str) -> int:
     """Milliseconds.
 
     Raises:
-        ValueError: it is no duration.
+        ValueError: *text* is no duration.
     """
     match = _DURATION.fullmatch(text)
     parts = {} if match is None else {n: v for n, v in match.groupdict().items() if v and n in _MS}

@@ -1,4 +1,4 @@
-"""What a topic may be called, and how its id is written: as Kafka does both.
+"""Valid topic names, and the text of topic ids, as in Kafka.
 
 Source: org.apache.kafka.common.internals.Topic, org.apache.kafka.common.Uuid.
 Pure.
@@ -16,7 +16,7 @@ _RULE: Final = (
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why no topic can have this name; None: one can."""
+    """Why the name is not valid; None: it is."""
     return None if _NAME.fullmatch(name) and name not in (".", "..") else _RULE
 
 

@@ -1,7 +1,7 @@
-"""Which configs do nothing, as the documentation of DescribeConfigs says it.
+"""Configs without an effect, by the documentation in DescribeConfigs.
 
-librdkafka asks for no documentation: these commands ask for it themselves, over plaintext.  Where
-that is not possible, they say nothing.
+librdkafka does not request the documentation: these commands do it themselves, over plaintext.
+Without plaintext they print no note.
 Shell.
 """
 
@@ -21,7 +21,7 @@ _NO_EFFECT: Final = re.compile(r"\b(changes nothing here|does nothing until)\b")
 
 
 def no_effect(documentation: str | None) -> str | None:
-    """The sentence that says that a config does nothing; None: it does something."""
+    """The documentation's sentence about a config without an effect; None: it has one."""
     for sentence in _SENTENCE_END.split(documentation or ""):
         if _NO_EFFECT.search(sentence):
             return sentence
@@ -29,7 +29,7 @@ def no_effect(documentation: str | None) -> str | None:
 
 
 def config_notes(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
-    """By config of this topic, broker or group: the sentence that says that it does nothing."""
+    """The sentences of `no_effect`, by config of this topic, broker or group."""
     try:
         if kind == "broker":
             address = address_of(cluster.metadata().brokers[int(name)])
@@ -37,14 +37,14 @@ def config_notes(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
             address = any_broker(cluster)
         with Wire(cluster.options, address) as wire:
             found = wire.describe_configs(_TYPES[kind], name)
-    except CommandError:  # TLS, or a broker that is older than documentation
+    except CommandError:  # TLS, or a broker without documentation of configs
         return {}
     notes = {config.name: no_effect(config.documentation) for config in found}
     return {name: note for name, note in notes.items() if note is not None}
 
 
 def say_notes(names: Iterable[str], notes: Mapping[str, str]) -> None:
-    """Say which of the configs *names* do nothing."""
+    """Print which of the configs *names* have no effect."""
     for name in dict.fromkeys(names):
         if name in notes:
             complain(f"note: {name}: {notes[name]}")

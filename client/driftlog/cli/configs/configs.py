@@ -46,11 +46,11 @@ _SOURCES: Final = {
 }
 _AT_START: Final = 4
 _SET: Final = frozenset({1, 2, 3, _AT_START, 8})
-"""Sources of values that are set, and no defaults."""
+"""Sources of values that are set, not defaults."""
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     configs = add_group(
         commands, "configs", help="describe and alter configs of topics, brokers and groups"
     )
@@ -134,11 +134,11 @@ class _Entity:
 
 
 def _entities(cluster: Cluster, options: argparse.Namespace) -> list[_Entity]:
-    """What is meant.
+    """The entities that the options name.
 
     Raises:
-        UsageError: nothing is.
-        CommandError: it is not there.
+        UsageError: they name none.
+        CommandError: one does not exist.
     """
     found = [_Entity(kind, n) for kind in _KINDS.values() for n in getattr(options, kind) or []]
     if options.entity_name and not options.entity_type:
@@ -181,7 +181,7 @@ class _Config:
     is_read_only: bool
     is_sensitive: bool
     note: str | None = None
-    """That it does nothing."""
+    """The note that the config has no effect."""
 
 
 def _describe(options: argparse.Namespace) -> int:
@@ -238,19 +238,19 @@ def _describe(options: argparse.Namespace) -> int:
 
 
 def _is_set(entity: _Entity, config: _Config) -> bool:
-    """Whether it was set for *entity*; what a broker was started with is the broker's alone."""
+    """Whether it was set for *entity*; a value from a broker's start counts for brokers only."""
     return config.source in _SET and (entity.kind == "broker" or config.source != _AT_START)
 
 
 def _read(cluster: Cluster, entities: list[_Entity]) -> dict[_Entity, list[_Config]]:
-    """The configs of each.
+    """The configs of each entity.
 
     Raises:
-        CommandError: they cannot be told.
+        CommandError: the cluster does not return them.
     """
     found: dict[_Entity, list[_Config]] = {}
     topics = [entity for entity in entities if entity.kind == "topic"]
-    # All topics in one call, and a call for each broker: librdkafka takes no two of those in one.
+    # One call for all topics, one for each broker: librdkafka takes one broker in a call.
     calls = [topics] if topics else []
     calls += [[entity] for entity in entities if entity.kind == "broker"]
     asked: dict[_Entity, Any] = {}
@@ -335,10 +335,10 @@ def _change(
     *,
     dry_run: bool,
 ) -> None:
-    """Alter one.
+    """Alter one entity.
 
     Raises:
-        CommandError: it is refused.
+        CommandError: the cluster refuses.
     """
     if entity.kind == "group":
         with Wire(cluster.options, any_broker(cluster)) as wire:

@@ -11,14 +11,14 @@ from typing import Any, Final
 from driftlog.cli.common.errors import CommandError
 
 _CHANGE_HEADERS: Final = {"Content-Type": "application/json", "X-Driftlog": "cli"}
-"""Of a POST: an agent refuses requests that a web page can send."""
+"""Headers of a POST: an agent refuses requests that a web page can send."""
 
 
 class Refusal(CommandError):
-    """An agent's answer that is no success.
+    """An agent's error response.
 
     Attributes:
-        code: of HTTP.
+        code: the HTTP status.
     """
 
     def __init__(self, code: int, message: str) -> None:

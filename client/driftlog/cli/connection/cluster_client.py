@@ -1,4 +1,4 @@
-"""The cluster that a command speaks to: its topics, partitions and offsets.
+"""The cluster that a command connects to: its topics, partitions and offsets.
 
 Shell.
 """
@@ -37,7 +37,7 @@ _NO_ATTEMPT_HELPS: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATIO
 
 
 def for_time(timestamp_ms: int) -> Any:
-    """The first record that is not older."""
+    """The OffsetSpec of the first record at or after that time."""
     return OffsetSpec.for_timestamp(timestamp_ms)
 
 
@@ -53,7 +53,7 @@ class Cluster:
     """The cluster that the options of a command name.
 
     Raises:
-        CommandError: no Kafka listener is at its address.
+        CommandError: its address has no Kafka listener.
         UsageError: a property is wrong.
     """
 
@@ -66,7 +66,7 @@ class Cluster:
         self._refused: KafkaError | None = None
         self.admin: Any = new_client(AdminClient, {**found, "error_cb": self._failed})
         if str(found.get("security.protocol", "plaintext")).lower() != "plaintext":
-            self.metadata()  # says what is wrong with certificates and passwords
+            self.metadata()  # reports wrong certificates and passwords
 
     @property
     def timeout(self) -> float:
@@ -82,7 +82,7 @@ class Cluster:
         """
         asked = () if topic is None else (topic,)
         timeout_s = self.timeout
-        # The first attempt is short: what no further attempt changes shows at once.
+        # The first attempt is short: a permanent error shows at once.
         for attempt_s in (min(_FIRST_S, timeout_s), timeout_s):
             try:
                 metadata: ClusterMetadata = self.admin.list_topics(*asked, timeout=attempt_s)
@@ -99,17 +99,17 @@ class Cluster:
         ) from failure
 
     def _failed(self, error: KafkaError) -> None:
-        """librdkafka's `error_cb`: keeps what no further attempt changes."""
+        """librdkafka's `error_cb`: keeps permanent errors."""
         if error.code() in _NO_ATTEMPT_HELPS:
             self._refused = error
 
     def topics(
         self, names: Sequence[str], metadata: ClusterMetadata | None = None
     ) -> dict[str, TopicMetadata]:
-        """These topics, or all where none is named.
+        """The topics of *names*, or all if it is empty.
 
         Raises:
-            CommandError: one is not there; with those that are called like it.
+            CommandError: one does not exist; the message has similar names.
         """
         there = (metadata or self.metadata()).topics
         if not names:
@@ -122,7 +122,7 @@ class Cluster:
     def offsets(
         self, wanted: Mapping[tuple[str, int], Any], isolation: Any = None
     ) -> dict[tuple[str, int], Offset | CommandError]:
-        """Where in their logs the specs are."""
+        """The offset of each spec in its partition."""
         if not wanted:
             return {}
         more = {} if isolation is None else {"isolation_level": isolation}
@@ -145,7 +145,7 @@ class Cluster:
         """Topics, and partitions of each (None: all), as pairs; each once.
 
         Raises:
-            CommandError: one is not there.
+            CommandError: one does not exist.
         """
         wanted = list(named)
         topics = self.topics(list(dict.fromkeys(name for name, _ in wanted))) if wanted else {}
@@ -163,10 +163,10 @@ class Cluster:
     def known_offsets(
         self, wanted: Mapping[tuple[str, int], Any], isolation: Any = None
     ) -> dict[tuple[str, int], int]:
-        """As `offsets`, of all or none.
+        """As `offsets`, all or none.
 
         Raises:
-            CommandError: one cannot be told.
+            CommandError: one is not known.
         """
         found = {}
         for at, answer in self.offsets(wanted, isolation).items():
@@ -177,7 +177,7 @@ class Cluster:
 
 
 def any_broker(cluster: Cluster) -> str:
-    """The address of one that is there."""
+    """The address of one live broker."""
     brokers = cluster.metadata().brokers
     return address_of(brokers[min(brokers)])
 

@@ -24,7 +24,7 @@ ANSWER_S: Final = 30.0
 """How long each answer may take without --timeout."""
 _LEAST_S: Final = 0.1
 _FIRST_ANSWER_S: Final = 2.0
-"""A listener that is silent for so long is left to librdkafka: its broker may be busy."""
+"""After a silence of this long librdkafka takes over: the broker may be busy."""
 
 WHICH_ADDRESS: Final = (
     "Give --bootstrap-server the bootstrap address that the agent prints when it is ready"
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class Timeout:
-    """How long a command waits for answers: --timeout in all, or a default time for each answer."""
+    """Limit of a command's waits for answers: --timeout in all, or a default for each answer."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self.seconds = seconds
@@ -56,7 +56,7 @@ def add_connection_options(
     timeout_help: str = f"how long the command may wait for answers, in all (default: "
     f"{ANSWER_S:g} for each answer)",
 ) -> None:
-    """The options of every command that speaks to a cluster."""
+    """Add the options of every command that connects to a cluster."""
     group = parser.add_argument_group("connection")
     add_bootstrap_option(group)
     group.add_argument(
@@ -84,7 +84,7 @@ def add_connection_options(
 
 
 def add_bootstrap_option(parser: Any) -> None:
-    """The address of the cluster; the whole command has this option, too."""
+    """Add the option for the cluster's address; the whole command has it, too."""
     parser.add_argument(
         "-b",
         "--bootstrap-server",
@@ -112,7 +112,7 @@ def bootstrap(options: argparse.Namespace) -> str:
 
 
 def properties(options: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
-    """librdkafka's properties; `_` in *defaults* stands for a dot, and what the user sets wins.
+    """librdkafka's properties; `_` in *defaults* stands for a dot, and the user's values win.
 
     Raises:
         UsageError: the file of properties cannot be read.
@@ -148,10 +148,10 @@ def _read_properties(file: Path) -> dict[str, str]:
 
 
 def connect(options: argparse.Namespace) -> None:
-    """Check that a Kafka listener is at one of the addresses: librdkafka would go on trying.
+    """Check that one of the addresses has a Kafka listener: librdkafka would retry for long.
 
     Raises:
-        CommandError: no address has one; says of each what it has.
+        CommandError: no address has one; the message says what each has.
         UsageError: the file of properties cannot be read.
     """
     found = properties(options)
@@ -183,7 +183,7 @@ def connect(options: argparse.Namespace) -> None:
 
 
 def _advice(foreign: ForeignProtocol, *, tls: bool) -> str:
-    """What the listener speaks and what to do, as the end of a sentence."""
+    """The listener's protocol and advice, as the end of a sentence."""
     match foreign:
         case ForeignProtocol.HTTP:
             return f"speaks HTTP and not Kafka: it may be the agent's HTTP port.  {WHICH_ADDRESS}"
@@ -201,18 +201,18 @@ def _advice(foreign: ForeignProtocol, *, tls: bool) -> str:
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Host and port of ``[NAME://]HOST[:PORT]``; the port is Kafka's where there is none."""
+    """Host and port of ``[NAME://]HOST:PORT``; without a port the host is empty."""
     host, colon, port = address.rpartition("://")[2].strip().rpartition(":")
     return host.strip("[]") if colon else "", port
 
 
 def join_address(host: str, port: int) -> str:
-    """HOST:PORT, as others take it."""
+    """``HOST:PORT``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def address_of(node: Any) -> str:
-    """A broker's, as metadata has it."""
+    """The address of a broker in metadata."""
     return join_address(node.host, node.port)
 
 
@@ -220,7 +220,7 @@ def result_of(future: "Future[_T]", what: str = "") -> _T:
     """The future's result.
 
     Raises:
-        CommandError: it failed; *what* says what of.
+        CommandError: it failed; *what* names the request.
     """
     try:
         return future.result()
@@ -229,9 +229,9 @@ def result_of(future: "Future[_T]", what: str = "") -> _T:
 
 
 def write_failure(error: KafkaException | KafkaError, done: str) -> tuple[str, int]:
-    """What to say of a write that failed, and the exit status.
+    """The message for a write that failed, and the exit status.
 
-    Where the answer was lost, it may have been *done*: ``created``.
+    If the answer was lost, the message says that it may have been *done*, such as ``created``.
     """
     inner = error.args[0] if isinstance(error, KafkaException) else error
     if isinstance(inner, KafkaError) and outcome_unknown(inner.code()):
@@ -240,7 +240,7 @@ def write_failure(error: KafkaException | KafkaError, done: str) -> tuple[str, i
 
 
 def reason(error: KafkaException | KafkaError) -> str:
-    """Kafka's error, in its words."""
+    """Kafka's error message."""
     inner = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(inner, KafkaError):
         return str(inner)

@@ -21,7 +21,7 @@ _ANSWER_S: Final = 10.0
 
 
 def http_addresses(options: argparse.Namespace, errors: list[str]) -> list[str]:
-    """The HTTP port of every agent; *errors* gets the agents that do not answer.
+    """The HTTP port of every agent; agents that do not answer are added to *errors*.
 
     Raises:
         CommandError: no broker answers, or the brokers are not driftlog's.
@@ -29,7 +29,7 @@ def http_addresses(options: argparse.Namespace, errors: list[str]) -> list[str]:
     cluster = Cluster(options)
     brokers = cluster.metadata().brokers
     found: list[str] = []
-    # A call for each: librdkafka takes no two brokers in one.
+    # One call for each broker: librdkafka takes one broker in a call.
     asked = {
         node: cluster.admin.describe_configs(
             [ConfigResource(ResourceType.BROKER, str(node))],

@@ -1,7 +1,7 @@
-"""Says what the agents' /readyz says, once an answer takes longer than five seconds.
+"""Prints the agents' /readyz, once an answer takes longer than five seconds.
 
-A command waits for answers for up to minutes: a bucket that is away comes back.  Meanwhile a
-thread of its own asks the agents for their HTTP addresses, and these for /readyz, and says it
+A command waits for answers for up to minutes, because an outage of the bucket may end.  Meanwhile
+a thread reads the agents' HTTP addresses from the brokers' configs, requests /readyz, and prints it
 again only when an agent becomes ready or unready.
 Shell.
 """
@@ -34,7 +34,7 @@ _MOST_BYTES: Final = 10_000
 
 
 class ReadinessNotice:
-    """One command's notice.  `waits` and `rests` say whether the command waits for an answer."""
+    """The notice of one command; `waits` and `rests` say whether it waits for an answer."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -83,7 +83,7 @@ class ReadinessNotice:
 
 
 def _readiness(options: argparse.Namespace) -> tuple[str, list[bool]]:
-    """What the agents say, and which of them are ready."""
+    """The text of the agents' /readyz, and which of them are ready."""
     try:
         admin = AdminClient({**properties(options), "log_level": 0})
         nodes = admin.describe_cluster(request_timeout=_ANSWER_S).result().nodes

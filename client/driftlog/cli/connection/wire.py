@@ -1,4 +1,4 @@
-"""A few requests that confluent-kafka has no call for, spoken directly, over plaintext.
+"""A few requests that confluent-kafka has no call for, sent directly, over plaintext.
 
     request   size int32 | api key int16 | version int16 | correlation id int32 | client id | body
     response  size int32 | correlation id int32 | body
@@ -23,7 +23,7 @@ from driftlog.cli.connection.connection import join_address, properties, split_a
 TOPIC_CONFIGS: Final = 2
 BROKER_CONFIGS: Final = 4
 GROUP_CONFIGS: Final = 32
-"""Of ``ConfigResource.Type``."""
+"""The value in ``ConfigResource.Type``."""
 
 _FIND_COORDINATOR: Final = 10
 _API_VERSIONS: Final = 18
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config, as DescribeConfigs has it."""
+    """A config in a DescribeConfigs response."""
 
     name: str
     value: str | None
@@ -51,7 +51,7 @@ class Wire:
     """A connection to one broker.
 
     Raises:
-        CommandError: it cannot be made, or is not plaintext.
+        CommandError: there is no connection, or it is not plaintext.
     """
 
     def __init__(self, options: argparse.Namespace, address: str) -> None:
@@ -123,7 +123,7 @@ class Wire:
     def delete_offsets(
         self, group: str, partitions: dict[str, list[int]]
     ) -> dict[tuple[str, int], str | None]:
-        """OffsetDelete, at the coordinator; what each partition's error says, None: done."""
+        """OffsetDelete, at the coordinator; each partition's error message, None: done."""
         body = _string(group) + _array(
             [
                 _string(topic) + _array([struct.pack(">i", partition) for partition in found])

@@ -1,4 +1,4 @@
-"""Consumer groups, as commands name and read them.
+"""Consumer groups: options that name them, and requests that read them.
 
 Shell.
 """
@@ -35,49 +35,49 @@ STATES: Final = {
     "Empty": ConsumerGroupState.EMPTY,
 }
 _AT_ONCE: Final = 64
-"""Groups whose offsets are asked for at a time."""
+"""Groups whose offsets are requested at a time."""
 
 _NOT_YET: Final = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
-"""A coordinator has begun, or another one is to: librdkafka tells it instead of asking again."""
+"""A coordinator is loading or changing: librdkafka returns these errors and does not retry."""
 _PAUSE_S: Final = 0.2
 
 _NOBODY: Final[Any] = None
-"""The coordinator of a group that is not there."""
+"""The coordinator of a group that does not exist."""
 
 TYPES: Final = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
 
 
 def add_group_options(parser: Parser) -> None:
-    """Which groups: words, or options as Kafka's scripts have them."""
+    """Add the groups' arguments: words, or the options of Kafka's scripts."""
     parser.add_argument("names", nargs="*", metavar="GROUP")
     parser.add_argument("-g", "--group", action="append", metavar="GROUP", help="as GROUP")
     parser.add_argument("--all-groups", action="store_true", help="all groups")
 
 
 def group_names(options: argparse.Namespace) -> list[str]:
-    """The groups that are named, each once."""
+    """The named groups, each once."""
     return list(dict.fromkeys([*options.names, *(options.group or [])]))
 
 
 def state_name(state: object) -> str:
-    """As Kafka writes it."""
+    """The state's name in Kafka."""
     return next((name for name, known in STATES.items() if known is state), "Unknown")
 
 
 def type_name(kind: object) -> str:
-    """Which protocol it is of."""
+    """The name of the group's protocol."""
     return "consumer" if kind is ConsumerGroupType.CONSUMER else "classic"
 
 
 def listings(cluster: Cluster, **filters: Any) -> list[ConsumerGroupListing]:
-    """The groups that there are, by name.
+    """The existing groups, in the order of their names.
 
     Raises:
-        CommandError: some brokers do not tell theirs.
+        CommandError: some brokers do not list theirs.
     """
     answer = result_of(
         cluster.admin.list_consumer_groups(request_timeout=cluster.timeout, **filters)
@@ -88,7 +88,7 @@ def listings(cluster: Cluster, **filters: Any) -> list[ConsumerGroupListing]:
 
 
 def describe(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
-    """These groups; those that are not there have the state Dead.
+    """The groups of *names*; a group that does not exist has the state Dead.
 
     Raises:
         CommandError: one cannot be described.
@@ -118,7 +118,7 @@ def committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[tuple[st
     """The offsets of these groups.
 
     Raises:
-        CommandError: they cannot be told.
+        CommandError: one group's offsets are not known.
     """
     found = {}
     progress = Progress()
@@ -150,7 +150,7 @@ def existing(cluster: Cluster, options: argparse.Namespace) -> dict[str, Consume
 
     Raises:
         UsageError: none is named.
-        CommandError: one is not there; with those that are called like it.
+        CommandError: one does not exist; the message has similar names.
     """
     names = group_names(options)
     if options.all_groups:
@@ -168,7 +168,7 @@ def existing(cluster: Cluster, options: argparse.Namespace) -> dict[str, Consume
 
 
 def busy(group: ConsumerGroupDescription) -> str:
-    """Why a group is left alone, and what to do."""
+    """The message for a group that is not changed because it has members, with advice."""
     members = sorted({f"{m.client_id} at {m.host}" for m in group.members})
     who = f": {', '.join(members[:5])}{', …' if len(members) > 5 else ''}" if members else ""
     return (

@@ -1,4 +1,4 @@
-"""`driftlog groups reset-offsets|delete-offsets`: where an idle group goes on.
+"""`driftlog groups reset-offsets|delete-offsets`: where an idle group continues.
 
     which groups ──▶ are they idle? ──▶ which partitions ──▶ the new offset of each ──▶ --execute
 
@@ -44,7 +44,7 @@ _IDLE: Final = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     reset = add_command(
         commands,
         "reset-offsets",
@@ -151,7 +151,7 @@ def _reset(options: argparse.Namespace) -> int:
         names = [str(group.group_id) for group in listings(cluster)]
     if not names:
         raise UsageError("which group?  `driftlog groups reset-offsets GROUP`, or --all-groups")
-    # A group that is not there yet may be given offsets to begin at.
+    # A group that does not exist yet may get offsets to begin at.
     described = describe(cluster, names)
     for group in described.values():
         if group.state not in _IDLE:
@@ -173,7 +173,7 @@ def _reset(options: argparse.Namespace) -> int:
 
 
 def _say_new_ones(cluster: Cluster, dead: list[str]) -> None:
-    """A typo looks like a group that is to be."""
+    """Name the groups that will be created: a typo looks like a new group."""
     there = [str(group.group_id) for group in listings(cluster)] if dead else []
     for name in dead:
         if name not in there:
@@ -181,10 +181,10 @@ def _say_new_ones(cluster: Cluster, dead: list[str]) -> None:
 
 
 def _wanted(cluster: Cluster, options: argparse.Namespace, current: Mapping[At, int]) -> list[At]:
-    """The partitions that are meant.
+    """The partitions that the options name.
 
     Raises:
-        CommandError: one is not there.
+        CommandError: one does not exist.
     """
     there = cluster.metadata().topics
     found: dict[At, None] = {}
@@ -198,10 +198,10 @@ def _wanted(cluster: Cluster, options: argparse.Namespace, current: Mapping[At, 
 def _new_offsets(
     cluster: Cluster, options: argparse.Namespace, wanted: list[At], current: Mapping[At, int]
 ) -> dict[At, int]:
-    """Where each goes; Kafka's tool decides the same.
+    """The new offset of each partition, by the rules of Kafka's tool.
 
     Raises:
-        CommandError: there is no telling.
+        CommandError: an offset is not known.
     """
     if options.to_earliest:
         return cluster.known_offsets(dict.fromkeys(wanted, EARLIEST))
@@ -229,7 +229,7 @@ def _new_offsets(
 
 
 def _within(cluster: Cluster, wanted: Mapping[At, int]) -> dict[At, int]:
-    """*wanted*, but not before the first offset nor behind the end; says where that differs."""
+    """*wanted*, limited to each log's first offset and end; prints what it changes."""
     cluster.topics(list(dict.fromkeys(topic for topic, _ in wanted)))
     earliest = cluster.known_offsets(dict.fromkeys(wanted, EARLIEST))
     latest = cluster.known_offsets(dict.fromkeys(wanted, LATEST))
@@ -249,7 +249,7 @@ def _read_file(file: Path, names: list[str]) -> list[tuple[str | None, At, int]]
 
     Raises:
         CommandError: it cannot be read.
-        UsageError: a row is not as it should be.
+        UsageError: a row has another form.
     """
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -282,7 +282,7 @@ def _execute(cluster: Cluster, moves: list[tuple[str, At, int | None, int]]) -> 
         try:
             answer = asked[name].result()
         except KafkaException as error:
-            # A member may have come in between.
+            # A member may have joined in between.
             group = describe(cluster, [name])[name]
             text, failed = write_failure(error, "moved")
             complain(busy(group) if group.members else f"group {name!r}: {text}")

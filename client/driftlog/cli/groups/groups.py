@@ -44,7 +44,7 @@ from driftlog.common.similar_names import similar
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file, and of `group_offsets`."""
+    """Add the commands of this file, and of `group_offsets`."""
     groups = add_group(
         commands,
         "groups",
@@ -152,7 +152,7 @@ def _list(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What a group has of a partition."""
+    """A partition that a group has committed or reads."""
 
     topic: str
     partition: int
@@ -162,7 +162,7 @@ class Partition:
 
     @property
     def lag(self) -> int | None:
-        """How many are not read yet."""
+        """The number of offsets that are not committed yet."""
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
@@ -264,7 +264,7 @@ def _assigned(member: Any) -> list[tuple[str, int]]:
 def _partitions(
     cluster: Cluster, groups: Mapping[str, ConsumerGroupDescription]
 ) -> dict[str, list[Partition]]:
-    """By group: what is committed or assigned, with the ends of the logs, asked for at once."""
+    """By group: committed or assigned partitions, with the ends of their logs, from one request."""
     offsets = committed(cluster, list(groups))
     readers = {
         name: {at: member for member in group.members for at in _assigned(member)}

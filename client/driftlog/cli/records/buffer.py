@@ -1,4 +1,4 @@
-"""`driftlog buffer replay`: records that an agent has set aside on its disk are produced.
+"""`driftlog buffer replay`: produces the records that an agent has set aside on its disk.
 
 Root.
 """
@@ -12,7 +12,7 @@ from driftlog.cli.connection.connection import add_connection_options
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     buffer = add_group(commands, "buffer", help="records that an agent has set aside on its disk")
     replay = add_command(
         buffer,

@@ -1,11 +1,11 @@
-"""Directories that an agent has set aside, and how far each is replayed.
+"""Directories that an agent has set aside, and the replayed records of each.
 
-    DIR/kept/{session_id}/leftovers.json    what is in it
+    DIR/kept/{session_id}/leftovers.json    the list of its files
                           replayed.json     for each file, ranges of the records that are
                                             acknowledged, by their number in the file
 
-``replayed.json`` is written after the acknowledgements that it names, so a record is never left
-out; a process that is killed between the two produces that record again at its next run.
+``replayed.json`` is written after the acknowledgements that it names, so a replay never skips a
+record; after a kill between the two the next run produces that record again.
 
 Shell.
 """
@@ -29,7 +29,7 @@ _PROGRESS: Final = "replayed.json"
 
 @dataclass(slots=True)
 class ReplayedRecords:
-    """Of each file: which of its records are acknowledged, a byte each."""
+    """The acknowledged records of each file, one byte per record."""
 
     path: Path
     files: dict[int, bytearray] = field(default_factory=dict)
@@ -37,10 +37,10 @@ class ReplayedRecords:
 
     @classmethod
     def load(cls, path: Path) -> "ReplayedRecords":
-        """What earlier runs have noted in the directory *path*.
+        """The records that earlier runs replayed, from ``replayed.json`` in *path*.
 
         Raises:
-            CommandError: it cannot be read.
+            CommandError: the file cannot be read.
         """
         found = cls(path)
         try:
@@ -65,16 +65,16 @@ class ReplayedRecords:
         return record < len(flags) and flags[record] == 1
 
     def add(self, number: int, record: int) -> None:
-        """The record is acknowledged."""
+        """Note that the record is acknowledged."""
         self._file(number, record + 1)[record] = 1
         self.changed = True
 
     def count(self, number: int) -> int:
-        """How many of a file are."""
+        """The number of acknowledged records of a file."""
         return self.files.get(number, b"").count(1)
 
     def save(self) -> None:
-        """Write it, whole or not at all, durably."""
+        """Write the file, whole or not at all, durably."""
         if not self.changed:
             return
         self.changed = False
@@ -93,7 +93,7 @@ class ReplayedRecords:
 
 
 def _ranges(flags: bytearray) -> Iterator[tuple[int, int]]:
-    """Of bytes that are 1: first, and behind the last."""
+    """Runs of bytes that are 1: first, and one past the last."""
     first = flags.find(1)
     while first >= 0:
         end = flags.find(0, first)
@@ -115,7 +115,7 @@ def find(directory: Path) -> list[KeptDirectory]:
     """The directories to replay, oldest first.
 
     Raises:
-        CommandError: there is no such directory, or it cannot be read.
+        CommandError: *directory* has none, or one cannot be read.
     """
     try:
         paths = [directory]
@@ -152,7 +152,7 @@ def locked(path: Path) -> Iterator[None]:
     """One replay of a directory at a time.
 
     Raises:
-        CommandError: another one runs.
+        CommandError: another replay of it runs.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:

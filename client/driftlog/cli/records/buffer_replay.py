@@ -1,9 +1,9 @@
-"""Replay of what an agent has set aside: ``DIR/kept/{session_id}`` becomes records of its topics.
+"""Replay of an agent's kept directories: produces ``DIR/kept/{session_id}`` to its topics.
 
-    leftovers.json ──▶ are the topics there, with their ids? ──▶ file by file, batch by batch:
+    leftovers.json ──▶ do the topics exist, with these ids? ──▶ file by file, batch by batch:
         decode ──▶ Python client ──▶ acknowledged ──▶ ``replayed.json``, once a second
-                                          ╳ refused: said, and left for the next run
-        all of it is acknowledged ──▶ the directory goes
+                                          ╳ refused: printed, and left for the next run
+        all records are acknowledged ──▶ the directory is deleted
 
 Shell.
 """
@@ -44,7 +44,7 @@ from driftlog_tiering.batches.compression import decompress
 from driftlog_tiering.batches.kernel_py import Record, iterate_records
 
 _SAVE_S: Final = 1.0
-"""Between two writes of what is acknowledged.  Longer: a process that is killed repeats more."""
+"""Between two writes of ``replayed.json``.  Longer: after a kill the next run repeats more."""
 _SAID_FAILURES: Final = 10
 _BROKER_DECIDES_BYTES: Final = 100_000_000
 _TIMED_OUT: Final = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)
@@ -52,7 +52,7 @@ _SET_BY_US: Final = ("bootstrap.servers", "client.id", "log_level")
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Do what the command line says; the exit status."""
+    """Run the command; returns the exit status."""
     kept = find(options.directory)
     if not kept:
         complain(f"nothing is set aside in {options.directory}")
@@ -81,8 +81,8 @@ def replay(options: argparse.Namespace) -> int:
 
 
 class _Interruption:
-    """Ctrl-C and SIGTERM end a run between two batches, when what is on its way is acknowledged;
-    the second one ends it at once."""
+    """The first Ctrl-C or SIGTERM ends a run between two batches, after the acknowledgements of the
+    records in flight; the second one ends it at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -99,10 +99,10 @@ class _Interruption:
 
 
 def _deleted(cluster: Cluster, kept: list[KeptDirectory]) -> dict[TopicPartition, tuple[str, str]]:
-    """Partitions whose topics are gone: the name that the topic had, and what there is instead.
+    """Partitions whose topics are deleted: the topic's name, and the text of the reason.
 
     Raises:
-        CommandError: the cluster does not say.
+        CommandError: the cluster does not describe a topic.
     """
     named = {tp: str(of.topic) for one in kept for tp, of in one.leftovers.partitions.items()}
     asked = cluster.admin.describe_topics(
@@ -126,7 +126,7 @@ def _deleted(cluster: Cluster, kept: list[KeptDirectory]) -> dict[TopicPartition
 
 
 def _uuid(text: str) -> UUID:
-    """Of the 22 characters that Kafka writes for a topic id."""
+    """The topic id in Kafka's 22 characters."""
     standard = text.replace("+", "-").replace("/", "_")
     return UUID(bytes=base64.urlsafe_b64decode(standard.rstrip("=") + "=="))
 
@@ -158,7 +158,7 @@ def _show(kept: list[KeptDirectory], deleted: Mapping[TopicPartition, tuple[str,
 
 
 class _Place(NamedTuple):
-    """A record: in its file, and where it stood before."""
+    """A record: its place in its file, and its place in the log before."""
 
     number: int
     record: int
@@ -186,14 +186,14 @@ class _Replayer:
         self._progress = Progress(quiet=options.quiet)
 
     def replay(self, kept: KeptDirectory) -> bool:
-        """Produce one directory; whether all of it is in the log, or left out as it was asked."""
+        """Produce one directory; True: every record is in the log, or skipped on request."""
         run = _Run(kept, self._deleted, self._progress, self._interruption)
         partitions = kept.leftovers.partitions.items()
         topics = {str(of.topic) for tp, of in partitions if tp not in self._deleted}
         sizes = [topic_batch_bytes(self._cluster, topic) for topic in topics]
         settings = ProducerSettings(
             idempotence=True,
-            # No batch is larger than its topic takes: a record that is, is refused alone.
+            # No batch exceeds its topic's limit: a record over the limit is refused alone.
             batch_bytes=min(filter(None, sizes), default=1),
             max_message_bytes=_BROKER_DECIDES_BYTES,
             connect_timeout_ms=0,
@@ -273,7 +273,7 @@ class _Run:
         self._progress = progress
         self._saved = time.monotonic()
         self._timed_out = False
-        """The cluster takes nothing: what follows is left for the next run."""
+        """The cluster accepts no records: the rest is left for the next run."""
 
     def produce_all(self, producer: "Producer[Any, Any]") -> None:
         """Every file; returns when each record is acknowledged or has failed."""
@@ -283,7 +283,7 @@ class _Run:
             if not is_whole:
                 self._fail(f"{path} is damaged: restore it, or look at what the disk says")
                 if self.kept.done.count(number):
-                    continue  # nobody can say which of its records are acknowledged
+                    continue  # it is not known which of its records are acknowledged
             for entry, header in batches:
                 if self._timed_out or self._interruption.asked:
                     return
@@ -299,7 +299,7 @@ class _Run:
         entry: Entry,
         header: BatchHeader,
     ) -> int:
-        """Produce one batch, whose records are the file's from *first* on; how many there are."""
+        """Produce one batch, whose records are the file's from *first* on; returns their number."""
         tp = TopicPartition(entry.topic_id, entry.partition)
         of = self.kept.leftovers.partitions[tp]
         count = header.record_count
@@ -363,7 +363,7 @@ class _Run:
 
 
 def _batches(data: bytes, number: int) -> tuple[list[tuple[Entry, BatchHeader]], bool]:
-    """The batches of a file that are whole, and whether all are."""
+    """The whole batches of a file, and whether all are whole."""
     found, passed_over = [], PassedOver()
     for entry in entries(data, number, passed_over):
         try:
@@ -383,7 +383,7 @@ def _records(entry: Entry, header: BatchHeader) -> list[Record]:
 
 
 def _timestamp(header: BatchHeader, record: Record) -> int | None:
-    """Of a record, in ms; None: none that can be sent."""
+    """The record's timestamp in ms; None: it has none that can be sent."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         timestamp = header.max_timestamp
     else:

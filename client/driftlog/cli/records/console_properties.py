@@ -2,7 +2,7 @@
 
     CreateTime:1700000000000 | Partition:0 | Offset:1 | name:value,… | key | value
 
-Columns in this order, those that are asked for, with ``key.separator`` between them.
+The requested columns in this order, with ``key.separator`` between them.
 Source: org.apache.kafka.tools.consumer.DefaultMessageFormatter, org.apache.kafka.tools
 .LineMessageReader; the tools themselves are the oracle in tests.
 Pure.
@@ -26,7 +26,7 @@ _COLUMNS: Final = ("timestamp", "partition", "offset", "headers", "key", "value"
 
 
 def console_formatter(properties: Mapping[str, str]) -> Formatter:
-    """Prints a record as the console consumer does with these ``--property``.
+    """A formatter that prints a record as the console consumer does with these ``--property``.
 
     Raises:
         ValueError: there is no such property.
@@ -68,17 +68,17 @@ def _timestamp(message: Message) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How a line becomes a record; None: it has no key, and nothing stands for null."""
+    """How a line becomes a record; None: lines have no key, and no text means null."""
 
     key_separator: bytes | None
     null: bytes | None
 
 
 def console_line_format(properties: Mapping[str, str]) -> LineFormat:
-    """Reads a line as the console producer does with these ``--property``.
+    """The line format of the console producer with these ``--property``.
 
     Raises:
-        ValueError: there is no such property, or it is not for us.
+        ValueError: there is no such property, or driftlog does not support it.
     """
     _refuse_unknown(properties, {"parse.key", "key.separator", "null.marker"})
     has_key = _is_true(properties.get("parse.key", "false"))

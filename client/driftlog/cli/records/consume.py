@@ -1,7 +1,7 @@
-"""`driftlog consume`: records of topics, from where one wants them, as one wants them.
+"""`driftlog consume`: prints records of topics, from any position, in any format.
 
-Without a group it reads partitions by itself, from positions that are looked up once; with one
-it subscribes, and commits what it has written to standard output.
+Without a group it assigns itself partitions, from positions that it looks up once; with a group
+it subscribes, and commits the records that it has written to standard output.
 Shell.
 """
 
@@ -61,7 +61,7 @@ _PASSING: Final = frozenset(
         KafkaError.REBALANCE_IN_PROGRESS,
     }
 )
-"""What librdkafka tries again by itself."""
+"""Errors that librdkafka retries by itself."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -215,10 +215,10 @@ def _consume(options: argparse.Namespace) -> int:
 
 
 def _from_until(options: argparse.Namespace) -> tuple[Position | None, int | None]:
-    """Where to begin, and the time to stop at.
+    """The position to begin at, and the time to stop at.
 
     Raises:
-        UsageError: several of one kind.
+        UsageError: there are several of one kind.
     """
     given = options.offset or []
     firsts: list[Position] = [p for p in given if not isinstance(p, UntilTime)]
@@ -229,7 +229,7 @@ def _from_until(options: argparse.Namespace) -> tuple[Position | None, int | Non
         raise UsageError("begin where?  There is more than one -o of a kind")
     first = firsts[0] if firsts else None
     if first is None and options.group is None:
-        # Between the end and the end there is nothing.
+        # From the end to the end there is no record.
         first = Where.BEGINNING if options.exit or untils else Where.END
     elif first is None and options.partition:
         first = Where.STORED
@@ -266,7 +266,7 @@ def _formatter(options: argparse.Namespace) -> Formatter:
 
 
 class _RecordPrinter:
-    """A consumer, what it has printed, and when it is done."""
+    """A consumer that prints its records, counts them, and knows when it is done."""
 
     def __init__(self, options: argparse.Namespace, formatter: Formatter, *, begins: str) -> None:
         self._options = options
@@ -284,7 +284,7 @@ class _RecordPrinter:
             {"error_cb": self._error}
             | properties(
                 options,
-                # Without a group nothing is asked of it, nor kept; librdkafka wants a name.
+                # librdkafka requires a name; without --group there are no requests for this one.
                 group_id=options.group or f"driftlog-consume-{os.getpid()}",
                 enable_auto_commit=self._commits,
                 enable_auto_offset_store=False,
@@ -292,26 +292,26 @@ class _RecordPrinter:
                 auto_offset_reset=begins,
                 isolation_level=options.isolation_level,
                 fetch_wait_max_ms=200,
-                # librdkafka's second of rest when its queue is full is seen as a stutter.
+                # librdkafka's pause of a second when its queue is full shows as a stutter.
                 fetch_queue_backoff_ms=10,
                 allow_auto_create_topics=False,
             ),
         )
 
     def subscribe(self, names: list[str]) -> None:
-        """As a member of the group."""
+        """Subscribe to topics as a member of the group."""
         self._consumer.subscribe(
             names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
 
     def assign(self, found: list[Range]) -> None:
-        """These, by itself."""
+        """Assign ranges of partitions, without a group."""
         self._ends = {(r.topic, r.partition): r.end for r in found if r.end is not None}
         self._open = {(r.topic, r.partition) for r in found if not r.is_empty}
         self._consumer.assign([TopicPartition(r.topic, r.partition, r.start) for r in found])
 
     def run(self) -> None:
-        """Print until there is nothing more to print.
+        """Print until there is no more record to print.
 
         Raises:
             CommandError: the cluster refuses.
@@ -349,14 +349,14 @@ class _RecordPrinter:
                 )
 
     def close(self) -> int:
-        """Commit, leave the group; the exit status."""
+        """Commit, leave the group; returns the exit status."""
         self._progress.clear()
         status = self._commit() if self._commits else OK
         self._consumer.close()
         return status
 
     def _commit(self) -> int:
-        """Commit what was printed; a coordinator may have to be found first."""
+        """Commit the printed records; librdkafka may have to find the coordinator first."""
         deadline = time.monotonic() + min(self._options.timeout.seconds or _COMMIT_S, _COMMIT_S)
         while True:
             try:
@@ -374,10 +374,10 @@ class _RecordPrinter:
     # ── What comes ──
 
     def _is_wanted(self, message: Message) -> bool:
-        """A record that is to be printed.
+        """Whether the message is a record to print.
 
         Raises:
-            CommandError: no record, but what stands in the way of one.
+            CommandError: it is an error that prevents reading.
         """
         at = (message.topic() or "", message.partition() or 0)
         error = message.error()
@@ -420,7 +420,7 @@ class _RecordPrinter:
 
     def _store(self, printed: dict[tuple[str, int], int]) -> None:
         if self._commits:
-            with contextlib.suppress(KafkaException):  # revoked meanwhile: another's to read
+            with contextlib.suppress(KafkaException):  # revoked meanwhile: another member reads it
                 self._consumer.store_offsets(
                     offsets=[TopicPartition(*at, offset) for at, offset in printed.items()]
                 )

@@ -5,8 +5,8 @@ r"""Records as text: kcat's formats, its JSON envelope, and records from JSON.
     %h     headers, name=value,…            %R        as %S, four bytes, big-endian
     %%     a percent sign                   \n \r \t \0 \xHH \\
 
-Null and empty look the same in %s and %k, unless null has a text (kcat's -Z): that stands for
-both then, as it does in kcat.  A value in JSON that is not UTF-8 is in ``payload_base64``.
+Null and empty look the same in %s and %k: with kcat's -Z its text stands for both, as in kcat.
+A value in JSON that is not UTF-8 is in ``payload_base64``.
 Source: kcat 1.7.1, which is the oracle in tests.
 Pure.
 """
@@ -27,7 +27,7 @@ _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 class Message(Protocol):
-    """A record, as confluent-kafka hands it out."""
+    """A record of confluent-kafka."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...
@@ -42,7 +42,7 @@ Formatter: TypeAlias = Callable[[Message], bytes]
 
 
 def unescape(text: str) -> bytes:
-    r"""The bytes that *text* says: ``\n``, ``\t``, ``\0``, ``\x1e``, ``\\``."""
+    r"""The bytes of *text* with its escapes: ``\n``, ``\t``, ``\0``, ``\x1e``, ``\\``."""
 
     def one(match: re.Match[bytes]) -> bytes:
         escape = match[1]
@@ -57,7 +57,7 @@ def unescape(text: str) -> bytes:
 
 
 def compile_format(text: str, null: bytes = b"") -> Formatter:
-    """What prints a record as *text* says.
+    """A formatter that prints a record in the format *text*.
 
     Raises:
         ValueError: there is no such token.
@@ -142,7 +142,7 @@ def to_json(message: Message) -> bytes:
 
 
 def _json_headers(headers: Headers) -> dict[str, Any]:
-    """Name, value, name, value, …"""
+    """The envelope's flat list: name, value, name, value, …"""
     flat: list[str | None] = []
     try:
         for name, value in headers:
@@ -163,7 +163,7 @@ def _json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """What is to be produced; None: what the command line says."""
+    """A record to produce; None: the value of the command line."""
 
     key: bytes | None
     value: bytes | None
@@ -177,17 +177,17 @@ _FIELDS: Final = frozenset(
     "timestamp ts".split()
 )
 _TOLD: Final = frozenset("topic offset tstype broker".split())
-"""What an envelope says and a new record cannot choose."""
+"""Fields of an envelope that a new record cannot set."""
 
 
 def from_json(line: bytes) -> NewRecord:
     """A record from ``{"key": …, "value": …, "headers": {…}, "partition": 0, "timestamp": ms}``.
 
-    Texts are UTF-8; a key or value that is no text is written as JSON.  An envelope, as
-    `to_json` writes it, is taken as well; its partition is left to the partitioner.
+    Texts are UTF-8; a key or value that is no text is written as JSON.  An envelope of `to_json`
+    is accepted as well; the partitioner chooses its partition.
 
     Raises:
-        ValueError: it is no such object.
+        ValueError: the line is no such object.
     """
     try:
         fields = json.loads(line)

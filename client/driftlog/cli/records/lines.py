@@ -1,4 +1,4 @@
-"""Standard input and files, cut into records, without waiting longer than the world turns.
+"""Standard input and files, cut into records, without blocking while there is no input.
 
 Shell.
 """
@@ -11,25 +11,25 @@ from typing import Final
 _CHUNK_BYTES: Final = 1 << 18
 _IDLE_S: Final = 0.1
 MAX_RECORD_BYTES: Final = 256 << 20
-"""No broker takes so much: it is a wrong delimiter."""
+"""No broker accepts a larger record: the delimiter is wrong."""
 
 
 class TooLongError(Exception):
-    """No delimiter for longer than any record may be."""
+    """More bytes without a delimiter than any record may have."""
 
 
 def split(fd: int, delimiter: bytes, idle: Callable[[], None]) -> Iterator[bytes]:
-    """What stands between delimiters, the last one with or without one behind it.
+    """The bytes between delimiters; the last record may lack its delimiter.
 
-    *idle* is called while there is nothing to read, ten times a second.
+    *idle* is called ten times a second while there is no input.
 
     Raises:
-        TooLongError: a record has no end.
+        TooLongError: a record is longer than `MAX_RECORD_BYTES`.
     """
     begun = bytearray()
     for chunk in _chunks(fd, idle):
         if begun:
-            # A delimiter may lie across the border.
+            # A delimiter may lie across two reads.
             begun += chunk
             if begun.find(delimiter, max(0, len(begun) - len(chunk) - len(delimiter) + 1)) < 0:
                 if len(begun) > MAX_RECORD_BYTES:

@@ -1,4 +1,4 @@
-"""Where a consumer without a group begins in each partition, and where it stops.
+"""The start and the end of a consumer without a group, in each partition.
 
 Shell.
 """
@@ -17,7 +17,7 @@ from driftlog.cli.records.positions import AtOffset, FromTime, Position, Where
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets ``[start, end)`` of a partition; *end* None: for ever."""
+    """Offsets ``[start, end)`` of a partition; *end* None: without an end."""
 
     topic: str
     partition: int
@@ -26,7 +26,7 @@ class Range:
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to wait for."""
+        """Whether there is no record to wait for."""
         return self.end is not None and self.start >= self.end
 
 
@@ -37,10 +37,10 @@ def ranges(
     first: Position | None,
     until_ms: int | None,
 ) -> list[Range]:
-    """What *first* and *until_ms* are in each partition of *names*.
+    """The offsets of *first* and *until_ms* in each partition of *names*.
 
     Raises:
-        CommandError: a topic or partition is not there, or has no leader.
+        CommandError: a topic or partition does not exist, or has no leader.
     """
     which = flatten(options.partition) or None
     at = cluster.partitions((name, which) for name in names)
@@ -52,7 +52,7 @@ def ranges(
         found = cluster.known_offsets(dict.fromkeys(at, for_time(until_ms)))
         over = until_ms <= time.time() * 1000
         for tp, offset in found.items():
-            # Nothing so new is there yet, and may never come.
+            # There is no record at or after that time yet, and perhaps never one.
             ends[tp] = offset if offset >= 0 else latest[tp] if over else None
     return [Range(*tp, starts[tp], ends[tp]) for tp in at]
 

@@ -1,4 +1,4 @@
-"""Where in a log to begin and to stop, as people write it: kcat's -o, and times.
+"""Positions in a log, to begin and to stop at, as users write them: kcat's -o, and times.
 
     beginning | end | stored | N | -N | s@TIME | e@TIME
 
@@ -24,21 +24,21 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """This offset; below 0: so many before the end."""
+    """An offset; below 0: so many before the end."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FromTime:
-    """The first record that is not older."""
+    """Begin at the first record at or after a time."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class UntilTime:
-    """Stop at the first record that is not older."""
+    """Stop at the first record at or after a time."""
 
     timestamp_ms: int
 
@@ -58,7 +58,7 @@ def parse_position(text: str) -> Position:
     """Read one -o.
 
     Raises:
-        ValueError: it is none.
+        ValueError: *text* is no position.
     """
     if text in _NAMES:
         return _NAMES[text]

@@ -1,4 +1,4 @@
-"""`driftlog produce`: lines, files or JSON become records, and each is accounted for.
+"""`driftlog produce`: produces lines, files or JSON as records, and reports each that fails.
 
 Shell.
 """
@@ -32,16 +32,16 @@ from driftlog.cli.records.record_writer import RecordWriter
 from driftlog.common.similar_names import similar
 
 _DELIVERY_S: Final = 120.0
-"""Kafka's own (`delivery.timeout.ms`): an outage of a minute costs nothing."""
+"""Kafka's default (`delivery.timeout.ms`): no record fails in an outage of a minute."""
 
 _LEAST_DELIVERY_S: Final = 1.0
-"""Where the first answers took all of --timeout."""
+"""The limit if the first answers took all of --timeout."""
 
 _BATCH_BYTES: Final = 1_000_000
 
 
 def add_commands(commands: Commands) -> None:
-    """The command of this file."""
+    """Add the command of this file."""
     parser = add_command(
         commands,
         "produce",
@@ -230,7 +230,7 @@ def _produce(options: argparse.Namespace) -> int:
 
 
 def topic_batch_bytes(cluster: Cluster, topic: str) -> int | None:
-    """The largest batch: no larger than the topic takes, so that a larger record is refused alone.
+    """The largest batch: within the topic's limit, so that a larger record is refused alone.
 
     None: there is no such topic.
     """

@@ -1,7 +1,7 @@
 """The records that `driftlog produce` reads: lines of standard input and files, files, JSON.
 
     read ──▶ cut at -D ──▶ cut at -K, or JSON ──▶ a record
-                                     └──────────▶ a bad line: the end, or left out and kept
+                                     └──────────▶ a bad line: the end, or skipped and kept
 
 Shell.
 """
@@ -19,7 +19,7 @@ from driftlog.cli.records.formats import NewRecord, from_json
 from driftlog.cli.records.lines import split
 
 _SAID_LINES: Final = 10
-"""Bad lines that are told one by one; the others are counted."""
+"""Bad lines that are printed one by one; the others are counted."""
 
 
 class BadLineError(Exception):
@@ -27,11 +27,11 @@ class BadLineError(Exception):
 
 
 class RecordInput:
-    """Where the records come from.
+    """The source of the records.
 
     Args:
         files: none: standard input.
-        idle: called while there is nothing to read, ten times a second.
+        idle: called ten times a second while there is no input.
 
     Raises:
         UsageError: options contradict each other.
@@ -56,7 +56,7 @@ class RecordInput:
                 raise CommandError(f"{options.bad_lines}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Finish the file of bad lines; say how many there were."""
+        """Finish the file of bad lines; print their number."""
         if self._kept is not None:
             self._kept.close()
         if self.skipped > _SAID_LINES:
@@ -66,11 +66,11 @@ class RecordInput:
             complain(f"{plural(self.skipped, 'bad line')} left out{kept}")
 
     def records(self) -> Iterator[tuple[str, NewRecord]]:
-        """Each record, and where it is from.
+        """Each record, with its source.
 
         Raises:
-            TooLongError: a record has no end.
-            BadLineError: a line is no record, and bad lines are not left out.
+            TooLongError: a record is longer than `lines.MAX_RECORD_BYTES`.
+            BadLineError: a line is no record, and bad lines are not skipped.
         """
         options = self._options
         if self._files and not (options.lines or options.json):
@@ -123,10 +123,10 @@ class RecordInput:
 
 
 def console_lines(options: argparse.Namespace) -> LineFormat | None:
-    """What --property asks for.
+    """The line format of --property; None: there is no --property.
 
     Raises:
-        UsageError: a property is unknown, or stands beside an option that contradicts it.
+        UsageError: a property is unknown, or another option contradicts it.
     """
     if not options.reader_properties:
         return None

@@ -1,7 +1,7 @@
 """The producer of `driftlog produce`, which accounts for every record.
 
     librdkafka ──▶ acknowledged
-         └───────▶ failed, or unknown: its answer was lost; both said with their line
+         └───────▶ failed, or unknown: its answer was lost; both printed with their line
 
 Shell.
 """
@@ -19,17 +19,17 @@ from driftlog.cli.records.formats import NewRecord
 from driftlog.errors import outcome_unknown
 
 _SAID_FAILURES: Final = 10
-"""Failures that are told one by one; the others are counted."""
+"""Failures that are printed one by one; the others are counted."""
 
 _POLL_RECORDS: Final = 100
-"""Deliveries are counted after so many, and while there is nothing to read."""
+"""Deliveries are counted after so many records, and while there is no input."""
 
 _QUEUE_KBYTES: Final = 256 << 10
 _BROKER_DECIDES_BYTES: Final = 100_000_000
 
 
 class RecordWriter:
-    """A producer that counts what became of each record.
+    """A producer that counts the outcome of each record.
 
     Args:
         is_new: the topic does not exist yet; the broker may create it.
@@ -69,10 +69,10 @@ class RecordWriter:
             batch_size=batch_bytes,
             queue_buffering_max_kbytes=_QUEUE_KBYTES,
             queue_buffering_max_messages=1_000_000,
-            # The broker says what is too large: its topics differ.
+            # The broker refuses records that are too large: limits differ by topic.
             message_max_bytes=_BROKER_DECIDES_BYTES,
             message_timeout_ms=round(delivery_s * 1000),
-            # A topic is told of when all agents know it.  librdkafka would wait for 30 s.
+            # CreateTopics answers when all agents know the topic.  librdkafka would wait for 30 s.
             topic_metadata_propagation_max_ms=5_000,
         )
         self._producer = new_client(Producer, settings)
@@ -83,7 +83,7 @@ class RecordWriter:
         self._show()
 
     def write(self, where: str, record: NewRecord) -> None:
-        """Hand it to the producer, when there is room."""
+        """Pass the record to the producer, when there is room."""
         self.taken += 1
         headers = [*self._headers, *record.headers]
         partition = self._options.partition if record.partition is None else record.partition
@@ -117,7 +117,7 @@ class RecordWriter:
             self.poll()
 
     def finish(self) -> bool:
-        """Wait until all are acknowledged or failed; a second Ctrl-C ends that."""
+        """Wait until all records are acknowledged or failed; a second Ctrl-C ends the wait."""
         try:
             while self._producer.flush(0.2):
                 self._show()

@@ -1,4 +1,4 @@
-"""`driftlog segments list|describe`: what the manifests in the bucket name; no agent is asked.
+"""`driftlog segments list|describe`: the segments that the bucket's manifests name, without agents.
 
 Shell.
 """
@@ -35,7 +35,7 @@ _EXTRAS: Final = ("agent", "spark")
 
 
 def add_commands(segments: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     listing = add_command(
         segments,
         "list",
@@ -98,12 +98,12 @@ def _location(options: argparse.Namespace) -> str:
 
 
 def _read(location: str, names: list[str]) -> "list[SealedTopic]":
-    """These topics, or all.
+    """The topics of *names*, or all if it is empty.
 
     Raises:
         ImportError: the extra is not installed.
         UsageError: *location* is no location.
-        CommandError: a topic is not there, or an object is missing or damaged.
+        CommandError: a topic does not exist, or an object is missing or damaged.
     """
     from driftlog.bucket.sealed_topics import read_topics  # noqa: PLC0415  # an extra
 

@@ -1,4 +1,4 @@
-"""`driftlog segments`: seal what is committed, and list what is sealed.
+"""`driftlog segments`: seal committed records, and list sealed segments.
 
 Shell.
 """
@@ -19,7 +19,7 @@ _SEAL_S: Final = 600.0
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     segments = add_group(commands, "segments", help="seal topics; list and describe segments")
     seal = add_command(
         segments,

@@ -17,11 +17,11 @@ from driftlog.cli.connection.connection import add_connection_options, write_fai
 At = tuple[str, int]
 
 _END: Final = -1
-"""As DeleteRecords has it: the high watermark, as it is when the broker reads the request."""
+"""In DeleteRecords: the high watermark at the time of the request."""
 
 
 def add_commands(commands: Commands) -> None:
-    """The command of this file."""
+    """Add the command of this file."""
     delete = add_command(
         commands,
         "delete-records",
@@ -102,10 +102,10 @@ def _new_starts(
     earliest: dict[At, int],
     latest: dict[At, int],
 ) -> dict[At, int]:
-    """Where each log would start: not before it does now.
+    """The new start of each log, never before its start now.
 
     Raises:
-        CommandError: an offset lies behind the end, as Kafka has it.
+        CommandError: an offset lies beyond the end, which Kafka refuses.
     """
     if options.all:
         return latest
@@ -122,7 +122,7 @@ def _new_starts(
 
 
 def _execute(cluster: Cluster, starts: dict[At, int]) -> tuple[int, dict[At, int]]:
-    """Delete; the status, and where the logs start now."""
+    """Delete the records; returns the exit status, and the new starts of the logs."""
     if not starts:
         return OK, {}
     asked: dict[Any, Any] = cluster.admin.delete_records(

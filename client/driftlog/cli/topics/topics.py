@@ -1,4 +1,4 @@
-"""`driftlog topics`: list, describe, create, alter, delete; records go in `record_deletion`.
+"""`driftlog topics`: list, describe, create, alter, delete; `record_deletion` deletes records.
 
 Shell.
 """
@@ -44,13 +44,13 @@ from driftlog.cli.connection.connection import add_connection_options, result_of
 from driftlog.cli.topics import record_deletion
 
 _URL_SAFE: Final = str.maketrans("+/", "-_")
-"""librdkafka writes topic ids in the other base64 than Kafka."""
+"""librdkafka writes topic ids in standard base64, Kafka in base64 for URLs."""
 
 _BYTES: Final = ("retention.bytes", "segment.bytes", "max.message.bytes")
 
 
 def add_commands(commands: Commands) -> None:
-    """The commands of this file."""
+    """Add the commands of this file."""
     topics = add_group(commands, "topics", help="list, describe, create, alter and delete topics")
 
     listing = add_command(topics, "list", _list, help="list topics")
@@ -149,7 +149,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _topic_option(parser: Parser) -> None:
-    """Kafka's scripts name a topic with an option."""
+    """Add --topic, as in Kafka's scripts."""
     parser.add_argument("-t", "--topic", action="append", metavar="TOPIC", help="as TOPIC")
 
 
@@ -294,7 +294,7 @@ def _print_topic(topic: dict[str, Any]) -> None:
 
 
 def _unit(name: str, value: str | None) -> str:
-    """What a long number means: ``  (7 days)``."""
+    """A long number in words: ``  (7 days)``."""
     if value is None or not value.isdecimal():
         return ""
     amount = int(value)
@@ -312,7 +312,7 @@ def _offset(answer: Offset | CommandError | None) -> int | None:
 
 
 def _topic_ids(cluster: Cluster, names: list[str]) -> dict[str, str]:
-    """By name; a cluster older than topic ids has none."""
+    """Topic ids by name; a cluster without topic ids gives none."""
     if not names:
         return {}
     asked = cluster.admin.describe_topics(TopicCollection(names), request_timeout=cluster.timeout)
@@ -326,7 +326,7 @@ def _topic_ids(cluster: Cluster, names: list[str]) -> dict[str, str]:
 
 
 def _set_configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str | None]]:
-    """What is set in the topics themselves."""
+    """The configs set on the topics themselves."""
     if not names:
         return {}
     asked = cluster.admin.describe_configs(

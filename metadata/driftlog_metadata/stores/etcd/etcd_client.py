@@ -1,17 +1,17 @@
-"""The way to an etcd cluster: endpoints, tokens, deadlines, and what a failure means.
+"""The connection to an etcd cluster: endpoints, tokens, deadlines, and the meaning of a failure.
 
     run(attempt) ──▶ endpoint in use ──▶ the next ──▶ … each once ──▶ UnavailableError
                        │ not reached, or refused there: nothing happened ─┘
                        │ no answer, and a repeat is harmless ─────────────┘
                        └ no answer, else ──▶ OutcomeUnknownError
 
-A request is sent only on a connection that has just answered, or did not break since: what
-fails before that surely did not reach etcd, and may go to the next endpoint.  Calls and
+A request is sent only on a connection that has answered, and did not break since: a failure
+before that surely did not reach etcd, so the request may go to the next endpoint.  Calls and
 watches leave a member that does not answer in time for the next endpoint, and return to it
 only when that one fails too.
 
-Every request asks for a member that has a leader (metadata ``hasleader``), so that one on
-the wrong side of a partition says so at once, and ends its watches.
+Every request asks for a member that has a leader (metadata ``hasleader``), so that a member
+on the wrong side of a partition refuses at once, and ends its watches.
 
 Adapter.
 """
@@ -50,12 +50,12 @@ _PATIENCE_S: Final = 0.5
 
 
 class Repeat(Enum):
-    """What a second copy of a request does; a late one may always arrive."""
+    """The effect of a second copy of a request; a late copy may always arrive."""
 
     READS = auto()
-    """Nothing: it changes nothing."""
+    """None: the request changes nothing."""
     HARMLESS = auto()
-    """The same again: it may be sent to the next endpoint."""
+    """The same effect again: the request may be sent to the next endpoint."""
     NEVER = auto()
     """A change that is not idempotent: the caller gets the unknown outcome and decides."""
 
@@ -77,34 +77,34 @@ class EtcdSettings:
 
     user: str | None = None
     password: str = field(default="", repr=False)
-    """For etcd with ``auth enable``.  Tokens are renewed when etcd says that they are over."""
+    """For etcd with ``auth enable``.  Tokens are renewed when etcd says that they have expired."""
 
     connect_timeout_ms: int = 2_000
-    """Longer: later to find that an endpoint is dead.  Shorter than a TLS handshake: never."""
+    """Longer: a dead endpoint is noticed later.  Shorter than a TLS handshake: no connection."""
 
     try_timeout_ms: int = 2_000
-    """Of one request at one endpoint; the gap in service when a member freezes.  Shorter: elections
-    and slow disks turn more commits into unknown outcomes."""
+    """Of one request at one endpoint.  Longer: a longer gap in service when a member freezes.
+    Shorter: elections and slow disks turn more commits into unknown outcomes."""
 
     keep_alive_timeout_ms: int = 1_000
     """Of a lease's keep-alive at one endpoint, and of connecting for it, so that several endpoints
-    fit into a time to live.  Twice as long after one that took longer."""
+    fit into a time to live.  Doubled after a keep-alive that took longer."""
 
 
 class Endpoint:
-    """One member: a connection that makes itself, and the streams that are open on it."""
+    """One member: a connection that gRPC makes on demand, and the streams that are open on it."""
 
     def __init__(self, url: str, channel: grpc.aio.Channel) -> None:
         self.url = url
         self.is_ours = False
-        """The member has proven, since its connection was last lost, that it is of our cluster."""
+        """The member has proven, since its connection was last lost, that it is of this cluster."""
         self.streams: set[Any] = set()
         self._channel = channel
         self._methods: dict[str, Any] = {}
 
     @property
     def is_connected(self) -> bool:
-        """Whether what is sent now goes out on a connection that is there."""
+        """Whether the connection is up, so that a request is sent at once."""
         return bool(self._channel.get_state() is grpc.ChannelConnectivity.READY)
 
     async def ask(
@@ -134,7 +134,7 @@ class Endpoint:
         return call
 
     def cancel_streams(self) -> None:
-        """End them; `lost_stream` tells their readers."""
+        """End the streams; `lost_stream` tells their readers."""
         for stream in list(self.streams):
             stream.cancel()
 
@@ -147,11 +147,11 @@ Attempt = Callable[[Endpoint, Metadata], Awaitable[T]]
 
 
 class _ElsewhereError(Exception):
-    """This endpoint did nothing, and another may; the message says why."""
+    """This endpoint did nothing, and another one may succeed; the message says why."""
 
 
 class EtcdClient:
-    """See the module.  Made and used on one event loop.
+    """A client of the cluster, as the module says.  Made and used on one event loop.
 
     Raises:
         ValueError: the settings do not fit together, or a file of them cannot be read.
@@ -182,7 +182,7 @@ class EtcdClient:
         Raises:
             UnavailableError: nothing happened.
             OutcomeUnknownError: it may have happened; never for `Repeat.READS`.
-            LeaseNotFoundError, LeaseExistsError, CompactedError: etcd said so.
+            LeaseNotFoundError, LeaseExistsError, CompactedError: etcd's answer.
             ValueError: over a limit of the server's; nothing happened.
         """
         timeout_s = self.settings.try_timeout_ms / 1000
@@ -214,7 +214,7 @@ class EtcdClient:
                 return await self._at(endpoint, attempt, connect_timeout_s)
             except asyncio.CancelledError:
                 if time.monotonic() - began_s >= _PATIENCE_S:
-                    self.leave(endpoint)  # or their every repeat would ask it again
+                    self.leave(endpoint)  # or each repeat of the caller asks it again
                 raise
             except _ElsewhereError as error:
                 failures.append(f"{endpoint.url}: {error}")
@@ -227,7 +227,7 @@ class EtcdClient:
             except UnavailableError as error:
                 if not unknown:
                     raise
-                failures.append(str(error))  # refused here, and perhaps done by the one before
+                failures.append(str(error))  # refused here; an earlier endpoint may have done it
                 break
             self.leave(endpoint)
         told = "; ".join(failures)
@@ -245,7 +245,7 @@ class EtcdClient:
         return answers
 
     def leave(self, endpoint: Endpoint) -> None:
-        """Use the next endpoint from now on, for watches as well, if *endpoint* is in use."""
+        """If *endpoint* is in use, use the next one from now on, for watches as well."""
         if endpoint is self._endpoints[self._current] and len(self._endpoints) > 1:
             self._current = (self._current + 1) % len(self._endpoints)
             endpoint.cancel_streams()
@@ -253,7 +253,7 @@ class EtcdClient:
     # ── One endpoint ──
 
     async def _at(self, endpoint: Endpoint, attempt: Attempt[T], connect_timeout_s: float) -> T:
-        """Connect, authenticate, attempt; with a new token once more."""
+        """Connect, authenticate, attempt; repeat once with a new token if the old one expired."""
         await self._reach(endpoint, connect_timeout_s)
         token = await self._fresh_token(endpoint, None)
         try:
@@ -288,7 +288,7 @@ class EtcdClient:
             raise OutcomeUnknownError(str(error)) from error
 
     async def _reach(self, endpoint: Endpoint, timeout_s: float) -> None:
-        """Have a connection that answers, without having asked for anything that matters."""
+        """Ensure a connection that answers, by a status request, which changes nothing."""
         if endpoint.is_connected and endpoint.is_ours:
             return
         endpoint.is_ours = False
@@ -318,7 +318,7 @@ class EtcdClient:
             )
 
     async def _fresh_token(self, endpoint: Endpoint, over: str | None) -> str | None:
-        """A token, but not *over*: empty where etcd asks for none, None where there is no user."""
+        """A token other than *over*: empty where etcd needs none, None where there is no user."""
         if self.settings.user is None:
             return None
         if self._token is None or self._token == over:
@@ -356,11 +356,11 @@ class EtcdClient:
 
 
 class _TokenIsOverError(Exception):
-    """etcd does not know the token any more, or wants one."""
+    """etcd does not know the token any more, or requires one."""
 
 
 class _LostHereError(Exception):
-    """The call ended on this side of the connection; whether it was heard is not known."""
+    """The call ended on this side of the connection; etcd may have received it."""
 
 
 @contextlib.contextmanager
@@ -387,10 +387,10 @@ def was_asked_to_stop() -> bool:
 
 
 async def first_answer(stream: Any, request: Any) -> Any:
-    """Ask on a stream that was just opened.
+    """Send *request* on a stream that was just opened; returns the answer.
 
     Raises:
-        grpc.aio.AioRpcError: it ended instead.
+        grpc.aio.AioRpcError: the stream ended instead.
     """
     try:
         await stream.write(request)
@@ -414,7 +414,7 @@ def _metadata(token: str | None) -> Metadata:
 def _channel_options(settings: EtcdSettings) -> list[tuple[str, int]]:
     connect_ms = settings.connect_timeout_ms
     return [
-        # What etcd sends at most is up to etcd (`--max-request-bytes`, pages of ours).
+        # No limit here: etcd limits messages (`--max-request-bytes`), and this client its pages.
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         # The backstop for a member that froze while nothing but a watch was open on it.  etcd hangs

@@ -2,9 +2,9 @@
 
     gRPC status ──▶ Verdict ──▶ another endpoint, a new token, or an error of the port
 
-Only what etcd decides before it proposes, or by not applying, is certain to have done
-nothing; it is in the table.  Everything else that a write is answered with ("leader
-changed", "request timed out", a broken connection) may have happened.
+A refusal is certain to have done nothing only if etcd decides it before it proposes, or by not
+applying; the table has these.  After every other answer to a write ("leader changed", "request
+timed out", a broken connection) the write may have happened.
 
 Source: etcd's api/v3rpc/rpctypes/error.go; server/etcdserver/v3_server.go,
 api/v3rpc/interceptor.go and quota.go for where each is raised (3.4 to 3.6).
@@ -21,10 +21,10 @@ from driftlog_metadata.stores.store import CompactedError, LeaseNotFoundError
 
 
 class Verdict(Enum):
-    """What an answer that is not a result says."""
+    """The meaning of an answer that is not a result."""
 
     ELSEWHERE = auto()
-    """Nothing happened here; another member may do it."""
+    """Nothing happened here; another member may succeed."""
     TOKEN = auto()
     """Nothing happened: the token is old, or there is none."""
     REFUSED = auto()
@@ -39,11 +39,11 @@ class Verdict(Enum):
 
 
 class LeaseExistsError(StoreError):
-    """A lease of this id is there."""
+    """A lease of this id exists."""
 
 
 class EtcdRefusedError(DeclinedError):
-    """etcd understood, and declines; the same request fails until an operator acts."""
+    """etcd understood and declined; the same request fails until an operator acts."""
 
 
 _ETCD: Final = "etcdserver: "
@@ -88,23 +88,23 @@ _ADVICE: Final = {
 
 
 def verdict(details: str) -> Verdict:
-    """Of a gRPC status' details, or of the reason why a watch was cancelled."""
+    """The verdict of a gRPC status' details, or of the reason why a watch was cancelled."""
     return _VERDICTS.get(_reason(details), Verdict.UNKNOWN)
 
 
 def is_from_etcd(details: str) -> bool:
-    """Whether etcd said this, not something on the way to it."""
+    """Whether this is from etcd, and not from a proxy or gRPC."""
     return _ETCD in details
 
 
 def describe(details: str) -> str:
-    """What was said, and what to do about it where that is known."""
+    """*details*, with advice where there is some."""
     advice = _ADVICE.get(_reason(details))
     return f"{details} ({advice})" if advice else details
 
 
 def error_of(found: Verdict, message: str) -> Exception:
-    """The error for a verdict that is final, wherever it was given."""
+    """The error for a verdict that is final, of a call or of a watch."""
     match found:
         case Verdict.LEASE_GONE:
             return LeaseNotFoundError(message)
@@ -121,12 +121,12 @@ def error_of(found: Verdict, message: str) -> Exception:
 
 
 def details_of(error: grpc.aio.AioRpcError) -> str:
-    """What a failed call was told, in one line; never empty."""
+    """The reason of a failed call, in one line; never empty."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and _ETCD not in (error.details() or ""):
         return "no answer in time"
     return " ".join((error.details() or error.code().name).split())
 
 
 def _reason(details: str) -> str:
-    # The reason of a cancelled watch has more in front: `rpc error: code = … desc = etcdserver: …`
+    # The reason of a cancelled watch has a prefix: `rpc error: code = … desc = etcdserver: …`
     return details.rpartition(_ETCD)[2] if _ETCD in details else ""

@@ -1,11 +1,11 @@
 """The messages of etcd's gRPC interface that the adapter speaks, made from a table at run time.
 
-    Name    field:type=number …      what stands on the wire; a field that is not here is skipped
+    Name    field:type=number …      as on the wire; a field that is not here is skipped
 
 They live in a descriptor pool and a proto package of their own, so that another etcd
-client in the same process (the package `etcd3` registers ``etcdserverpb``) is not in the
-way.  What goes over the wire are numbers and types, never names; only the paths of the
-methods are etcd's.  Enums are int32: the same on the wire.
+client in the same process (the package `etcd3` registers ``etcdserverpb``) does not
+conflict.  The wire has numbers and types, never names; only the paths of the methods
+are etcd's.  Enums are int32: the same on the wire.
 
 Source: etcd's api/etcdserverpb/rpc.proto, api/mvccpb/kv.proto (3.4 to 3.6).
 Adapter.
@@ -67,7 +67,7 @@ EVENT_DELETE: Final = 1
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
-    """The table as protoc would have it."""
+    """The table as a file descriptor, as protoc makes it."""
     file = descriptor_pb2.FileDescriptorProto(
         name="driftlog_etcd.proto", package=_PACKAGE, syntax="proto3"
     )
@@ -103,7 +103,7 @@ _POOL.AddSerializedFile(_file().SerializeToString())
 
 
 def _message(name: str) -> Any:
-    """The class of a message.  Any: protobuf makes it at run time and has no types to tell."""
+    """The class of a message.  Any: protobuf makes it at run time, without static types."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
 
 
@@ -126,7 +126,7 @@ StatusResponse: Final = _message("StatusResponse")
 
 
 class Method:
-    """One method of etcd's: its path, and what goes and comes."""
+    """One method of etcd: its path, its request and its answer."""
 
     __slots__ = ("path", "request", "response")
 
@@ -162,7 +162,7 @@ def prefix_end(prefix: str) -> bytes:
 
 
 def key_value(message: Any) -> KeyValue:
-    """The port's word for etcd's."""
+    """etcd's key-value message as the port's `KeyValue`."""
     return KeyValue(
         message.key.decode(errors="backslashreplace"),
         message.value,

@@ -1,4 +1,4 @@
-"""The quota of an etcd that does not tell it: before 3.6 only its metrics do.
+"""The quota of an etcd before 3.6, which only its metrics tell.
 
     GET {endpoint}/metrics    etcd_server_quota_backend_bytes 2.147483648e+09
 
@@ -21,9 +21,9 @@ _MAX_BYTES: Final = 8 * 1024 * 1024
 
 
 def quota_from_metrics(settings: EtcdSettings, url: str) -> int | None:
-    """The ``--quota-backend-bytes`` of the member at *url*; None: it does not say.
+    """The ``--quota-backend-bytes`` of the member at *url*; None: the metrics do not have it.
 
-    Blocks: for a thread.
+    Blocks: call it in a thread.
     """
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     timeout_s = settings.try_timeout_ms / 1000

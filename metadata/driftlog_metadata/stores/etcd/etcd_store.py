@@ -4,16 +4,16 @@
     get_prefix       ──▶ page, page, … at the revision of the first
     watch            ──▶ EtcdWatch, a stream of its own
 
-etcd 3.4 or newer.  A lost answer of a transaction is told and never hidden: the caller
-repeats the transaction under its compares.  The adapter itself repeats what changes nothing or
-changes the same again (reads, grants under an own id, keep-alives, revokes) at the next endpoint,
-each endpoint once.
+etcd 3.4 or newer.  A lost answer of a transaction is reported and never hidden: the caller
+repeats the transaction under its compares.  The adapter itself repeats requests that change
+nothing, or the same again (reads, grants under an own id, keep-alives, revokes), at the next
+endpoint, each endpoint once.
 
 Non-obvious:
 
-* A key under a prefix of ours that is not UTF-8 is foreign; it is told with its
-  bytes escaped, and names nothing that we know.
-* etcd counts all keys of a range for every page, so pages are large: by bytes, not by keys.
+* A key under driftlog's prefixes that is not UTF-8 is foreign; it is returned with its
+  bytes escaped, and no parser accepts it.
+* etcd counts all keys of a range for every page, so pages are large, and limited by bytes.
 
 Adapter.
 """
@@ -61,7 +61,7 @@ from driftlog_metadata.stores.store import (
 _FIRST_PAGE_KEYS: Final = 100
 _MAX_PAGE_KEYS: Final = 20_000
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""A page parses in some 10 ms; values of 1 MiB come a few at a time."""
+"""Size of a page, which parses in some 10 ms, and has a few values of 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class EtcdStatus:
     """What the quota counts; compaction does not shrink it, defragmentation does."""
     db_size_in_use_bytes: int
     quota_bytes: int | None
-    """None: it does not tell; before 3.6 it takes `EtcdMetadataStore.each_status`."""
+    """None: etcd does not report it; before 3.6 only `EtcdMetadataStore.each_status` has it."""
     errors: tuple[str, ...]
     """Alarms (``NOSPACE``) and the lack of a leader, in etcd's words."""
 
@@ -83,7 +83,7 @@ class EtcdStatus:
 class EtcdMetadataStore:
     """A `driftlog_metadata.stores.store.MetadataStore` on etcd, for one event loop.
 
-    It connects when it is first asked.
+    It connects with its first request.
 
     Raises:
         ValueError: the settings do not fit together, or a file of them cannot be read.
@@ -93,7 +93,7 @@ class EtcdMetadataStore:
         self._client = EtcdClient(settings)
         self._watches: set[EtcdWatch] = set()
         self._slow = False
-        """The last keep-alive took longer than one endpoint is given for it."""
+        """The last keep-alive took longer than the time for one endpoint."""
 
     # ── The port ──
 
@@ -153,7 +153,7 @@ class EtcdMetadataStore:
         check_lease_id(lease_id)
         check_ttl_ms(ttl_ms)
         request = messages.LeaseGrantRequest(ID=lease_id, TTL=-(-ttl_ms // 1000))
-        with contextlib.suppress(LeaseExistsError):  # an earlier attempt's, or the caller's
+        with contextlib.suppress(LeaseExistsError):  # by an earlier attempt, or the caller
             await self._client.ask(messages.LEASE_GRANT, request, Repeat.HARMLESS)
 
     async def keep_alive(self, lease_id: int) -> None:
@@ -203,11 +203,11 @@ class EtcdMetadataStore:
     # ── Beside the port ──
 
     async def status(self) -> EtcdStatus:
-        """Of the member that is in use."""
+        """The status of the member in use."""
         return await self._client.run(self._status, Repeat.READS)
 
     async def each_status(self) -> list[EtcdStatus]:
-        """Of every endpoint that answers; the quota of etcd before 3.6 too."""
+        """The status of every endpoint that answers, with the quota of etcd before 3.6 too."""
         found = await self._client.each(self._status)
         for i, status in enumerate(found):
             if status.quota_bytes is None:
@@ -269,5 +269,5 @@ def _read(response: Any) -> tuple[KeyValue, ...]:
 
 
 def _next_limit(limit: int, page_bytes: int) -> int:
-    """As many keys as the last page had, were it as large as a page should be."""
+    """Number of keys for the next page, by the last page's bytes per key."""
     return max(1, min(limit * _PAGE_BYTES // max(page_bytes, 1), _MAX_PAGE_KEYS))

@@ -1,19 +1,19 @@
-"""One watch on etcd: what changed, in order, none twice, whatever happens to the connection.
+"""One watch on etcd: every change once and in order, across lost connections.
 
     stream ──▶ response, response, … ──▶ whole revisions, one list each ──▶ anext()
        ╳ lost, left, or told that its member has no leader
        └▶ another stream, from the revision after the last one that was whole
 
-A stream whose member is behind what was seen may be a slow member's: a linearizable read tells.
-If that is behind as well, the store went back (restored, or made anew): etcd itself would wait
-in silence for revisions that have been.
+A member that is behind a revision already seen may be slow: a linearizable read decides.  If its
+answer is behind as well, the store went back (restored, or made anew): etcd itself waits in
+silence for revisions that have been.
 
-Where to go on from is known from events alone: what etcd says about its progress may
-overtake them (3.4), so it is not listened to.  A revision that etcd cut into fragments
-counts when its last fragment is there.
+Events alone say where to continue: etcd's progress notifications may overtake them (3.4), so
+the watch ignores them.  A revision that etcd cut into fragments counts when its last fragment
+has come.
 
 A stream is read only while a caller waits, and by a task of the watch's own, so that a
-cancelled ``anext()`` leaves the read going; gRPC's flow control holds back etcd meanwhile.
+cancelled ``anext()`` does not cancel the read; gRPC's flow control holds back etcd meanwhile.
 
 Adapter.
 """
@@ -50,17 +50,17 @@ from driftlog_metadata.stores.store import (
 
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
-"""Between attempts to open a stream; some less, at random, so that agents do not come at once."""
+"""Between attempts to open a stream; less, at random, so that agents do not reconnect together."""
 
 _CLOSE_S: Final = 2.0
-"""How long the end of a watch waits for its reading to stop: as long as a member may take."""
+"""How long `aclose` waits for the reading task to stop: as long as a member may take."""
 
 
 class EtcdWatch:
     """A `driftlog_metadata.stores.store.Watch` for one reader: one ``anext()`` at a time.
 
-    An etcd that is away is waited for, without an error: calls beside it say so.  What etcd
-    refuses (a role without the prefix) is raised, and tried again by the next ``anext()``.
+    While etcd is unreachable the watch waits, without an error: other calls report it.  A refusal
+    of etcd's (a role without the prefix) is raised, and the next ``anext()`` tries again.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EtcdWatch:
         self._has_reader = True
         try:
             while not self._closed and not self._ready:
-                # Its parent is this watch: `aclose` ends it, and nothing else does.
+                # The task belongs to this watch: only `aclose` ends it.
                 self._receiving = self._receiving or asyncio.create_task(self._receive())
                 receiving = self._receiving
                 await asyncio.wait([receiving])
@@ -124,7 +124,7 @@ class EtcdWatch:
         self._drop_stream()
 
     def _received(self, receiving: asyncio.Task[None]) -> None:
-        """The reading has stopped, perhaps long after the end of the watch."""
+        """The reading task has ended, perhaps long after the end of the watch."""
         self._drop_stream()
         if not receiving.cancelled():
             receiving.exception()  # no caller waits for it any more
@@ -148,12 +148,12 @@ class EtcdWatch:
                 self._drop_stream()
                 raise
             except (UnavailableError, grpc.aio.AioRpcError, grpc.aio.BaseError):
-                pass  # away, or lost: calls beside this say so
+                pass  # etcd is unreachable: other calls report it
             except asyncio.CancelledError:
                 self._drop_stream()
                 if was_asked_to_stop():
                     raise
-                continue  # the client left this endpoint; the next one is there
+                continue  # the client left this endpoint for the next one
             else:
                 if response is not grpc.aio.EOF and not response.canceled:
                     self._take(response)
@@ -166,7 +166,11 @@ class EtcdWatch:
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
     async def _check_revision(self) -> None:
-        """Whether the store has come to what was seen, by a read that no slow member answers."""
+        """Check by a linearizable read, which is not behind, that the store did not go back.
+
+        Raises:
+            StoreWentBackError: it is behind a revision that the watch has seen.
+        """
         request = messages.RangeRequest(key=self._prefix.encode())
         answer = await self._client.ask(messages.RANGE, request, Repeat.READS)
         if answer.header.revision < self._next_revision - 1:
@@ -199,7 +203,7 @@ class EtcdWatch:
         return stream, response.header.revision
 
     def _take(self, response: Any) -> None:
-        """Add what is whole to `_ready`."""
+        """Add whole revisions to `_ready`."""
         self._fragments += response.events
         if response.fragment:
             return
