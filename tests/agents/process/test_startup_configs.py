@@ -72,7 +72,7 @@ def test_a_size_of_groups_holds_for_those_that_change_their_protocol() -> None:
         (["num.partitions=3", "num.partitions=4"], "given twice, as '3' and as '4'"),
         (["num.partitions=3", "num.partitions = 3"], "given twice"),
         (["num.partitions=many"], "Not a number of type INT"),
-        (["group.consumer.assignors="], "one at least"),
+        (["group.consumer.assignors="], "at least one value"),
         (["group.consumer.assignors=sticky"], "uniform, range"),
         (["group.min.session.timeout.ms=5000000"], "more than group.max.session.timeout.ms"),
         (["group.consumer.heartbeat.interval.ms=45000"], "must be less than"),

@@ -303,7 +303,7 @@ class Sealer:
                     partition=_name(log),
                     unsealed_bytes=log.unsealed_bytes,
                     damage=log.damage,
-                    advice="the partition refuses records until the object is back and it is sealed",
+                    advice="the partition refuses records until the object is back and it seals",
                 )
             log.full = full
 

@@ -365,7 +365,7 @@ async def test_a_disk_that_cannot_be_read_ends_the_session(
         assert told == "committed"
         return
     assert told == "lost"
-    with pytest.raises(FencedError, match="does not give back"):
+    with pytest.raises(FencedError, match="does not return"):
         await life.task
 
 

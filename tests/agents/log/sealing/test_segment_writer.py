@@ -270,7 +270,7 @@ async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
             rng=Random(2),
             counters=LogCounters(),
         )
-        with pytest.raises(CorruptError, match="does not hold the 3 batches"):
+        with pytest.raises(CorruptError, match="lacks the 3 batches"):
             await writing.write(log, 0, 3 * RECORDS, [])
 
 

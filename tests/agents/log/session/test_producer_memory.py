@@ -227,7 +227,7 @@ async def test_a_full_budget_refuses_new_producers_and_no_others() -> None:
 
     assert "NOT_ENOUGH_REPLICAS" == outcome(life, 1_000)
     assert [50, 0, 51] == [outcome(life, 7, sequence=1), outcome(life, 0), outcome(life, -1, -1)]
-    with pytest.raises(RefusedError, match="as many idempotent producers as it may"):
+    with pytest.raises(RefusedError, match="memory for idempotent producers is used up"):
         life.admit(b"x", producer=7, epoch=0, sequence=0, partition=1)
     assert (50, 2) == (life.engine.producers.producers, life.engine.counters.producers_refused)
 
