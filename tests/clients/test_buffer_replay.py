@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient
 
 from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header
-from driftlog_agents.log.recovery.leftovers import Leftovers, PartitionLeftovers
+from driftlog_agents.log.local.leftovers import Leftovers, PartitionLeftovers
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.batches.batch import Codec, build_batch, patch_offset_and_epoch
 from driftlog_tiering.batches.compression import compress

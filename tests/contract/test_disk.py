@@ -18,6 +18,7 @@ import pytest
 
 from driftlog_agents.log.local import posix_disk
 from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.local.leftovers import Leftovers
 from driftlog_agents.log.local.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.buffer_pool import BufferPool
@@ -27,6 +28,7 @@ from tests.simulation.sim_disk import Platter, SimDisk
 
 SESSION = "11111111111111111111111111111111"
 OTHER = "22222222222222222222222222222222"
+NOTE = Leftovers(SESSION, set_aside_at_ms=1).encode()
 
 
 class Posix:
@@ -463,7 +465,7 @@ async def test_a_session_that_is_set_aside_is_no_session_any_more(subject: Subje
     await subject.disk.create_kept(OTHER)
     await subject.disk.write_kept(OTHER, 1, b"of it")
     assert ([], {SESSION, OTHER}) == (subject.disk.kept(), set(subject.disk.sessions()))
-    await subject.disk.finish_kept(OTHER, b"note")
+    await subject.disk.finish_kept(OTHER, NOTE)
     await subject.disk.remove_session(OTHER)
 
     for disk in (subject.disk, subject.again()):
@@ -483,7 +485,7 @@ async def test_what_is_set_aside_in_part_is_not_there_at_the_next_start(subject:
     with pytest.raises(UnavailableError):
         await disk.write_kept(SESSION, 2, b"without a beginning")
     await disk.create_kept(SESSION)
-    await disk.finish_kept(SESSION, b"note")
+    await disk.finish_kept(SESSION, NOTE)
 
     assert ([], [SESSION]) == (disk.sessions(), disk.kept())
 
@@ -499,12 +501,12 @@ async def test_what_is_set_aside_is_there_for_a_person_to_look_at(tmp_path: Path
     await disk.write_kept(SESSION, 7, b"of the first attempt")
     await disk.create_kept(SESSION)
     await disk.write_kept(SESSION, 1, b"kept")
-    where = Path(await disk.finish_kept(SESSION, b"note"))
+    where = Path(await disk.finish_kept(SESSION, NOTE))
     disk.close()
 
     assert tmp_path / "kept" / SESSION == where
     found = {path.name: path.read_bytes() for path in where.iterdir()}
-    assert {"0000000001.buf": b"kept", "leftovers.json": b"note"} == found
+    assert {"0000000001.buf": b"kept", "leftovers.json": NOTE} == found
     assert {0o700, 0o600} == {stat.S_IMODE(p.stat().st_mode) for p in (where, *where.iterdir())}
     assert [] == list((tmp_path / "buffer").iterdir())
 
@@ -523,7 +525,7 @@ async def test_a_start_ends_what_a_process_was_cut_off_in(
     await disk.write_kept(SESSION, 1, b"kept")
     with monkeypatch.context() as patch:
         patch.setattr(posix_disk, "_remove_folder", lambda _: None)
-        await disk.finish_kept(SESSION, b"note")
+        await disk.finish_kept(SESSION, NOTE)
         assert [SESSION] == [path.name for path in (tmp_path / "buffer").iterdir()]
         assert [] == disk.sessions()
         await disk.create_session(OTHER)
@@ -535,6 +537,96 @@ async def test_a_start_ends_what_a_process_was_cut_off_in(
     assert ([OTHER], [SESSION]) == (disk.sessions(), disk.kept())
     assert [OTHER] == [path.name for path in (tmp_path / "buffer").iterdir()]
     assert [SESSION] == [path.name for path in (tmp_path / "kept").iterdir()]
+    disk.close()
+
+
+async def test_a_session_stays_until_what_is_set_aside_of_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A failed fsync of DIR/kept is raised: a power failure may undo the rename.  The session is as
+    it was, and the next attempt sets it aside.
+    """
+    disk = PosixDisk(tmp_path)
+    await disk.create_session(SESSION)
+    disk.create_file(SESSION, 1).append([b"x"])
+
+    def fails(path: Path) -> None:
+        if path.name == "kept":
+            raise OSError(5, "Input/output error")
+
+    async def set_aside() -> None:
+        await disk.create_kept(SESSION)
+        await disk.write_kept(SESSION, 1, b"kept")
+        await disk.finish_kept(SESSION, NOTE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(posix_disk, "_sync_directory", fails)
+        with pytest.raises(UnavailableError, match="Input/output error"):
+            await set_aside()
+    assert ([SESSION], []) == (disk.sessions(), disk.kept())
+    assert b"x" == await disk.read_file(SESSION, 1)
+
+    await set_aside()
+
+    assert ([], [SESSION]) == (disk.sessions(), disk.kept())
+    assert [] == list((tmp_path / "buffer").iterdir())
+    disk.close()
+
+
+async def test_a_start_removes_no_session_before_what_is_set_aside_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Killed between the rename and its fsync: the next start repeats the fsync first.
+    """
+    disk = PosixDisk(tmp_path)
+    await disk.create_session(SESSION)
+    await disk.create_kept(SESSION)
+    with monkeypatch.context() as patch:
+        patch.setattr(posix_disk, "_remove_folder", lambda _: None)
+        await disk.finish_kept(SESSION, NOTE)
+        disk.close()
+    steps: list[Path] = []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(posix_disk, "_sync_directory", steps.append)
+        patch.setattr(posix_disk, "_remove_folder", steps.append)
+        PosixDisk(tmp_path).close()
+
+    assert [tmp_path / "kept", tmp_path / "buffer" / SESSION] == steps
+
+
+@pytest.mark.parametrize(
+    "note",
+    [None, b"", NOTE[:-9], Leftovers(SESSION).encode()],
+    ids=["none", "empty", "torn", "of the buffer"],
+)
+async def test_a_folder_is_set_aside_only_if_its_note_says_so(
+    tmp_path: Path, note: bytes | None
+) -> None:
+    """
+    A copy by hand, or what an interrupted removal left, in DIR/kept: the session's records are
+    recovered from DIR/buffer.
+    """
+    disk = PosixDisk(tmp_path)
+    await disk.create_session(SESSION)
+    disk.create_file(SESSION, 1).append([b"x"])
+    disk.close()
+    folder = tmp_path / "kept" / SESSION
+    folder.mkdir(parents=True)
+    (folder / "0000000001.buf").write_bytes(b"x")
+    if note is not None:
+        (folder / "leftovers.json").write_bytes(note)
+
+    disk = PosixDisk(tmp_path)
+
+    assert ([SESSION], []) == (disk.sessions(), disk.kept())
+    assert b"x" == await disk.read_file(SESSION, 1)
+    await disk.create_kept(SESSION)
+    with pytest.raises(UnavailableError, match=f"{folder}: Directory not empty"):
+        await disk.finish_kept(SESSION, NOTE)
+    assert [SESSION] == disk.sessions()
     disk.close()
 
 
@@ -693,7 +785,7 @@ async def test_a_disk_whose_fsync_takes_long_does_not_stop_the_event_loop(
     await disk.save("node_id.json", b"{}")
     await disk.create_kept(SESSION)
     await disk.write_kept(SESSION, 1, b"x")
-    await disk.finish_kept(SESSION, b"note")
+    await disk.finish_kept(SESSION, NOTE)
     await disk.create_session(OTHER)
     await disk.save_note(OTHER, b"note")
     await disk.remove_session(OTHER)

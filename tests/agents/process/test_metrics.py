@@ -5,6 +5,7 @@ from pathlib import Path
 from platform import python_version
 from time import time
 
+from driftlog_agents.log.local.leftovers import Leftovers
 from driftlog_agents.process.metrics import collect
 from tests.agents.network.serving import Serving
 from tools import metrics_page
@@ -96,7 +97,7 @@ async def test_what_is_set_aside_is_shown_until_it_is_replayed(tmp_path: Path) -
         disk = agent.process.broker.engine.ports.disk
         session_id = "0" * 32
         await disk.create_kept(session_id)
-        path = Path(await disk.finish_kept(session_id, b"note"))
+        path = Path(await disk.finish_kept(session_id, Leftovers(session_id, 1).encode()))
         during = shown()
         (path / "leftovers.json").unlink()
         path.rmdir()

@@ -108,7 +108,8 @@ class AgentDisk(Protocol):
         """Begin to set files of the session aside; deletes what an earlier attempt left.
 
         Raises:
-            UnavailableError: the session stays as it is; also in the next two methods.
+            UnavailableError: the session stays as it is, and may be set aside again; also in the
+                next two methods.
         """
         ...
 
@@ -119,12 +120,13 @@ class AgentDisk(Protocol):
     async def finish_kept(self, session_id: str, note: bytes) -> str:
         """Keep these files with *note*, whole or not at all, durably; returns the path for people.
 
-        The session's folder is deleted, at the next start at the latest, and `sessions` omits it.
+        *note*: an encoded `Leftovers` with the time at which they were set aside.  The session's
+        folder is deleted, at the next start at the latest, and `sessions` omits it.
         """
         ...
 
     def kept(self) -> list[str]:
-        """Ids of sessions with files set aside that still exist."""
+        """Ids of sessions with files set aside that still exist, and their note."""
         ...
 
     async def load_note(self, session_id: str) -> bytes | None:

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from driftlog_agents.log.local.disk import Buffer, BufferFile
-from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_agents.log.local.leftovers import decode_leftovers
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_tiering.stores.buffer_pool import BufferPool
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
@@ -346,11 +347,7 @@ class PosixDisk:
     async def finish_kept(self, session_id: str, note: bytes) -> str:
         part, folder = self._part(session_id), self._kept / session_id
         await self._keeping(_save, part / _NOTE, note)
-        await self._keeping(part.rename, folder)
-        try:
-            await self._keeping(_sync_directory, self._kept)
-        except UnavailableError:
-            return str(folder)  # a power failure may undo the rename: the session's folder stays
+        await self._keeping(_rename_durably, part, folder)
         await self.remove_session(session_id)
         return str(folder)
 
@@ -358,12 +355,23 @@ class PosixDisk:
         try:
             await self._run(fn, *args)
         except OSError as error:
-            raise UnavailableError(f"cannot write {self._kept}: {error.strerror}") from error
+            path = error.filename2 or self._kept  # a rename's target: a folder that is in its way
+            raise UnavailableError(f"cannot write {path}: {error.strerror}") from error
 
     def kept(self) -> list[str]:
         with suppress(OSError):
-            return [name for name in os.listdir(self._kept) if _SESSION.fullmatch(name)]
+            names = os.listdir(self._kept)
+            return [name for name in names if _SESSION.fullmatch(name) and self._is_kept(name)]
         return []
+
+    def _is_kept(self, session_id: str) -> bool:
+        """Whether the note says that the folder is whole.  A copy of a session's folder, and what
+        an interrupted removal left, have no such note."""
+        try:
+            note = _load(self._kept / session_id / _NOTE)
+            return note is not None and decode_leftovers(note).set_aside_at_ms is not None
+        except (UnavailableError, CorruptError):
+            return False
 
     def _part(self, session_id: str) -> Path:
         return self._kept / f".{session_id}{_PART}"
@@ -371,8 +379,10 @@ class PosixDisk:
     def _sweep_kept(self) -> None:
         """Finish what a killed process began: delete the folders of sessions that are set aside,
         and the parts of unfinished ones."""
-        for session_id in self.kept():
-            _remove_folder(self._buffer / session_id)
+        with suppress(OSError):
+            _sync_directory(self._kept)  # the killed process may not have done this
+            for session_id in self.kept():
+                _remove_folder(self._buffer / session_id)
         for part in self._kept.glob(f".*{_PART}"):
             shutil.rmtree(part, ignore_errors=True)
 
@@ -428,6 +438,16 @@ def _make_part(part: Path) -> None:
     _sync_directory(part.parent.parent)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=_FOLDER_MODE)
+
+
+def _rename_durably(source: Path, target: Path) -> None:
+    source.rename(target)
+    try:
+        _sync_directory(target.parent)
+    except OSError:
+        # A power failure may undo the rename, so nothing may rely on it.
+        target.rename(source)
+        raise
 
 
 def _file_name(number: int) -> str:

@@ -31,9 +31,9 @@ from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header, entries
 from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.local.leftovers import Leftovers, PartitionLeftovers
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.recovery.leftovers import Leftovers, PartitionLeftovers
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session

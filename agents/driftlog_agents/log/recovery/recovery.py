@@ -38,12 +38,12 @@ from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
 from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.local.leftovers import Leftovers, decode_leftovers
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.waiters import Arrival
 from driftlog_agents.log.recovery.displaced_records import Directory, DisplacedRecords
-from driftlog_agents.log.recovery.leftovers import Leftovers, decode_leftovers
 from driftlog_agents.log.recovery.verdict import (
     BufferedBatch,
     CommittedLog,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from driftlog.cli.common.errors import CommandError
-from driftlog_agents.log.recovery.leftovers import Leftovers, decode_leftovers
+from driftlog_agents.log.local.leftovers import Leftovers, decode_leftovers
 from driftlog_metadata.stores.errors import CorruptError
 
 _NOTE: Final = "leftovers.json"

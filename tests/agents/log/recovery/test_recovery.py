@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.ingest.buffer import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
+from driftlog_agents.log.local.leftovers import decode_leftovers
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.recovery import recovery
-from driftlog_agents.log.recovery.leftovers import decode_leftovers
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, topic_key
 from driftlog_metadata.stores.errors import UnavailableError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.log.recovery.leftovers import (
+from driftlog_agents.log.local.leftovers import (
     Leftovers,
     PartitionLeftovers,
     decode_leftovers,
