@@ -239,6 +239,8 @@ _LOG_COUNTERS: Final = {
     "buffer_set_aside_records": "Records that were acknowledged with acks=1 and lost their place "
     "in the log, and were moved to DIR/kept: see driftlog buffer replay",
     "buffer_set_aside_bytes": "Bytes of the batches that hold them",
+    "buffer_deleted_records": "Records that were acknowledged with acks=1 and are below log start, "
+    "dropped from DIR/buffer: nothing tells whether the log had them before",
     "producers_refused": "Batches of idempotent producers that were not known, refused "
     "because no more are remembered: look at the log",
     "segments_sealed": "Segments sealed",

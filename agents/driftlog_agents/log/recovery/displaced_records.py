@@ -9,8 +9,9 @@ acks=1 guarantees only that this disk has a record: if another agent leads befor
 the record is in no log, and the disk still has it.  The agent never produces such records by
 itself.  An operator runs ``driftlog buffer replay DIR``, which produces them at new offsets.
 
-Records of deleted topics are dropped, like the topics' other records.  All other undecided records
-wait, and their directory stays in DIR/buffer.
+Records of deleted topics are dropped, like the topics' other records.  Records below log start are
+dropped as well if nothing tells whether the log had them (`Verdict.DELETED`); they are logged and
+counted.  All other undecided records wait, and their directory stays in DIR/buffer.
 
 **An agent never deletes records that are set aside**, and they do not count towards
 `BufferSettings.disk_bytes`: that bounds committed files, and these are the only copies.
@@ -92,6 +93,19 @@ class Directory:
             self.files[number] -= tps
             if not self.files[number]:
                 del self.files[number]
+
+
+@dataclass(slots=True, eq=False)
+class _Decision:
+    """One attempt to decide about a directory."""
+
+    logs: Mapping[TopicPartition, PartitionLog]
+    kept: Leftovers
+    """What is set aside."""
+    learned: set[PartitionLog] = field(default_factory=set)
+    """Logs whose manifests were read."""
+    deleted: dict[TopicPartition, int] = field(default_factory=dict)
+    """Numbers of records that are dropped as deleted."""
 
 
 class DisplacedRecords:
@@ -205,25 +219,29 @@ class DisplacedRecords:
     ) -> None:
         session_id = directory.session_id
         kept = Leftovers(session_id)
-        learned: set[PartitionLog] = set()
+        decision = _Decision(logs, kept)
         for number in sorted(directory.files):
             data = await self._disk.read_file(session_id, number)
-            buffers = await self._select(directory, number, data, logs, learned, kept)
+            buffers = await self._select(directory, number, data, decision)
             if not buffers:
                 continue
             if kept.set_aside_at_ms is None:
                 kept.set_aside_at_ms = self._wall_ms()
                 await self._disk.create_kept(session_id)
             await self._disk.write_kept(session_id, number, b"".join(buffers))
-        if kept.set_aside_at_ms is None:
-            return
-        where = await self._disk.finish_kept(session_id, kept.encode())
+        if kept.set_aside_at_ms is not None:
+            where = await self._disk.finish_kept(session_id, kept.encode())
+            self._say_set_aside(kept, where)
+        if decision.deleted:
+            self._say_deleted(session_id, decision)
+
+    def _say_set_aside(self, kept: Leftovers, where: str) -> None:
         self._counters.buffer_set_aside_records += kept.records
         self._counters.buffer_set_aside_bytes += kept.size_bytes
         names = sorted(f"{of.topic}-{tp.partition}" for tp, of in kept.partitions.items())
         self._log.warning(
             "records_set_aside",
-            session=session_id,
+            session=kept.session_id,
             records=kept.records,
             size_bytes=kept.size_bytes,
             partitions=len(names),
@@ -234,20 +252,31 @@ class DisplacedRecords:
             f"`driftlog buffer replay {where}` produces them at new offsets",
         )
 
+    def _say_deleted(self, session_id: str, decision: _Decision) -> None:
+        records = sum(decision.deleted.values())
+        self._counters.buffer_deleted_records += records
+        names = sorted(f"{decision.logs[tp].topic}-{tp.partition}" for tp in decision.deleted)
+        self._log.warning(
+            "leftovers_deleted",
+            session=session_id,
+            records=records,
+            partitions=len(names),
+            first=names[0],
+            reason="the records are below log start, and the log no longer has the leader epochs "
+            "that tell whether it had them before",
+            advice="no action needed; this agent acknowledged them with acks=1 and drops them, as "
+            "all other records at their offsets are deleted",
+        )
+
     async def _select(
         self,
         directory: Directory,
         number: int,
         data: bytes,
-        logs: Mapping[TopicPartition, PartitionLog],
-        learned: set[PartitionLog],
-        kept: Leftovers,
+        decision: _Decision,
     ) -> list[bytes | memoryview]:
         """The content of a buffer file with the displaced batches of one file; empty: there are
-        none.
-
-        *learned*: logs whose manifests were read.
-        """
+        none."""
         salt = int(directory.session_id[:16], 16)
         buffers: list[bytes | memoryview] = []
         since = 0
@@ -259,7 +288,9 @@ class DisplacedRecords:
                 header = check_batch(entry.batch, from_client=False)
             except CorruptBatchError:
                 continue  # torn or damaged: `recovery` logs it
-            if await self._is_displaced(header, logs[tp], learned):
+            log = decision.logs[tp]
+            verdict = await self._judge(header, log, decision.learned)
+            if verdict is Verdict.SET_ASIDE:
                 if not buffers:
                     buffers.append(encode_file_header(salt, number))
                 topic_id = tp.topic_id.bytes
@@ -267,24 +298,27 @@ class DisplacedRecords:
                     encode_entry_header(salt, topic_id, tp.partition, len(entry.batch), True)
                 )
                 buffers.append(entry.batch)
-                self._count(directory, kept, tp, header, logs[tp].topic)
+                self._count(directory, decision.kept, tp, header, log.topic)
+            elif verdict is Verdict.DELETED:
+                deleted = decision.deleted.get(tp, 0)
+                decision.deleted[tp] = deleted + header.record_count
             since += len(entry.batch)
             if since >= _BREATHE_BYTES:
                 since = 0
                 await asyncio.sleep(0)
         return buffers
 
-    async def _is_displaced(
+    async def _judge(
         self, header: BatchHeader, log: PartitionLog, learned: set[PartitionLog]
-    ) -> bool:
+    ) -> Verdict:
         epoch, offset = header.partition_leader_epoch, header.base_offset
         tail_tells = offset >= log.sealed_end or (log.epochs and log.epochs[0][0] <= epoch)
         if not tail_tells and log not in learned:
             await self._loader.learn_epochs(log)
             learned.add(log)
         batch = BufferedBatch(epoch, offset, acks_one=True)
-        verdict = judge(batch, CommittedLog(log.epochs, log.log_end), continues=False)
-        return verdict is Verdict.SET_ASIDE
+        committed = CommittedLog(log.epochs, log.log_start, log.log_end)
+        return judge(batch, committed, continues=False)
 
     def _count(
         self,

@@ -4,7 +4,8 @@
 
         APPEND             ──▶ flushed again, at its offset, before anything else is admitted
         IN_LOG, DROP       ──▶ no action
-        SET_ASIDE, UNKNOWN ──▶ its partition is noted in the directory; `displaced_records` decides
+        SET_ASIDE, DELETED, UNKNOWN
+                           ──▶ its partition is noted in the directory; `displaced_records` decides
 
 A noted partition gets no batch of this directory at an old offset any more, not at a later start
 either: a later start may lead the partition directly after this session, which has given these
@@ -238,7 +239,7 @@ class Recovery:
         continues = tp in self._taken.continued and not noted
         committed = None
         if log is not None and log.state is not State.OFFLINE:
-            committed = CommittedLog(log.epochs, log.log_end)
+            committed = CommittedLog(log.epochs, log.log_start, log.log_end)
         elif continues:
             self._left.add(directory.session_id)  # it is unknown whether the log has it
             return
@@ -249,7 +250,7 @@ class Recovery:
             case Verdict.APPEND:
                 assert log is not None
                 self._append(directory, log, entry, header)
-            case Verdict.SET_ASIDE | Verdict.DROP | Verdict.UNKNOWN:
+            case Verdict.SET_ASIDE | Verdict.DELETED | Verdict.DROP | Verdict.UNKNOWN:
                 reason = LED_ELSEWHERE
                 if committed is not None and continues and log is not None:
                     reason = why_not_appended(batch, committed)

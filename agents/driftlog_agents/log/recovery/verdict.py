@@ -1,6 +1,7 @@
 """Decides about each batch that a dead session of this disk left in its buffer files.
 
     the committed log cannot be read now      ──▶ UNKNOWN    its file stays where it is
+    the log has forgotten its leader epoch    ──▶ DELETED    so are all records at its offset
     the log has this batch                    ──▶ IN_LOG     no action
     it follows the log, and may be appended   ──▶ APPEND     same offset, leader epoch and bytes
     it was acknowledged with acks=1           ──▶ SET_ASIDE  its place in the log is taken
@@ -9,6 +10,13 @@
 *The log has the batch* exactly if the batch at its offset has its leader epoch.  One session
 assigns the offsets of a leader epoch, each once, and its commits end when its head is closed; so
 this answer never changes after that.
+
+*The log has forgotten its leader epoch* if the batch is below log start and its epoch is older than
+the first known one: epochs below log start are dropped, as in Kafka.  Either the log had the batch,
+and a user deleted it, or another leader took its offset.  Nothing tells which.  Most such batches
+were in the log: a replay would bring back what a user deleted.  The others would be deleted as well
+had they kept their offsets.  So none is set aside; `displaced_records` logs and counts the acks=1
+ones.
 
 *It may be appended* if only sessions of this disk have led the partition since the batch was
 accepted, if no earlier batch of the partition was left out, and if it continues the log at its end
@@ -32,6 +40,7 @@ class Verdict(Enum):
     APPEND = "append"
     SET_ASIDE = "set aside"
     DROP = "drop"
+    DELETED = "deleted"
 
 
 class BufferedBatch(NamedTuple):
@@ -49,6 +58,7 @@ class CommittedLog(NamedTuple):
     epochs: Sequence[tuple[int, int]]
     """(Leader epoch, its start offset), ascending.  Batches below the first start offset are of
     that epoch or of an older one."""
+    start: int
     end: int
 
 
@@ -60,6 +70,8 @@ def judge(batch: BufferedBatch, log: CommittedLog | None, *, continues: bool) ->
     """
     if log is None:
         return Verdict.UNKNOWN
+    if _is_forgotten(log, batch):
+        return Verdict.DELETED
     if has(log, batch):
         return Verdict.IN_LOG
     if continues and batch.base_offset == log.end and not _is_overtaken(log, batch):
@@ -87,6 +99,13 @@ def why_not_appended(batch: BufferedBatch, log: CommittedLog) -> str:
             "lacks"
         )
     return "other records have their offsets"
+
+
+def _is_forgotten(log: CommittedLog, batch: BufferedBatch) -> bool:
+    if not log.epochs or batch.base_offset >= log.start:
+        return False
+    epoch, start_offset = log.epochs[0]
+    return batch.base_offset < start_offset and batch.leader_epoch < epoch
 
 
 def _is_overtaken(log: CommittedLog, batch: BufferedBatch) -> bool:

@@ -34,6 +34,8 @@ class LogCounters:
     buffer_set_aside_records: int = 0
     """Records acknowledged with acks=1 that have no place in the log; moved to DIR/kept."""
     buffer_set_aside_bytes: int = 0
+    buffer_deleted_records: int = 0
+    """Records acknowledged with acks=1 and dropped: below log start, perhaps never in the log."""
     producers_refused: int = 0
     """Batches of new producers refused because the budget was used up."""
     segments_sealed: int = 0

@@ -421,6 +421,36 @@ async def test_what_lost_its_place_to_another_leader_is_set_aside(records: int, 
 
 
 @on_virtual_time
+async def test_what_is_below_log_start_and_cannot_be_decided_is_told_and_not_set_aside() -> None:
+    """
+    DeleteRecords forgets the epochs that tell whether the log had a batch.  To produce it again
+    may bring back what a user deleted; to drop it says so.
+    """
+    world = World()
+    old = await left_behind(world, ONE, ONE)
+    world.bucket.away = False
+    other = await world.other_disk().start()
+    await other.produce(*[b"other"] * 10).answer()
+    await other.seal()
+    await other.engine.deletion.delete_to(other.log(), 8)
+    await asyncio.sleep(400)
+    manifest = await other.engine.manifests.get(other.log())
+    assert [(1, 8)] == [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
+    await other.stop()
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await settle()
+
+    (report,) = [entry for entry in logs if entry["event"] == "leftovers_deleted"]
+    told = {name: report[name] for name in ("session", "records", "partitions", "first")}
+    # 0 and 1 were committed, 2 and 3 lost their place.
+    assert {"session": old.session_id, "records": 2, "partitions": 1, "first": "t-0"} == told
+    assert 2 == life.engine.counters.buffer_deleted_records
+    assert ([], [life.session_id]) == (world.set_aside(), world.directories)
+
+
+@on_virtual_time
 async def test_what_is_set_aside_stays_through_later_starts() -> None:
     """
     No start reads it again, deletes it, or writes it a second time.

@@ -20,14 +20,19 @@ ALONE, OTHERS_LED = True, False
 """Whether sessions of this disk alone have led since."""
 
 U, I, A, S, D = Verdict.UNKNOWN, Verdict.IN_LOG, Verdict.APPEND, Verdict.SET_ASIDE, Verdict.DROP  # noqa: E741
+X = Verdict.DELETED
 
-LOG = CommittedLog([(0, 0), (3, 10)], 20)
+LOG = CommittedLog([(0, 0), (3, 10)], 0, 20)
 """Leader epoch 0 wrote offsets 0 to 9, epoch 3 those from 10 on; the log ends at 20."""
-TAIL = CommittedLog([(3, 10)], 20)
+TAIL = CommittedLog([(3, 10)], 0, 20)
 """The same, where the manifest, which has what is below 10, was not asked."""
-EMPTY = CommittedLog([], 0)
-FORGOTTEN = CommittedLog([], 20)
+EMPTY = CommittedLog([], 0, 0)
+FORGOTTEN = CommittedLog([], 0, 20)
 """Nothing says who wrote what is there."""
+TRIMMED = CommittedLog([(7, 1000), (9, 1500)], 1000, 2000)
+"""Records below 1000 are deleted, and the epochs below that are forgotten."""
+TO_BE_TRIMMED = CommittedLog([(5, 0), (7, 400), (9, 1500)], 1000, 2000)
+"""The same, before the manifest forgets."""
 
 TABLE = [
     # what is committed, (leader epoch, offset, acks=1), who led since, verdict
@@ -63,6 +68,18 @@ TABLE = [
     (TAIL, (4, 9, ONE), OTHERS_LED, S),
     (FORGOTTEN, (7, 19, ONE), OTHERS_LED, I),
     (FORGOTTEN, (7, 20, ONE), ALONE, A),
+    # below log start: of an older epoch than the first one that is known, nothing tells
+    (TRIMMED, (5, 500, ONE), OTHERS_LED, X),
+    (TRIMMED, (5, 500, ONE), ALONE, X),
+    (TRIMMED, (5, 999, ALL), OTHERS_LED, X),
+    (TRIMMED, (7, 500, ONE), OTHERS_LED, I),
+    (TRIMMED, (8, 500, ONE), OTHERS_LED, S),
+    (TRIMMED, (5, 1000, ONE), OTHERS_LED, S),
+    (TRIMMED, (7, 1000, ONE), OTHERS_LED, I),
+    # below log start, and the epochs tell it still
+    (TO_BE_TRIMMED, (5, 399, ONE), OTHERS_LED, I),
+    (TO_BE_TRIMMED, (5, 500, ONE), OTHERS_LED, S),
+    (TO_BE_TRIMMED, (7, 500, ONE), OTHERS_LED, I),
 ]
 
 
@@ -124,7 +141,7 @@ def test_a_batch_is_set_aside_exactly_if_it_was_promised_and_is_not_committed(
     be produced a second time.
     """
     committed, buffered = history
-    log = CommittedLog(epochs_of(committed), len(committed))
+    log = CommittedLog(epochs_of(committed), 0, len(committed))
 
     aside = [b for b in buffered if judge(b, log, continues=False) is Verdict.SET_ASIDE]
 
@@ -132,3 +149,28 @@ def test_a_batch_is_set_aside_exactly_if_it_was_promised_and_is_not_committed(
     lost = [b for b in buffered if (b.leader_epoch, b.base_offset) not in there]
     assert [b for b in lost if b.acks_one] == aside
     assert [b for b in buffered if b not in lost] == [b for b in buffered if has(log, b)]
+
+
+@given(histories(), st.integers(0, 20))
+def test_no_deletion_makes_a_promise_go_silently(
+    history: tuple[list[tuple[int, int]], list[BufferedBatch]], log_start: int
+) -> None:
+    """
+    Wherever log start is, and whatever epochs it made the log forget: what is not in the log is
+    set aside or counted as deleted, and nothing that is, or was, in the log is set aside.
+    """
+    committed, buffered = history
+    log_start = min(log_start, len(committed))
+    epochs = epochs_of(committed)
+    before = [(epoch, log_start) for epoch, start in epochs if start <= log_start]
+    known = [*before[-1:], *(entry for entry in epochs if entry[1] > log_start)]
+    log = CommittedLog(known, log_start, len(committed))
+
+    for batch in buffered:
+        verdict = judge(batch, log, continues=False)
+
+        if (batch.leader_epoch, batch.base_offset) in committed:
+            assert verdict in (I, X)
+        else:
+            assert verdict in ((S, X) if batch.acks_one else (D, X))
+        assert verdict is not X or batch.base_offset < log_start
