@@ -18,6 +18,7 @@ import pytest
 
 from driftlog import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from driftlog.common.bootstrap_probe import check_bootstrap
+from driftlog.common.listener_probe import ForeignProtocol, foreign_protocol
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import UnreachableError
 from tests.clients.python_client import new_topic, values_of
@@ -192,6 +193,21 @@ def test_other_answers_are_left_to_librdkafka(answer: bytes) -> None:
     """
     with answering(answer) as address:
         check_bootstrap(address, {})
+
+
+def test_silence_is_no_tls() -> None:
+    """
+    A plaintext broker at its limit of connections closes the first one and is slow with the second.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        closing = threading.Thread(target=lambda: listener.accept()[0].close())
+        closing.start()
+        plaintext = foreign_protocol("127.0.0.1", port, tls=False, connect_s=5, answer_s=0.5)
+        closing.join(10)
+        tls = foreign_protocol("127.0.0.1", port, tls=True, connect_s=5, answer_s=0.5)
+
+    assert (ForeignProtocol.CLOSED, None) == (plaintext, tls)
 
 
 def test_an_outage_of_a_running_client_is_waited_for(tmp_path: Path) -> None:

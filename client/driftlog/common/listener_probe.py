@@ -51,9 +51,9 @@ def foreign_protocol(
     """
     with socket.create_connection((host, port), connect_s) as connection:
         connection.settimeout(answer_s)
-        if tls:
-            return _answer_to_tls(connection)
         try:
+            if tls:
+                return _answer_to_tls(connection)
             connection.sendall(_API_VERSIONS)
             first = connection.recv(len(_HTTP))
         except TimeoutError:
@@ -69,19 +69,26 @@ def foreign_protocol(
     # A TLS listener with OpenSSL closes without an alert.
     with socket.create_connection((host, port), connect_s) as connection:
         connection.settimeout(answer_s)
-        speaks_tls = _answer_to_tls(connection) is None
+        try:
+            speaks_tls = _answer_to_tls(connection) is None
+        except TimeoutError:
+            speaks_tls = False
     return ForeignProtocol.TLS if speaks_tls else ForeignProtocol.CLOSED
 
 
 def _answer_to_tls(connection: socket.socket) -> ForeignProtocol | None:
-    """None: a handshake begins, or the listener is silent; librdkafka verifies certificates."""
+    """None: a handshake begins; librdkafka verifies certificates.
+
+    Raises:
+        TimeoutError: the listener is silent.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
         context.wrap_socket(connection).close()
-    except TimeoutError:
-        return None
+    except TimeoutError:  # it is an OSError
+        raise
     except ssl.SSLEOFError:
         return ForeignProtocol.CLOSED
     except ssl.SSLError as error:
