@@ -18,6 +18,7 @@ from driftlog.common.settings import ConsumerSettings, ProducerSettings
 from driftlog.errors import (
     ClosedError,
     DeliveryError,
+    DeserializationError,
     FlushTimeoutError,
     QueueFullError,
     UnknownTopicError,
@@ -289,6 +290,40 @@ async def test_reading_in_batches_seeking_and_errors(servers: str) -> None:
         await anext(AsyncConsumer("nowhere", bootstrap_servers=servers))
     with pytest.raises(ClosedError):
         await consumer.read()
+
+
+async def test_a_list_ends_before_a_record_that_cannot_be_deserialized(servers: str) -> None:
+    """
+    The next read raises; a block that ends with the error does not commit the record.
+    """
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, [b"1", b"2", b"{", b"4"])
+
+    def new_member() -> AsyncConsumer[bytes, object]:
+        return AsyncConsumer(
+            topic,
+            group=group,
+            bootstrap_servers=servers,
+            value_deserializer=from_json,
+            from_beginning=True,
+            settings=QUICK,
+        )
+
+    async def read_on() -> None:
+        async with new_member() as consumer:
+            while records := await consumer.read(timeout_s=30):
+                values.extend(record.value for record in records)
+
+    values: list[object] = []
+    with pytest.raises(DeserializationError, match="at offset 2"):
+        await read_on()
+    assert ([1, 2], 2) == (values, committed(servers, group, topic))
+
+    async with new_member() as consumer:
+        with pytest.raises(DeserializationError, match="at offset 2"):
+            await consumer.read(timeout_s=30)
+        assert [4] == [record.value for record in await consumer.read(timeout_s=30)]
+    assert 4 == committed(servers, group, topic)
 
 
 async def test_a_group_commits_what_was_processed(servers: str) -> None:

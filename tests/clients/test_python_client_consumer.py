@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # no __all__
 
 from driftlog import Consumer, Producer
-from driftlog.common.settings import ConsumerSettings
+from driftlog.common.settings import ConsumerSettings, ProducerSettings
 from driftlog.errors import (
     DeserializationError,
     NotAssignedError,
@@ -67,6 +67,32 @@ def test_a_record_that_cannot_be_deserialized_can_be_skipped(servers: str) -> No
             raised.value.value,
         )
         assert [3] == [record.value for record in consumer]
+
+
+def test_an_interrupted_read_hands_out_nothing(servers: str) -> None:
+    """
+    The next read returns the records that the interrupted one had deserialized.
+    """
+    topic = new_topic(servers)
+    in_one_batch = ProducerSettings(linger_ms=5_000)
+    with Producer(bootstrap_servers=servers, settings=in_one_batch) as producer:
+        for number in numbered(4):
+            producer.produce(topic, number)
+    interrupts = [KeyboardInterrupt()]
+
+    def value(data: bytes) -> int:
+        if data == b"2" and interrupts:
+            raise interrupts.pop()
+        return int(data)
+
+    with Consumer(
+        topic, bootstrap_servers=servers, value_deserializer=value, from_beginning=True
+    ) as consumer:
+        assert 0 == next(consumer).value
+        with pytest.raises(KeyboardInterrupt):
+            consumer.read()
+        assert 1 == consumer.position(topic, 0)
+        assert [1, 2, 3] == [record.value for record in consumer.read()]
 
 
 def test_end_of_topic_stops_at_the_end_as_it_was(servers: str) -> None:

@@ -13,9 +13,8 @@ import pytest
 
 from driftlog import Consumer, Producer, Record
 from driftlog.common.settings import ConsumerSettings
-from driftlog.errors import (
-    CommitError,
-)
+from driftlog.errors import CommitError, DeserializationError
+from driftlog.serializers import from_json
 from tests.clients.python_client import committed, member, new_topic, numbered, values_of, write
 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]
@@ -51,6 +50,42 @@ def test_a_block_that_fails_does_not_commit_the_record_it_was_at(servers: str) -
             if record.value == b"4":
                 raise ZeroDivisionError
 
+    assert 4 == committed(servers, group, topic)
+
+
+def one_by_one(consumer: Consumer, values: list[object]) -> None:
+    for record in consumer:
+        values.append(record.value)
+
+
+def in_lists(consumer: Consumer, values: list[object]) -> None:
+    while records := consumer.read(timeout_s=30):
+        values += values_of(records)
+
+
+@pytest.mark.parametrize("read", [one_by_one, in_lists])
+def test_a_record_that_cannot_be_deserialized_is_committed_once_the_next_is_read(
+    servers: str, read: Callable[[Consumer, list[object]], None]
+) -> None:
+    """
+    The records before it are handed out first, though they come in one list; a block that ends with
+    the error does not commit the record.
+    """
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, [b"1", b"2", b"{", b"4"])
+    values: list[object] = []
+    with (
+        pytest.raises(DeserializationError, match="at offset 2"),
+        member(servers, topic, group, value_deserializer=from_json) as consumer,
+    ):
+        read(consumer, values)
+
+    assert ([1, 2], 2) == (values, committed(servers, group, topic))
+    with member(servers, topic, group, value_deserializer=from_json) as consumer:
+        with pytest.raises(DeserializationError, match="at offset 2"):
+            read(consumer, values)
+        values += values_of(consumer.read(timeout_s=30))
+    assert [1, 2, 4] == values
     assert 4 == committed(servers, group, topic)
 
 

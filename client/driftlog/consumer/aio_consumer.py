@@ -201,7 +201,8 @@ class AsyncConsumer(Generic[K, V]):
     async def read(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record[K, V]]:
         """Up to *max_records* records: at least one if one comes within *timeout_s*, or none.
 
-        The records that were handed out before are processed.
+        The records that were handed out before are processed.  The list ends before a record whose
+        deserializer fails: the next call raises its error.
 
         Raises:
             As `Consumer.read`.
@@ -221,7 +222,7 @@ class AsyncConsumer(Generic[K, V]):
             await self._run(lambda wait_s=wait_s: reader.fill(wait_s))  # type: ignore[misc]
         if reader.records.finished:
             await self._run(reader.commit_processed)
-        return [reader.next_record() for _ in range(min(max_records, len(reader.records.ready)))]
+        return reader.next_records(max_records)
 
     async def commit(
         self,

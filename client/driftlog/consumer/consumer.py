@@ -7,7 +7,7 @@
 At least once: a record counts as processed when the program requests the next one, or when the
 ``with`` block ends without an error.  The consumer commits processed records: at an interval, when
 partitions are revoked, and at the end.  A block that ends with an error commits all but its current
-record.
+record.  `DeserializationError` hands out its record.
 Shell.
 """
 
@@ -202,7 +202,8 @@ class Consumer(Generic[K, V]):
     def read(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record[K, V]]:
         """Up to *max_records* records: at least one if one comes within *timeout_s*, or none.
 
-        The records that were handed out before are processed.
+        The records that were handed out before are processed.  The list ends before a record whose
+        deserializer fails: the next call raises its error.
 
         Raises:
             As ``next``, without StopIteration.
@@ -219,7 +220,7 @@ class Consumer(Generic[K, V]):
             reader.fill(min(_SLICE_S, left_s))
         if reader.records.finished:
             reader.commit_processed()
-        return [reader.next_record() for _ in range(min(max_records, len(reader.records.ready)))]
+        return reader.next_records(max_records)
 
     def commit(
         self,

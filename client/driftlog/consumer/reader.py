@@ -1,20 +1,21 @@
 """The common part of `Consumer` and `AsyncConsumer`: librdkafka's consumer, in one thread.
 
-    start ──▶ subscribe ──▶ assigned ──▶ fill ──▶ records ──▶ next_record ──▶ the user
+    start ──▶ subscribe ──▶ assigned ──▶ fill ──▶ records ──▶ next_record(s) ──▶ the user
                   │             ▲                    │ revoked: dropped, read by the next owner
                   └── assign ───┘ without a group    ▼
                                                   commit: only processed records
 
 A partition without a committed offset starts at the offset that `from_beginning` gives.  If an
 offset is gone (retention), reading continues at the earliest one, and librdkafka logs a warning.
-All methods except `next_record`, `processed` and those that return the assignment may wait for the
-network.
+All methods except `next_record`, `next_records`, `processed` and those that return the assignment
+may wait for the network.
 Shell.
 """
 
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import confluent_kafka
@@ -41,6 +42,7 @@ from driftlog.consumer.subscription import Subscription
 from driftlog.errors import (
     ClosedError,
     CommitError,
+    DeserializationError,
     DriftlogError,
     NotAssignedError,
     advice,
@@ -133,9 +135,31 @@ class Reader:
         Raises:
             DeserializationError: a deserializer failed.  The next call continues after the record.
         """
+        return self._deserialize(self._hand_out())
+
+    def next_records(self, max_records: int) -> list[Record[Any, Any]]:
+        """Hand out the first *max_records* fetched ones; stop before one whose deserializer fails.
+
+        Raises:
+            DeserializationError: as `next_record`, where that is the first one.
+        """
+        records: list[Record[Any, Any]] = []
+        for record in islice(self.records.ready, max(0, max_records)):
+            try:
+                records.append(self._deserialize(record))
+            except DeserializationError:
+                if records:
+                    break
+                self._hand_out()
+                raise
+        for _ in records:
+            self._hand_out()
+        return records
+
+    def _hand_out(self) -> Record[bytes, bytes]:
         record = self.records.ready.popleft()
         self.positions.hand_out(TopicPartition(record.topic, record.partition), record.offset)
-        return self._deserialize(record)
+        return record
 
     def fill(self, timeout_s: float) -> None:
         """Wait up to *timeout_s* for records, and take them.  Commit if it is due.
@@ -231,10 +255,6 @@ class Reader:
                 self.positions.assigned(tp, start, committed=False)
             self.records.assigned(starts)
             self._handle.incremental_assign(places(starts))
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read now."""
-        return self.records.partitions()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`.

@@ -141,6 +141,9 @@ class SerializationError(DriftlogError):
 class DeserializationError(DriftlogError):
     """A deserializer failed.  The cause is chained.
 
+    The record counts as handed out: the next read marks it as processed and continues after it.  A
+    ``with`` block that ends with this error does not commit the record: the group reads it again.
+
     Attributes:
         topic, partition, offset: the record; `Consumer.seek` to *offset* + 1 skips it.
         key, value: its bytes.
