@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, TopicCollection
 from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient
 
+from driftlog.cli.records.buffer_kept import find, locked
 from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header
 from driftlog_agents.log.local.leftovers import Leftovers, PartitionLeftovers
 from driftlog_metadata.schema.model import TopicPartition
@@ -97,6 +98,12 @@ class Aside:
     @property
     def files(self) -> list[str]:
         return sorted(path.name for path in self.path.iterdir())
+
+
+def noted_in(aside: Aside) -> int:
+    """How many records are acknowledged, as the directory says."""
+    ranges = json.loads((aside.path / "replayed.json").read_bytes())["files"]
+    return sum(end - first for each in ranges.values() for first, end in each)
 
 
 def topic_of(agent: DriftlogProcess, partitions: int = 1, **configs: str) -> tuple[str, UUID]:
@@ -193,8 +200,7 @@ def test_a_run_goes_on_where_the_last_one_was_interrupted(
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     _, said_first = process.communicate(timeout=60)
-    ranges = json.loads((aside.path / "replayed.json").read_bytes())["files"]
-    noted = sum(end - first for each in ranges.values() for first, end in each)
+    noted = noted_in(aside)
 
     done = run("buffer", "replay", str(tmp_path), bootstrap=agent.bootstrap)
 
@@ -296,6 +302,155 @@ def test_what_cannot_be_replayed_says_why(agent: DriftlogProcess, tmp_path: Path
     assert "is not set aside yet" in refused(agent.bootstrap, *replay, str(undecided))
     assert "nothing listens at" in refused("127.0.0.1:1", *replay, str(tmp_path / "agent"))
     assert "is damaged" in refused(agent.bootstrap, *replay, str(aside.path))
-    assert "is damaged" in refused(agent.bootstrap, *replay, str(aside.path))
-    assert whole == stored(agent, topic[0])
+    assert [] == stored(agent, topic[0])
     assert file.exists()
+    given_up = run(*replay, str(aside.path), "--skip-damaged", bootstrap=agent.bootstrap)
+    assert b"1 record given up" in given_up.stderr
+    assert 0 == given_up.returncode
+    assert whole == stored(agent, topic[0])
+    assert not aside.path.exists()
+
+
+def test_a_damaged_file_that_is_restored_is_replayed_whole(
+    agent: DriftlogProcess, tmp_path: Path
+) -> None:
+    """
+    A batch in the middle is damaged: a run takes nothing of the file, or with --skip-damaged its
+    whole batches.  The restored file has other records at the same numbers: none is left out.
+    """
+    topic = topic_of(agent, max_message_bytes="1000")
+    first, second = [One(0, None, b"A1"), One(0, None, b"A2")], [One(0, None, b"B1")]
+    third, large = [One(0, None, b"C1")], [One(0, None, Random(1).randbytes(2_000))]
+    aside = Aside(tmp_path).add(topic, first, second, third, large).write()
+    file = aside.path / "0000000001.buf"
+    good = file.read_bytes()
+    replay = ("buffer", "replay", str(tmp_path))
+
+    file.write_bytes(good.replace(b"B1", b"?1"))
+    assert "5 of 5 records are in no whole file" in refused(agent.bootstrap, *replay)
+    assert [] == stored(agent, topic[0])
+    assert "1 record given up" in refused(agent.bootstrap, *replay, "--skip-damaged")
+    assert [*first, *third] == stored(agent, topic[0])
+    file.write_bytes(good)
+    limit = ("--add-config", "max.message.bytes=10000")
+    said(agent.bootstrap, "configs", "alter", "--topic", topic[0], *limit)
+    said(agent.bootstrap, *replay)
+
+    assert [*first, *third, *first, *second, *third, *large] == stored(agent, topic[0])
+    assert not aside.path.exists()
+
+
+def test_records_of_a_missing_file_are_not_taken_for_replayed(
+    agent: DriftlogProcess, tmp_path: Path
+) -> None:
+    """
+    The other file is produced; the directory stays until the missing file is back.
+    """
+    topic = topic_of(agent)
+    there, missing = [One(0, None, b"there")], [One(0, None, b"1"), One(0, None, b"2")]
+    aside = Aside(tmp_path).add(topic, there).add(topic, missing, file=2).write()
+    file = aside.path / "0000000002.buf"
+    elsewhere = file.rename(tmp_path / "elsewhere")
+
+    complaint = refused(agent.bootstrap, "buffer", "replay", str(tmp_path))
+    assert "2 of 3 records are in no whole file" in complaint
+    assert there == stored(agent, topic[0])
+    elsewhere.rename(file)
+    said(agent.bootstrap, "buffer", "replay", str(tmp_path))
+
+    assert [*there, *missing] == stored(agent, topic[0])
+    assert not aside.path.exists()
+
+
+def test_a_directory_that_cannot_be_read_does_not_block_the_others(
+    agent: DriftlogProcess, tmp_path: Path
+) -> None:
+    """
+    It is named, and the exit status is 1.
+    """
+    topic = topic_of(agent)
+    unreadable = Aside(tmp_path, 1).add(topic, [One(0, None, b"unreadable")]).write()
+    (unreadable.path / "leftovers.json").write_bytes(b"{")
+    other = Aside(tmp_path, 2).add(topic, [One(0, None, b"other")]).write()
+
+    complaint = refused(agent.bootstrap, "buffer", "replay", str(tmp_path))
+
+    assert f"{unreadable.path}: leftovers.json" in complaint
+    assert [One(0, None, b"other")] == stored(agent, topic[0])
+    assert (True, False) == (unreadable.path.exists(), other.path.exists())
+
+
+def test_what_the_agent_has_not_finished_to_set_aside_waits_for_its_start(
+    agent: DriftlogProcess, tmp_path: Path
+) -> None:
+    """
+    SIGKILL of the agent before or behind the rename into DIR/kept: the session is still in
+    DIR/buffer, and the next start would set it aside once more.
+    """
+    topic = topic_of(agent)
+    records = [One(0, None, b"once")]
+    aside = Aside(tmp_path).add(topic, records).write()
+    buffer = tmp_path / "buffer" / aside.session_id
+    buffer.mkdir(parents=True)
+    part = aside.path.with_name(f".{aside.session_id}.part")
+    replay = ("buffer", "replay", str(tmp_path))
+
+    assert "Start the agent once" in refused(agent.bootstrap, *replay)
+    aside.path.rename(part)
+    said(agent.bootstrap, *replay)
+    assert [] == stored(agent, topic[0])
+    part.rename(aside.path)
+    buffer.rmdir()
+    said(agent.bootstrap, *replay)
+
+    assert records == stored(agent, topic[0])
+
+
+def test_a_run_reads_what_is_replayed_when_it_has_the_lock(tmp_path: Path) -> None:
+    """
+    Two runs find a directory.  The first one is interrupted, and the second one goes on behind
+    it; a third one that found it too has nothing to do when the second one ends.
+    """
+    Aside(tmp_path).add(("topic", UUID(int=5)), [One(0, None, b"v")]).write()
+    ((found,), _) = find(tmp_path)
+
+    with locked(found.path) as first:
+        assert first is not None
+        first.done.add("0000000001.buf", 0)
+        first.done.save()
+    with locked(found.path) as second:
+        assert second is not None
+        assert second.done.has("0000000001.buf", 0)
+        second.remove()
+    with locked(found.path) as third:
+        assert third is None
+
+
+def test_what_is_acknowledged_in_the_last_wait_is_noted(
+    agent: DriftlogProcess, tmp_path: Path
+) -> None:
+    """
+    One record a request: all records are on their way at once, and the run waits for seconds.
+    SIGKILL in that wait repeats the records of a second, not all.
+    """
+    topic = topic_of(agent)
+    records = [One(0, None, b"%06d" % n) for n in range(5_000)]
+    aside = Aside(tmp_path).add(topic, records).write()
+    command = driftlog_command()
+    assert command is not None
+    slow = ("-X", "batch.num.messages=1", "-X", "max.in.flight=1")
+    process = subprocess.Popen(
+        [command, "buffer", "replay", str(tmp_path), "-b", agent.bootstrap, *slow]
+    )
+    while not (aside.path / "replayed.json").exists():
+        assert process.poll() is None, "it was over before anything was noted"
+        time.sleep(0.005)
+    process.kill()
+    process.wait(60)
+
+    noted = noted_in(aside)
+    done = run("buffer", "replay", str(tmp_path), bootstrap=agent.bootstrap)
+
+    assert 0 < noted < len(records)
+    assert f"{noted:,} were before".encode() in done.stderr
+    assert set(records) == set(stored(agent, topic[0]))

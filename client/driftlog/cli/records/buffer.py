@@ -43,6 +43,12 @@ def add_commands(commands: Commands) -> None:
         action="store_true",
         help="leave out records of topics that were deleted; their directories stay",
     )
+    replay.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="give up records of damaged or missing files, and produce the others, also those of "
+        "a file that was replayed in part before it was damaged",
+    )
     replay.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     add_connection_options(replay)
 

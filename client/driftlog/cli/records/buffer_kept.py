@@ -4,8 +4,12 @@
                           replayed.json     for each file, ranges of the records that are
                                             acknowledged, by their number in the file
 
+A file is its name and its CRC-32C: the numbers hold for these bytes only.  A file that is damaged
+or restored between two runs is another one.
 ``replayed.json`` is written after the acknowledgements that it names, so a replay never skips a
 record; after a kill between the two the next run produces that record again.
+A replayed directory becomes ``.{session_id}.part`` before its files are deleted: after a kill
+between the two no run finds it, and the agent's next start deletes it.
 
 Shell.
 """
@@ -13,6 +17,7 @@ Shell.
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +30,8 @@ from driftlog_metadata.stores.errors import CorruptError
 
 _NOTE: Final = "leftovers.json"
 _PROGRESS: Final = "replayed.json"
+_PART: Final = ".part"
+"""Suffix of a directory that the agent has not finished, or that is being deleted."""
 
 
 @dataclass(slots=True)
@@ -32,7 +39,7 @@ class ReplayedRecords:
     """The acknowledged records of each file, one byte per record."""
 
     path: Path
-    files: dict[int, bytearray] = field(default_factory=dict)
+    files: dict[str, bytearray] = field(default_factory=dict)
     changed: bool = False
 
     @classmethod
@@ -45,40 +52,41 @@ class ReplayedRecords:
         found = cls(path)
         try:
             stored = json.loads((path / _PROGRESS).read_bytes())
-            for number, ranges in stored["files"].items():
+            for file, ranges in stored["files"].items():
                 for first, end in ranges:
-                    found._file(int(number), end)[first:end] = b"\1" * (end - first)
+                    found._flags(file, end)[first:end] = b"\1" * (end - first)
         except FileNotFoundError:
             pass
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CommandError(f"{path / _PROGRESS} cannot be read: {error}") from error
         return found
 
-    def _file(self, number: int, size: int) -> bytearray:
-        flags = self.files.setdefault(number, bytearray())
+    def _flags(self, file: str, size: int) -> bytearray:
+        flags = self.files.setdefault(file, bytearray())
         flags.extend(bytes(max(0, size - len(flags))))
         return flags
 
-    def has(self, number: int, record: int) -> bool:
+    def has(self, file: str, record: int) -> bool:
         """Whether the record is acknowledged."""
-        flags = self.files.get(number, b"")
+        flags = self.files.get(file, b"")
         return record < len(flags) and flags[record] == 1
 
-    def add(self, number: int, record: int) -> None:
+    def add(self, file: str, record: int) -> None:
         """Note that the record is acknowledged."""
-        self._file(number, record + 1)[record] = 1
+        self._flags(file, record + 1)[record] = 1
         self.changed = True
 
-    def count(self, number: int) -> int:
-        """The number of acknowledged records of a file."""
-        return self.files.get(number, b"").count(1)
+    @property
+    def records(self) -> int:
+        """The number of acknowledged records of all files."""
+        return sum(flags.count(1) for flags in self.files.values())
 
     def save(self) -> None:
         """Write the file, whole or not at all, durably."""
         if not self.changed:
             return
         self.changed = False
-        body = json.dumps({"files": {str(n): list(_ranges(f)) for n, f in self.files.items()}})
+        body = json.dumps({"files": {n: list(_ranges(f)) for n, f in self.files.items()}})
         temporary = self.path / f".{_PROGRESS}.tmp"
         with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(body)
@@ -108,16 +116,24 @@ class KeptDirectory:
 
     path: Path
     leftovers: Leftovers
-    done: "ReplayedRecords"
+    done: ReplayedRecords
+
+    def remove(self) -> None:
+        """Delete it; no later run finds a part of it."""
+        part = self.path.with_name(f".{self.path.name}{_PART}")
+        shutil.rmtree(part, ignore_errors=True)
+        self.path.rename(part)
+        shutil.rmtree(part)
 
 
-def find(directory: Path) -> list[KeptDirectory]:
-    """The directories to replay, oldest first.
+def find(directory: Path) -> tuple[list[KeptDirectory], list[str]]:
+    """The directories to replay, oldest first; and why others cannot be replayed.
 
     Raises:
-        CommandError: *directory* has none, or one cannot be read.
+        CommandError: *directory* has none, or cannot be read.
     """
     try:
+        directory = directory.resolve()
         paths = [directory]
         if not (directory / _NOTE).exists():
             root = directory / "kept"
@@ -128,36 +144,54 @@ def find(directory: Path) -> list[KeptDirectory]:
                     "directory that its log line `records_set_aside` names"
                 )
             there = sorted(root.iterdir()) if root.exists() else []
-            paths = [path for path in there if (path / _NOTE).exists()]
-        kept = [_open(path) for path in paths]
+            paths = [p for p in there if (p / _NOTE).exists() and not p.name.endswith(_PART)]
     except OSError as error:
         raise CommandError(f"{error.filename}: {error.strerror}") from error
-    return sorted(kept, key=lambda one: one.leftovers.set_aside_at_ms or 0)
+    kept, refused = [], []
+    for path in paths:
+        try:
+            kept.append(_open(path))
+        except CommandError as error:
+            refused.append(str(error))
+    return sorted(kept, key=lambda one: one.leftovers.set_aside_at_ms or 0), refused
 
 
 def _open(path: Path) -> KeptDirectory:
     try:
         leftovers = decode_leftovers((path / _NOTE).read_bytes())
+        done = ReplayedRecords.load(path)
     except CorruptError as error:
         raise CommandError(f"{path}: {error}") from error
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}") from error
     if leftovers.set_aside_at_ms is None:
         raise CommandError(
             f"{path} is not set aside yet: start the agent, which decides what of it is in the log"
         )
-    return KeptDirectory(path, leftovers, ReplayedRecords.load(path))
+    buffer = path.parent.parent / "buffer" / path.name
+    if path.parent.name == "kept" and buffer.exists():
+        raise CommandError(
+            f"{path} is not finished: {buffer} has the same records, and the agent's next start "
+            "deletes it.  Start the agent once, and run the command again"
+        )
+    return KeptDirectory(path, leftovers, done)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One replay of a directory at a time.
+def locked(path: Path) -> Iterator[KeptDirectory | None]:
+    """The directory, as the last replay of it left it; None: that one has replayed all of it.
 
     Raises:
-        CommandError: another replay of it runs.
+        CommandError: another replay of it runs, or it cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        yield None
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield _open(path) if path.exists() else None
     except BlockingIOError as error:
         raise CommandError(f"{path}: another replay of it runs") from error
     finally:

@@ -10,7 +10,6 @@ Shell.
 
 import argparse
 import base64
-import shutil
 import signal
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+import crc32c
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
@@ -28,7 +28,7 @@ from driftlog.cli.connection.connection import properties, reason
 from driftlog.cli.records.buffer_kept import KeptDirectory, find, locked
 from driftlog.cli.records.produce import topic_batch_bytes
 from driftlog.common.settings import ProducerSettings
-from driftlog.errors import DeliveryError, DriftlogError
+from driftlog.errors import DeliveryError, DriftlogError, FlushTimeoutError
 from driftlog.producer.producer import Producer
 from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
 from driftlog_metadata.schema.model import TopicPartition
@@ -53,15 +53,19 @@ _SET_BY_US: Final = ("bootstrap.servers", "client.id", "log_level")
 
 def replay(options: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
-    kept = find(options.directory)
+    kept, refused = find(options.directory)
+    for why in refused:
+        complain(why)
+    status = FAILED if refused else OK
     if not kept:
-        complain(f"nothing is set aside in {options.directory}")
-        return OK
+        if not refused:
+            complain(f"nothing is set aside in {options.directory}")
+        return status
     cluster = Cluster(options)
     deleted = _deleted(cluster, kept)
     if options.dry_run:
         _show(kept, deleted)
-        return OK
+        return status
     if deleted and not options.skip_deleted:
         names = "; ".join(sorted({f"{topic} ({why})" for topic, why in deleted.values()}))
         raise CommandError(
@@ -70,10 +74,9 @@ def replay(options: argparse.Namespace) -> int:
         )
     interruption = _Interruption()
     replayer = _Replayer(options, cluster, deleted, interruption)
-    status = OK
-    for directory in kept:
-        with locked(directory.path):
-            if not replayer.replay(directory):
+    for found in kept:
+        with locked(found.path) as directory:
+            if directory is not None and not replayer.replay(directory):
                 status = FAILED
         if interruption.asked:
             return INTERRUPTED
@@ -135,8 +138,7 @@ def _show(kept: list[KeptDirectory], deleted: Mapping[TopicPartition, tuple[str,
     for one in kept:
         at_ms = one.leftovers.set_aside_at_ms or 0
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
-        done = sum(one.done.count(number) for number in one.done.files)
-        text = f", {done:,} are replayed" if done else ""
+        text = f", {one.done.records:,} are replayed" if one.done.records else ""
         complain(f"{one.path}: {plural(one.leftovers.records, 'record')}, set aside {at}{text}")
     rows = [
         (
@@ -160,7 +162,7 @@ def _show(kept: list[KeptDirectory], deleted: Mapping[TopicPartition, tuple[str,
 class _Place(NamedTuple):
     """A record: its place in its file, and its place in the log before."""
 
-    number: int
+    file: str
     record: int
     partition: str
     offset: int
@@ -187,7 +189,9 @@ class _Replayer:
 
     def replay(self, kept: KeptDirectory) -> bool:
         """Produce one directory; True: every record is in the log, or skipped on request."""
-        run = _Run(kept, self._deleted, self._progress, self._interruption)
+        run = _Run(
+            kept, self._deleted, self._progress, self._interruption, self._options.skip_damaged
+        )
         partitions = kept.leftovers.partitions.items()
         topics = {str(of.topic) for tp, of in partitions if tp not in self._deleted}
         sizes = [topic_batch_bytes(self._cluster, topic) for topic in topics]
@@ -206,18 +210,14 @@ class _Replayer:
         except ValueError as error:
             raise CommandError(str(error)) from error
         except DriftlogError as error:
-            complain(f"{kept.path}: {error}")
-            run.failed += 1
+            run.fail(f"{kept.path}: {error}")
         finally:
             self._progress.clear()
             kept.done.save()
         self._summarize(run)
-        if run.failed or run.left or self._interruption.asked:
-            return not run.failed
-        for file in kept.path.glob("*.buf"):
-            file.unlink()
-        shutil.rmtree(kept.path)
-        return True
+        if not (run.reasons or run.left or self._interruption.asked):
+            kept.remove()
+        return not run.reasons
 
     def _summarize(self, run: "_Run") -> None:
         path = run.kept.path
@@ -234,6 +234,8 @@ class _Replayer:
             text += f", {run.before:,} were before"
         if self._interruption.asked:
             text += "; interrupted: the same command goes on with the others"
+        if run.lost:
+            text += f"; {plural(run.lost, 'record')} given up: they are in no whole batch"
         if run.left:
             topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
             text += (
@@ -245,7 +247,7 @@ class _Replayer:
                 f"; {plural(run.failed, 'record')} not: they stay in the directory.  Repair what "
                 "the reasons name (such as the topic's max.message.bytes) and run the command again"
             )
-        if run.failed or not self._options.quiet:
+        if run.reasons or not self._options.quiet:
             complain(text)
 
 
@@ -258,13 +260,17 @@ class _Run:
         deleted: Mapping[TopicPartition, tuple[str, str]],
         progress: Progress,
         interruption: _Interruption,
+        skip_damaged: bool,
     ) -> None:
         self._interruption = interruption
+        self._skip_damaged = skip_damaged
         self.kept = kept
         self.written = 0
         self.before = 0
         """Records that an earlier run has replayed."""
         self.failed = 0
+        self.lost = 0
+        """Records that are in no whole batch of a file, with --skip-damaged."""
         self.untimed = 0
         self.reasons: list[str] = []
         self.left: Counter[TopicPartition] = Counter()
@@ -278,23 +284,58 @@ class _Run:
     def produce_all(self, producer: "Producer[Any, Any]") -> None:
         """Every file; returns when each record is acknowledged or has failed."""
         for path in sorted(self.kept.path.glob("*.buf")):
-            number, first = int(path.stem), 0
-            batches, is_whole = _batches(path.read_bytes(), number)
-            if not is_whole:
-                self._fail(f"{path} is damaged: restore it, or look at what the disk says")
-                if self.kept.done.count(number):
-                    continue  # it is not known which of its records are acknowledged
+            data = path.read_bytes()
+            batches, is_whole = _batches(data, int(path.stem))
+            if not (is_whole or self._skip_damaged):
+                self.fail(
+                    f"{path} is damaged: nothing of it is produced.  Restore it; or give "
+                    "--skip-damaged, which produces its whole batches and gives up the others",
+                    0,
+                )
+                continue
+            file, first = f"{path.name} {crc32c.crc32c(data):08x}", 0
             for entry, header in batches:
-                if self._timed_out or self._interruption.asked:
-                    return
-                first += self._produce(producer, number, first, entry, header)
-            producer.flush()
+                if self._stops:
+                    break
+                first += self._produce(producer, file, first, entry, header)
+            self._flush(producer)
+            if self._stops:
+                return
+        self._account()
+
+    @property
+    def _stops(self) -> bool:
+        return self._timed_out or self._interruption.asked
+
+    def _flush(self, producer: "Producer[Any, Any]") -> None:
+        """Wait for each acknowledgement, and note those that come meanwhile."""
+        waits = True
+        while waits:
+            try:
+                producer.flush(_SAVE_S)
+                waits = False
+            except FlushTimeoutError:
+                pass
             self._save()
+
+    def _account(self) -> None:
+        """Compare what the files had with what the agent has set aside."""
+        all_records = self.kept.leftovers.records
+        found = self.written + self.before + self.failed + self.left.total()
+        lost = max(0, all_records - found)
+        if self._skip_damaged:
+            self.lost = lost
+        elif lost:
+            self.fail(
+                f"{self.kept.path}: {lost:,} of {plural(all_records, 'record')} are in no whole "
+                "file.  Restore the files; or give --skip-damaged, which gives up what is missing",
+                lost,
+            )
 
     def _produce(
         self,
         producer: "Producer[Any, Any]",
-        number: int,
+        file: str,
         first: int,
         entry: Entry,
         header: BatchHeader,
@@ -310,15 +351,15 @@ class _Run:
         try:
             records = _records(entry, header)
         except CorruptError as error:
-            self._fail(f"{name}, offset {header.base_offset}: {error}", count)
+            self.fail(f"{name}, offset {header.base_offset}: {error}", count)
             return count
         for n, record in enumerate(records, first):
-            if self.kept.done.has(number, n):
+            if self.kept.done.has(file, n):
                 self.before += 1
                 continue
             timestamp = _timestamp(header, record)
             self.untimed += timestamp is None
-            place = _Place(number, n, name, header.base_offset + record.offset_delta)
+            place = _Place(file, n, name, header.base_offset + record.offset_delta)
             producer.produce(
                 str(of.topic),
                 record.value,
@@ -328,8 +369,6 @@ class _Run:
                 headers=record.headers or None,
                 on_delivery=partial(self._delivered, place),
             )
-        if time.monotonic() - self._saved >= _SAVE_S:
-            self._save()
         if self._progress.due():
             total = self.kept.leftovers.records
             self._progress.show(
@@ -340,17 +379,20 @@ class _Run:
     def _delivered(self, place: _Place, error: DeliveryError | None, _: object) -> None:
         if error is None:
             self.written += 1
-            self.kept.done.add(place.number, place.record)
+            self.kept.done.add(place.file, place.record)
+            if time.monotonic() - self._saved >= _SAVE_S:
+                self._save()
             return
         (failure,) = error.failures
         self._timed_out |= failure.code in _TIMED_OUT
         unknown = ", may be written all the same" if failure.outcome_unknown else ""
-        self._fail(
+        self.fail(
             f"{place.partition}, offset {place.offset}: not acknowledged{unknown}: "
             f"{failure.reason}.  {failure.advice}"
         )
 
-    def _fail(self, why: str, count: int = 1) -> None:
+    def fail(self, why: str, count: int = 1) -> None:
+        """Say why *count* records are not replayed."""
         self.failed += count
         self.reasons.append(why)
         if len(self.reasons) <= _SAID_FAILURES:
