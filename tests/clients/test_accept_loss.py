@@ -126,7 +126,7 @@ def test_a_flush_record_is_gone(agent: DriftlogProcess) -> None:
 
     assert ([[1, 2]], 3) == (lost, goes_on_at)
     assert {0: "0", 2: "2", 3: "new"} == consumed(agent, topic)
-    assert "it is served" in nothing
+    assert "the partition is served" in nothing
 
 
 def test_the_metadata_are_older_than_the_bucket(agent: DriftlogProcess, tmp_path: Path) -> None:
