@@ -145,7 +145,7 @@ def _deserialized(
     except Exception as error:
         raise DeserializationError(
             f"the {field}_deserializer failed for {record.topic}-{record.partition} at offset "
-            f"{record.offset}: {error!r}. The next read goes on behind this record.",
+            f"{record.offset}: {error!r}. The next read continues after this record.",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
