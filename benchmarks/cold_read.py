@@ -25,9 +25,10 @@ from benchmarks.sealing import endless, make_batches
 from driftlog_agents.log.local.buffer_format import encode_entry_header
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.partition.batch import Batch
+from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
-from driftlog_agents.log.reading.reader import LogReader, read_local
+from driftlog_agents.log.reading.reader import LogReader
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.batches.batch import HEADER_BYTES, Codec, build_batch, parse_header
 from driftlog_tiering.formats import layout

@@ -33,7 +33,7 @@ from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.reading.reader import holds_zstd
+from driftlog_agents.log.reading.read_plan import holds_zstd
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.limits.loop_share import LoopShare
 from driftlog_agents.protocol.errors import ErrorCode

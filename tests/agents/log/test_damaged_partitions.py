@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from driftlog_agents.log.objects import availability, object_retry
+from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.reading.reader import DamagedObjectError
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import CorruptError

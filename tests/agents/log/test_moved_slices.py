@@ -97,20 +97,21 @@ class World:
         self.settings = ReadSettings(
             flush_cache_bytes=3_000, read_ahead_bytes=read_ahead_bytes, patience_ms=200, hold_ms=100
         )
-        reads = RangedReads(self.bucket, self.settings, now_ms)
-        self.flushes = FlushReads(
-            reads=reads, offload=inline, settings=self.settings, now_ms=now_ms
-        )
+        reads = RangedReads(self.bucket, self.settings, now_ms, inline)
+        self.flushes = FlushReads(reads=reads, settings=self.settings, now_ms=now_ms)
         decoding = BatchDecoder()
         segments = SegmentReads(
             reads=reads,
-            offload=inline,
             settings=self.settings,
             now_ms=now_ms,
             decoding=decoding,
         )
         self.times = TimeReads(
-            segments=segments, flushes=self.flushes, manifest=self._manifest, decoding=decoding
+            reads=reads,
+            segments=segments,
+            flushes=self.flushes,
+            manifest=self._manifest,
+            decoding=decoding,
         )
 
     async def _manifest(self, _: PartitionLog) -> Any:

@@ -12,9 +12,13 @@ import pytest
 from botocore.exceptions import ClientError
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.objects.availability import LONGEST_WAIT_MS, ObjectUnavailableError
+from driftlog_agents.log.objects.availability import (
+    LONGEST_WAIT_MS,
+    DamagedObjectError,
+    ObjectUnavailableError,
+)
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.reading.reader import DamagedObjectError, LogReader
+from driftlog_agents.log.reading.reader import LogReader
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Listing, NotFoundError
 from driftlog_tiering.stores.s3_errors import translate

@@ -364,8 +364,12 @@ class SegmentReader:
             encoder = BatchEncoder(self.read_table(row_group, data), self.leader_epochs)
         except (ValueError, pa.ArrowException) as error:
             raise CorruptSegmentError(repr(error)) from error
+        return RowGroupBatches(encoder, self.end_of(row_group))
+
+    def end_of(self, row_group: RowGroup) -> int:
+        """Where the next row group's records start, or the segment ends."""
         follows = self.row_groups[row_group.index + 1 :]
-        return RowGroupBatches(encoder, follows[0].first_offset if follows else self.end)
+        return follows[0].first_offset if follows else self.end
 
     def gap(self, offset: int) -> Iterator[EncodedBatch]:
         """Empty batches from *offset* to the end, where `row_group_at` says None."""

@@ -1,21 +1,26 @@
 """GETs of cold reads: a deadline each, few repeats, and bounded concurrency.
 
+What they return is decoded off the event loop; the error of damaged bytes names their object.
+
 Shell.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.objects.availability import (
     Availability,
     DamagedObjectError,
     ObjectUnavailableError,
 )
-from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+
+T = TypeVar("T")
 
 MiB: Final = 1024 * 1024
 
@@ -73,9 +78,14 @@ class RangedReads:
     """The object store as cold reads use it."""
 
     def __init__(
-        self, store: ObjectStore, settings: ReadSettings, now_ms: Callable[[], float]
+        self,
+        store: ObjectStore,
+        settings: ReadSettings,
+        now_ms: Callable[[], float],
+        offload: Offload,
     ) -> None:
         self._store = store
+        self._offload = offload
         self._settings = settings
         backoff_s = settings.retry_backoff_ms / 1000
         self._retry = Retry(
@@ -118,3 +128,15 @@ class RangedReads:
         if end is not None and len(body) != end - start:
             raise DamagedObjectError(key, f"it ends at {start + len(body)}, before {end}")
         return body
+
+    async def run(self, key: str, fn: Callable[..., T], *args: object) -> T:
+        """``fn(*args)`` off the event loop.
+
+        Raises:
+            DamagedObjectError: *fn* found corrupt bytes; the error names *key*.
+        """
+        try:
+            result: T = await self._offload(fn, *args)
+        except CorruptError as error:
+            raise DamagedObjectError(key, str(error) or repr(error)) from error
+        return result

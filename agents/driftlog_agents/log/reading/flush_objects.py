@@ -1,65 +1,35 @@
-"""The tail from the bucket: batches that left memory and disk, from their flush objects.
-
-A partition's batches of one flush stand side by side in its object.  They are fetched in pieces of
-`read_ahead_bytes`, cut at places that do not depend on the request: a consumer that reads through
-the slice needs one GET per piece, and parallel consumers share it.
+"""Reads of the tail from the bucket: batches in their flush objects, by pieces (`flush_pieces`).
 
 Shell.
 """
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
-from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
-from driftlog_agents.log.partition.tail import (
-    FlushBatches,
-    last_that_fits,
-    object_range,
-    span_bytes,
+from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
+from driftlog_agents.log.partition.tail import FlushBatches
+from driftlog_agents.log.reading.flush_pieces import (
+    Piece,
+    piece_at,
+    plan_pieces,
+    split_piece,
+    take,
 )
-from driftlog_agents.log.reading.segments import Batches
+from driftlog_agents.log.reading.read_plan import Batches
 from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.batches import kernel
 from driftlog_tiering.stores.object_store import Buffer
-
-_PIECES_AT_ONCE: Final = 8
-"""Fetched side by side for one read: otherwise each slice of many small flushes would take one
-round trip."""
-
-
-class _Piece(NamedTuple):
-    """The batches ``[first, end)`` of a flush; *unit_end*: where their offsets end.
-
-    Looked up once for a read: it stays valid through every await, also when the slice is moved by a
-    rewrite, or sealed, meanwhile.
-    """
-
-    data: FlushBatches
-    first: int
-    end: int
-    unit_end: int
-    stored_at: StoredAt
 
 
 class FlushReads:
     """Reads of flush objects, for all partitions."""
 
     def __init__(
-        self,
-        *,
-        reads: RangedReads,
-        offload: Offload,
-        settings: ReadSettings,
-        now_ms: Callable[[], float],
+        self, *, reads: RangedReads, settings: ReadSettings, now_ms: Callable[[], float]
     ) -> None:
         self._reads = reads
-        self._offload = offload
         self._piece_bytes = settings.read_ahead_bytes
         self._pieces: SharedCache[tuple[str, int, int], list[Buffer]] = SharedCache(
             budget_bytes=settings.flush_cache_bytes,
@@ -78,28 +48,12 @@ class FlushReads:
             DamagedObjectError: it holds other bytes.
             UnavailableError: the store failed, each time.
         """
-        data = tail.data
-        assert isinstance(data, FlushBatches)
-        index = data.index_of(offset, tail.first, tail.count)
-        plan = self._plan(log, tail, index, max_bytes)
-        found = await self._load_all(plan)
-        out: list[Buffer] = []
-        room = max_bytes
-        for piece, batches in zip(plan, found, strict=False):
-            data, end = piece.data, piece.end
-            first = max(index, piece.first) if piece is plan[0] else piece.first
-            fits = last_that_fits(data, first, end, room)
-            if fits == first:
-                if out:
-                    break
-                fits = first + 1
-            out += batches[first - piece.first : fits - piece.first]
-            room -= span_bytes(data, first, fits)
-            next_offset = data.base_offsets[fits] if fits < end else piece.unit_end
-            if fits < end:
-                break
-            self._pieces.finish(_key(piece))
-        return Batches(out, next_offset, piece.unit_end)
+        index = tail.data.index_of(offset, tail.first, tail.count)
+        plan = plan_pieces(log, tail, index, max_bytes, self._piece_bytes)
+        found, read = take(plan, await self._load_all(plan), index, max_bytes)
+        for piece in read:
+            self._pieces.finish(piece.key)
+        return found
 
     async def batch(self, tail: TailSlice, index: int) -> Buffer:
         """One batch, from memory, a buffer file or else the bucket.  Raises: as `read`."""
@@ -111,7 +65,7 @@ class FlushReads:
             here = None
         if here is not None:
             return here
-        piece = self._piece(tail, index)
+        piece = piece_at(tail, index, self._piece_bytes)
         return (await self._get(piece))[index - piece.first]
 
     async def prefetch(self, tail: TailSlice, offset: int) -> None:
@@ -120,62 +74,28 @@ class FlushReads:
         assert isinstance(data, FlushBatches)
         if data.is_local:
             return
-        piece = self._piece(tail, data.index_of(offset, tail.first, tail.count))
-        if self._pieces.has_room(span_bytes(data, piece.first, piece.end)):
+        index = data.index_of(offset, tail.first, tail.count)
+        piece = piece_at(tail, index, self._piece_bytes)
+        if self._pieces.has_room(piece.size_bytes):
             await self._get(piece)
 
     # ── Pieces ──
 
-    def _piece(self, tail: TailSlice, index: int) -> _Piece:
-        data = tail.data
-        assert isinstance(data, FlushBatches)
-        positions, stop = data.positions, tail.first + tail.count
-        start = positions[tail.first]
-        cut = start + (positions[index] - start) // self._piece_bytes * self._piece_bytes
-        first = bisect_left(positions, cut, tail.first, stop)
-        end = bisect_left(positions, cut + self._piece_bytes, first, stop)
-        unit_end = data.base_offsets[end] if end < stop else tail.end
-        return _Piece(data, first, end, unit_end, tail.stored_at)
-
-    def _plan(self, log: PartitionLog, tail: TailSlice, index: int, max_bytes: int) -> list[_Piece]:
-        plan: list[_Piece] = []
-        room = max_bytes
-        at = log.index_of(tail)
-        while True:
-            piece = self._piece(tail, index)
-            plan.append(piece)
-            room -= span_bytes(piece.data, index, piece.end)
-            if room <= 0 or len(plan) == _PIECES_AT_ONCE:
-                return plan
-            index = piece.end
-            if index < tail.first + tail.count:
-                continue
-            at += 1
-            if at == len(log.slices) or log.slices[at].base != tail.end:
-                return plan
-            tail = log.slices[at]
-            index = tail.first
-            assert isinstance(tail.data, FlushBatches)
-            if tail.data.is_local:
-                return plan
-
-    async def _load_all(self, plan: list[_Piece]) -> list[list[Buffer]]:
+    async def _load_all(self, plan: Sequence[Piece]) -> list[list[Buffer]]:
         """The pieces before the first that fails; a failure of the very first is raised."""
         if len(plan) == 1:
             return [await self._get(plan[0])]
-        outcomes: list[list[Buffer] | Exception] = [[]] * len(plan)
 
-        async def load(i: int) -> None:
+        async def load(piece: Piece) -> list[Buffer] | Exception:
             try:
-                outcomes[i] = await self._get(plan[i])
+                return await self._get(piece)
             except (UnavailableError, DamagedObjectError) as error:
-                outcomes[i] = error
+                return error
 
         async with asyncio.TaskGroup() as tasks:
-            for i in range(len(plan)):
-                tasks.create_task(load(i))
+            loads = [tasks.create_task(load(piece)) for piece in plan]
         found: list[list[Buffer]] = []
-        for outcome in outcomes:
+        for outcome in (task.result() for task in loads):
             if isinstance(outcome, Exception):
                 if not found:
                     raise outcome
@@ -183,42 +103,11 @@ class FlushReads:
             found.append(outcome)
         return found
 
-    async def _get(self, piece: _Piece) -> list[Buffer]:
-        return await self._pieces.get(
-            _key(piece),
-            span_bytes(piece.data, piece.first, piece.end),
-            lambda: self._load(piece),
+    async def _get(self, piece: Piece) -> list[Buffer]:
+        return await self._pieces.get(piece.key, piece.size_bytes, lambda: self._load(piece))
+
+    async def _load(self, piece: Piece) -> list[Buffer]:
+        key, start, end = piece.key
+        return await self._reads.run(
+            key, split_piece, await self._reads.get(key, start, end), piece
         )
-
-    async def _load(self, piece: _Piece) -> list[Buffer]:
-        data, first, end = piece.data, piece.first, piece.end
-        object_key, start, stop = _key(piece)
-        body = await self._reads.get(object_key, start, stop)
-        batches: list[Buffer] | int = await self._offload(
-            _split, body, data.base_offsets[first:end], data.lengths[first:end]
-        )
-        if isinstance(batches, int):
-            raise DamagedObjectError(
-                object_key, f"no whole batch of offset {batches} where its footer has it"
-            )
-        return batches
-
-
-def _key(piece: _Piece) -> tuple[str, int, int]:
-    """The object key of *piece*, and its start and end there."""
-    return object_range(piece.data, piece.first, piece.end, piece.stored_at)
-
-
-def _split(body: Buffer, base_offsets: Any, lengths: Any) -> list[Buffer] | int:
-    """The batches in *body*; or the offset of the first that is damaged."""
-    view = memoryview(body)
-    batches: list[Buffer] = []
-    at = 0
-    for base_offset, length in zip(base_offsets, lengths, strict=True):
-        batch = view[at : at + length]
-        sound = not isinstance(kernel.check(batch, 0, length, False), int)
-        if not sound or int.from_bytes(batch[:8], "big") != base_offset:
-            return int(base_offset)
-        batches.append(batch)
-        at += length
-    return batches

@@ -20,27 +20,30 @@ Shell.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
-from uuid import UUID
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_agents.log.objects.object_retry import LOST_MS
-from driftlog_agents.log.objects.ranged_reads import (
-    RangedReads,
-    ReadSettings,
-)
+from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.local_reads import read_local
-from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import PartitionLog, State, TailSlice
 from driftlog_agents.log.reading.flush_objects import FlushReads
-from driftlog_agents.log.reading.segments import Batches, SegmentReads
+from driftlog_agents.log.reading.read_plan import (
+    Batches,
+    Place,
+    SequentialReaders,
+    Tier,
+    check_led,
+    check_sealed,
+    find_tier,
+)
+from driftlog_agents.log.reading.segments import SegmentReads
 from driftlog_agents.log.reading.timestamps import TimeReads
-from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.batches.batch import Codec
@@ -49,40 +52,7 @@ from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import MissingManifestError
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
-__all__ = [
-    "DamagedObjectError",
-    "LogReader",
-    "OffsetOutOfRangeError",
-    "ReadSettings",
-    "holds_zstd",
-    "read_local",
-]
-
 T = TypeVar("T")
-
-_READERS: Final = 4_096
-"""Sequential consumers that are remembered; each takes ~200 bytes."""
-
-_ATTRIBUTES_LOW_BYTE: Final = 22
-
-_Place = tuple[UUID, int, int]
-"""Topic id, partition, offset."""
-
-
-class OffsetOutOfRangeError(RefusedError):
-    """The offset is below log start or above the log's end."""
-
-    def __init__(self, log: PartitionLog, offset: int) -> None:
-        super().__init__(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} of {log.topic}-{log.partition} is not within "
-            f"[{log.log_start}, {log.log_end}]",
-        )
-
-
-def holds_zstd(batches: Sequence[Buffer]) -> bool:
-    """Whether a client that sends Fetch < 10 cannot read *batches* (KIP-110: error 76)."""
-    return any(batch[_ATTRIBUTES_LOW_BYTE] & 7 == Codec.ZSTD for batch in batches)
 
 
 class LogReader:
@@ -115,29 +85,22 @@ class LogReader:
         self._refresh = refresh
         self._log = structlog.get_logger()
         self._now_ms = now_ms
-        self.objects = RangedReads(store, self._settings, now_ms)
+        self.objects = RangedReads(store, self._settings, now_ms, offload)
         self.segments = SegmentReads(
-            reads=self.objects,
-            offload=offload,
-            settings=self._settings,
-            now_ms=now_ms,
-            decoding=decoding,
+            reads=self.objects, settings=self._settings, now_ms=now_ms, decoding=decoding
         )
-        self.flushes = FlushReads(
-            reads=self.objects, offload=offload, settings=self._settings, now_ms=now_ms
-        )
+        self.flushes = FlushReads(reads=self.objects, settings=self._settings, now_ms=now_ms)
         self._times = TimeReads(
+            reads=self.objects,
             segments=self.segments,
             flushes=self.flushes,
             manifest=self._manifest,
             decoding=decoding,
         )
         self._tasks: asyncio.TaskGroup | None = None
-        self._expected: OrderedDict[_Place, None] = OrderedDict()
+        self._sequential = SequentialReaders()
         self._manifests_missing: dict[PartitionLog, str] = {}
         """Partition → key of its manifest, or of a list of it, that the last read did not find."""
-        self._ahead: set[_Place] = set()
-        """Positions that are being read ahead now."""
         self.damaged_reads = 0
         """Reads that failed for a missing or damaged object: an operator must act."""
         self.prefetches = 0
@@ -154,9 +117,7 @@ class LogReader:
 
     # ── By offset ──
 
-    def read_local(self, log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] | None:
-        """See `local_reads.read_local`."""
-        return read_local(log, offset, max_bytes)
+    read_local = staticmethod(read_local)
 
     async def read(
         self,
@@ -194,24 +155,16 @@ class LogReader:
     async def _read(
         self, log: PartitionLog, offset: int, max_bytes: int, codec: Codec | None, zstd: bool
     ) -> Batches | None:
-        _check_led(log)
-        if not log.log_start <= offset <= log.log_end:
-            raise OffsetOutOfRangeError(log, offset)
-        if offset >= log.high_watermark:
+        tier = find_tier(log, offset)
+        if tier is Tier.END:
             return None
         here = read_local(log, offset, max_bytes)
         if here is not None:
             return Batches(here, -1, -1)
-        tail = log.find(offset)
-        if tail is not None:
-            return await self.flushes.read(log, tail, offset, max_bytes)
+        if isinstance(tier, TailSlice):
+            return await self.flushes.read(log, tier, offset, max_bytes)
         manifest = await self._manifest(log)
-        if offset < max(log.log_start, manifest.log_start):
-            raise OffsetOutOfRangeError(log, offset)  # deleted during the read
-        if offset >= manifest.end:
-            raise ObjectUnavailableError(
-                f"the segment of offset {offset} of {manifest.key}", "missing"
-            )
+        check_sealed(log, manifest, offset)
         return await self.segments.read(manifest, offset, max_bytes, codec, zstd=zstd)
 
     # ── By time ──
@@ -226,7 +179,7 @@ class LogReader:
 
         Raises: as `read`, except OffsetOutOfRangeError.
         """
-        _check_led(log)
+        check_led(log)
         return await self._looking_again(log, lambda: self._times.find(log, target_ms))
 
     async def max_timestamp(self, log: PartitionLog) -> tuple[int, int, int] | None:
@@ -235,7 +188,7 @@ class LogReader:
 
         Raises: as `find_timestamp`.
         """
-        _check_led(log)
+        check_led(log)
         return await self._looking_again(log, lambda: self._times.max(log))
 
     # ── Looking again ──
@@ -261,7 +214,7 @@ class LogReader:
         except DamagedObjectError:
             self.damaged_reads += 1
             raise
-        _check_led(log)
+        check_led(log)
         return result
 
     def _missing(self, log: PartitionLog, error: ObjectUnavailableError) -> None:
@@ -318,16 +271,15 @@ class LogReader:
         """Note where this read ended; if it began where another one ended, load what follows."""
         if found.end < 0:
             return
-        reads_on = self._expected.pop((log.topic_id, log.partition, offset), self) is None
-        _remember(self._expected, (log.topic_id, log.partition, found.end))
-        following = (log.topic_id, log.partition, found.unit_end)
-        if not reads_on or self._tasks is None or following in self._ahead:
+        following = self._sequential.follow(log, offset, found)
+        if following is None:
             return
-        if self._settings.prefetch_row_groups:
-            self._ahead.add(following)
-            self._tasks.create_task(self._prefetch(log, following))
+        if self._tasks is None or not self._settings.prefetch_row_groups:
+            self._sequential.finished(following)
+            return
+        self._tasks.create_task(self._prefetch(log, following))
 
-    async def _prefetch(self, log: PartitionLog, place: _Place) -> None:
+    async def _prefetch(self, log: PartitionLog, place: Place) -> None:
         self.prefetches += 1
         offset = place[2]
         try:
@@ -346,21 +298,4 @@ class LogReader:
             # The consumer's own read gets the error again, and returns it.
             self._log.debug("prefetch_failed", partition=repr(log), error=str(error))
         finally:
-            self._ahead.discard(place)
-
-
-def _check_led(log: PartitionLog) -> None:
-    match log.state:
-        case State.CLOSED:
-            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        case State.OFFLINE:
-            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
-        case State.LOADING | State.ONLINE:
-            return
-
-
-def _remember(places: OrderedDict[_Place, None], place: _Place) -> None:
-    places[place] = None
-    places.move_to_end(place)
-    if len(places) > _READERS:
-        places.popitem(last=False)
+            self._sequential.finished(place)

@@ -10,7 +10,7 @@ import pytest
 from driftlog_agents.handlers.api import delete_records, describe_log_dirs
 from driftlog_agents.log.log_session import EngineSettings
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.reading.reader import OffsetOutOfRangeError
+from driftlog_agents.log.reading.read_plan import OffsetOutOfRangeError
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.session import SessionSettings
 from driftlog_agents.protocol.errors import ErrorCode
