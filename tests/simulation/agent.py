@@ -15,8 +15,8 @@ from driftlog_agents.log.ingest.buffer import BufferSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.ingest.flusher import MemorySettings
 from driftlog_agents.log.log_session import Engine, EngineSettings
-from driftlog_agents.log.objects.ranged_reads import ReadSettings
 from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.session import SessionSettings

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from driftlog_agents.log.log_session import EngineSettings
-from driftlog_agents.log.objects.ranged_reads import ReadSettings
+from driftlog_agents.log.reading.read_settings import ReadSettings
 
 _SINGLE: Final = (4, 14)
 _SINGLE_OF: Final = 50

@@ -13,7 +13,7 @@ from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.objects import object_retry
+from driftlog_agents.log.objects import availability
 from driftlog_agents.log.objects.availability import Availability
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_metadata.schema.model import TopicPartition
@@ -25,8 +25,8 @@ _FOR_EVER_MS: Final = 1e9
 
 def absence_is_believed(patch: pytest.MonkeyPatch) -> None:
     """One 404 of a flush object puts partitions offline until somebody starts the agent again."""
-    patch.setattr(object_retry, "READ_DEADLINE_MS", 0.0)
-    patch.setattr(object_retry, "LEAST_REQUESTS", 1)
+    patch.setattr(availability, "READ_DEADLINE_MS", 0.0)
+    patch.setattr(availability, "LEAST_REQUESTS", 1)
     original = Takeover.give_back
 
     async def give_back(self: Takeover, taken: Taken, tps: Collection[TopicPartition]) -> None:
@@ -40,8 +40,8 @@ def absence_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 def never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     """What could not be read once is not looked for again."""
-    patch.setattr(object_retry, "READ_DEADLINE_MS", 0.0)
-    patch.setattr(object_retry, "LEAST_REQUESTS", 1)
+    patch.setattr(availability, "READ_DEADLINE_MS", 0.0)
+    patch.setattr(availability, "LEAST_REQUESTS", 1)
     original = Availability._failed
 
     def failed(self: Availability[Any], what: Any, now_ms: float, jitter: float) -> bool:

@@ -43,9 +43,9 @@ from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.log_session import Engine, EngineSettings, Ports
 from driftlog_agents.log.objects.footer_cache import FooterCache
-from driftlog_agents.log.objects.ranged_reads import ReadSettings
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.sealing.sealer import Spool
 from driftlog_agents.log.session.backpressure import Backpressure

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_agents.log.objects import availability, object_retry
+from driftlog_agents.log.objects import availability
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -124,7 +124,7 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real time is not waited for."""
-    monkeypatch.setattr(object_retry, "READ_DEADLINE_MS", 300.0)
+    monkeypatch.setattr(availability, "READ_DEADLINE_MS", 300.0)
 
 
 @pytest.mark.parametrize("hurt", [remove, flip])

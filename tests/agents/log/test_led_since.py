@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.cluster.view import TopicEntry
-from driftlog_agents.log.objects import object_retry
+from driftlog_agents.log.objects import availability
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session, SessionSettings
 from driftlog_metadata.schema.codec import decode_partition_state, decode_topic, encode_topic
@@ -111,7 +111,7 @@ async def test_an_idle_partition_does_not_remember_who_led_it(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real time is not waited for: each start looks for a missing object that long."""
-    monkeypatch.setattr(object_retry, "READ_DEADLINE_MS", 300.0)
+    monkeypatch.setattr(availability, "READ_DEADLINE_MS", 300.0)
 
 
 async def test_a_session_with_unsealed_batches_stays_in_their_list_and_no_other(

@@ -17,11 +17,12 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
-from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches, move, tail_slice
 from driftlog_agents.log.reading.flush_objects import FlushReads
+from driftlog_agents.log.reading.ranged_reads import RangedReads
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.segments import SegmentReads
 from driftlog_agents.log.reading.timestamps import TimeReads
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter

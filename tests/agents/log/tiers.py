@@ -15,10 +15,10 @@ from uuid import UUID
 
 from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header
 from driftlog_agents.log.local.disk import AgentDisk
-from driftlog_agents.log.objects.ranged_reads import ReadSettings
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError

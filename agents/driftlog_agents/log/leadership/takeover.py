@@ -35,7 +35,8 @@ from driftlog_agents.log.leadership.taken_partitions import Taken, restoring
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads, Footers
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
-from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest, repair
+from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest
+from driftlog_agents.log.objects.manifest_verdict import repair
 from driftlog_agents.log.partition.partition import (
     UNDEFINED_EPOCH,
     PartitionLog,

@@ -9,11 +9,14 @@ One rule for objects that are missing, withheld or damaged.  A 404 may be untrue
 stale node of the store), and a damaged object may be put back.  So a reader never gives up for
 ever: it releases its claim or waits, and tries again as long as the object is needed.
 
+`FailedRequests` decides when one read has failed, and `Availability` when the next one begins.
+
 Pure.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, Generic, TypeVar
 
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
@@ -22,6 +25,19 @@ FIRST_WAIT_MS: Final = 1_000.0
 LONGEST_WAIT_MS: Final = 60_000.0
 """Longest time between two tries.  Longer: the reader resumes later when the object is back;
 shorter: more requests for an object that is gone for good."""
+
+READ_DEADLINE_MS: Final = 5_000.0
+"""How long one read repeats a failed request before the object counts as unavailable.  Longer:
+claims and clients behind the read wait longer; shorter: a short fault of the store moves
+partitions."""
+
+LEAST_REQUESTS: Final = 2
+"""Least number of requests of one read: a single request without an answer proves little."""
+
+LOST_MS: Final = 30_000.0
+"""How long an object must be missing or damaged before it counts as lost.  Longer: consumers and
+operators learn of a loss later; shorter: a stale node of the store stops consumers, and makes an
+operator give up objects that exist."""
 
 _SAID_MS: Final = 60_000.0
 """Time between two log lines about one unreadable object."""
@@ -56,6 +72,43 @@ class DamagedObjectError(CorruptError):
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")
         self.key = key
+
+
+class Verdict(Enum):
+    """What a read does after a failed request."""
+
+    REPEAT = "repeat"
+    PROBE = "probe"
+    """Probe the bucket, then repeat the request."""
+    UNAVAILABLE = "unavailable"
+    """Give up: the bucket answers, but does not return the object."""
+
+
+class FailedRequests:
+    """The failed requests of one read.
+
+    The deadline counts from the first failure and not from the read's start: a read that waited for
+    its slot has not asked the bucket yet.
+    """
+
+    __slots__ = ("_requests", "bucket_answers", "due_ms")
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self.due_ms = 0.0
+        """Before it no object is unavailable; 0: no request has failed."""
+        self.bucket_answers = False
+        """A probe that began at `due_ms` or later has succeeded: if the next request fails too, the
+        object is unavailable."""
+
+    def failed(self, now_ms: float, *, answered: bool) -> Verdict:
+        """A request failed; *answered*: there is no such object, or it is damaged."""
+        if not self._requests:
+            self.due_ms = now_ms + READ_DEADLINE_MS
+        self._requests += 1
+        if self._requests < LEAST_REQUESTS or now_ms < self.due_ms:
+            return Verdict.REPEAT
+        return Verdict.UNAVAILABLE if answered or self.bucket_answers else Verdict.PROBE
 
 
 @dataclass(slots=True)

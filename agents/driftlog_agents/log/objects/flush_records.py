@@ -17,7 +17,7 @@ from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.partition.tail import FlushBatches, move
+from driftlog_agents.log.partition.tail import move, session_of
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_flush_record
@@ -47,7 +47,7 @@ class MovedBatches:
             FencedError: the session ended first.
         """
         async with self._looking.of(log):
-            for session_id in _sessions(log):
+            for session_id in dict.fromkeys(map(session_of, log.slices)):
                 while not await self._look(log, session_id):
                     pass
 
@@ -79,18 +79,5 @@ class MovedBatches:
         return True
 
 
-def _sessions(log: PartitionLog) -> list[str]:
-    return list(dict.fromkeys(_data(tail.data).session_id for tail in log.slices))
-
-
 def _objects(log: PartitionLog, session_id: str) -> set[str]:
-    return {
-        tail.stored_at.object_key
-        for tail in log.slices
-        if _data(tail.data).session_id == session_id
-    }
-
-
-def _data(data: object) -> FlushBatches:
-    assert isinstance(data, FlushBatches)
-    return data
+    return {tail.stored_at.object_key for tail in log.slices if session_of(tail) == session_id}

@@ -3,14 +3,9 @@
     claimed ──▶ LIST of one key: the newest manifest ──at most the version in the key──▶ no problem
                     │ a later version
                     ▼
-                 GET it ──ends within the log──▶ an agent died between manifest and key: sealing
-                    │                            adopts it
-                    └─ends above the log, or has other leader epochs──▶ the metadata store is older
-                                                 than the bucket: the partition is offline
+                 GET it ──▶ `manifest_verdict`
 
-The check comes before any batch is admitted or appended.  With a metadata store that was restored
-from a backup, a leader would assign the offsets of sealed records again, and sealing would then
-replace the records that were just acknowledged by those of the bucket.
+The check comes before any batch is admitted or appended.
 
 A listing proves presence only.  `sealing/sealer` finds a manifest that the listing does not show:
 it never adopts a manifest that ends among the records of its own session unless it wrote it.
@@ -35,6 +30,7 @@ from driftlog_agents.foundation.offload import Offload, inline
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
+from driftlog_agents.log.objects.manifest_verdict import find_problem
 from driftlog_agents.log.objects.object_retry import ObjectRetry
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
@@ -43,7 +39,6 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import load_at_least, newest_version
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -143,15 +138,12 @@ class ManifestCheck:
             layout.manifest_prefix(log.topic, tp),
             lambda: load_at_least(self._objects, log.topic, tp, version, self._strange),
         )
-        if manifest.end <= log.high_watermark:
-            problem = _other_epochs(log, manifest)
-            if problem:
-                self._producer_ids.saw_a_lost_store()
-            return problem
-        self._producer_ids.saw_a_lost_store()
-        if manifest.producers is not None:
-            await self._raise_producer_ids(manifest.producers.key)
-        return older_than_bucket(log, manifest)
+        problem = find_problem(log, manifest)
+        if problem is not None:
+            self._producer_ids.saw_a_lost_store()
+            if manifest.end > log.high_watermark and manifest.producers is not None:
+                await self._raise_producer_ids(manifest.producers.key)
+        return problem
 
     async def _raise_producer_ids(self, key: str) -> None:
         """Reserves producer ids that were given out and that the metadata store does not know."""
@@ -214,38 +206,3 @@ class ManifestCheck:
                 return await self._hedged.read(ask)
 
         return await self._retry.read(name, read)
-
-
-def older_than_bucket(log: PartitionLog, manifest: Manifest) -> str:
-    """Why *log* is offline: its newest manifest ends above it."""
-    return (
-        f"{manifest.key} ends at {manifest.end}, but in the metadata store the log ends at "
-        f"{log.high_watermark}: the metadata store is older than the bucket (restored from a "
-        f"backup?); {repair(log)}"
-    )
-
-
-def _other_epochs(log: PartitionLog, manifest: Manifest) -> str | None:
-    """Compares where leader epochs begin in *manifest* and in *log*; None: they agree, else the
-    problem.
-
-    (Only epochs that begin above both starts are compared: a start within an epoch cuts it.)
-    """
-    start = max(log.sealed_end, manifest.log_start)
-    sealed = {(e.epoch, e.start_offset) for e in manifest.leader_epochs if e.start_offset > start}
-    here = {(epoch, at) for epoch, at in log.epochs if start < at < manifest.end}
-    if sealed == here:
-        return None
-    return (
-        f"{manifest.key} has leader epochs at {sorted(sealed)}, and the log that the metadata "
-        f"store knows at {sorted(here)} (epoch, first offset): the metadata store was older than "
-        f"the bucket, and others have written since; {repair(log)}"
-    )
-
-
-def repair(log: PartitionLog) -> str:
-    """The advice for *log*, of which the metadata store lacks a part."""
-    return (
-        f"stop the agents and restore the newer metadata store, if there is one; to continue "
-        f"without it, see `driftlog partitions accept-loss {log.topic}:{log.partition}`"
-    )

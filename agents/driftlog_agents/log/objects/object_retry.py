@@ -18,24 +18,12 @@ import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.availability import FailedRequests, ObjectUnavailableError, Verdict
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.stores.object_store import NotFoundError
 
 T = TypeVar("T")
-
-READ_DEADLINE_MS: Final = 5_000.0
-"""How long one read repeats its request before the object counts as unavailable.  Longer: claims
-and clients behind the read wait longer; shorter: a short fault of the store moves partitions."""
-
-LEAST_REQUESTS: Final = 2
-"""Least number of requests of one read: a single request without an answer proves little."""
-
-LOST_MS: Final = 30_000.0
-"""How long an object must be missing or damaged before it counts as lost.  Longer: consumers and
-operators learn of a loss later; shorter: a stale node of the store stops consumers, and makes an
-operator give up objects that exist."""
 
 ANSWERED: Final = (CorruptError, NotFoundError)
 """Errors that are answers of the bucket: no such object, or a damaged one."""
@@ -51,15 +39,12 @@ class ReadDeadline:
             agent could read it either, or `health/write_health` detects that one can.
     """
 
-    __slots__ = ("_alone", "_now_ms", "_probes", "_requests", "_since_ms")
+    __slots__ = ("_failed", "_now_ms", "_probes")
 
     def __init__(self, probes: BucketProbes, now_ms: Callable[[], float]) -> None:
         self._probes = probes
         self._now_ms = now_ms
-        self._since_ms = now_ms()
-        self._requests = 0
-        self._alone = False
-        """A probe has succeeded: if the next request fails too, the object is unavailable."""
+        self._failed = FailedRequests()
 
     async def has_passed(self, *, answered: bool) -> bool:
         """Notes a failed request; True: the object is unavailable.
@@ -67,14 +52,11 @@ class ReadDeadline:
         Args:
             answered: the bucket answered: there is no such object, or the object is damaged.
         """
-        self._requests += 1
-        over_ms = self._since_ms + READ_DEADLINE_MS
-        if self._requests < LEAST_REQUESTS or self._now_ms() < over_ms:
-            return False
-        if answered or self._alone:
-            return True
-        self._alone = await self._probes.succeeded_since(over_ms)
-        return False
+        verdict = self._failed.failed(self._now_ms(), answered=answered)
+        if verdict is Verdict.PROBE:
+            since_ms = self._failed.due_ms
+            self._failed.bucket_answers = await self._probes.succeeded_since(since_ms)
+        return verdict is Verdict.UNAVAILABLE
 
 
 class ObjectRetry:

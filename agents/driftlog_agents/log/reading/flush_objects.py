@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from driftlog_agents.log.objects.availability import DamagedObjectError
-from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.reading.flush_pieces import (
@@ -17,7 +16,9 @@ from driftlog_agents.log.reading.flush_pieces import (
     split_piece,
     take,
 )
+from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.read_plan import Batches
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Buffer

@@ -26,13 +26,16 @@ from typing import TypeVar
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
-from driftlog_agents.log.objects.object_retry import LOST_MS
-from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
+from driftlog_agents.log.objects.availability import (
+    LOST_MS,
+    DamagedObjectError,
+    ObjectUnavailableError,
+)
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_agents.log.partition.partition import PartitionLog, State, TailSlice
 from driftlog_agents.log.reading.flush_objects import FlushReads
+from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.read_plan import (
     Batches,
     Place,
@@ -42,6 +45,7 @@ from driftlog_agents.log.reading.read_plan import (
     check_sealed,
     find_tier,
 )
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.segments import SegmentReads
 from driftlog_agents.log.reading.timestamps import TimeReads
 from driftlog_metadata.schema.model import TopicPartition

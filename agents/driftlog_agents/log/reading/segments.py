@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any, Final
 
 from driftlog_agents.log.objects.availability import DamagedObjectError
-from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.read_plan import Batches
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.sealed_batches import (
     SMALLEST_BATCH_BYTES,
     Gap,

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
-from driftlog_agents.log.objects.ranged_reads import RangedReads
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.flush_objects import FlushReads
+from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.segments import SegmentReads
 from driftlog_agents.log.reading.time_search import (
     Ask,

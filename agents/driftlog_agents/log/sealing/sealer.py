@@ -33,7 +33,7 @@ from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.objects.availability import Availability
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
-from driftlog_agents.log.objects.manifest_check import older_than_bucket
+from driftlog_agents.log.objects.manifest_verdict import older_than_bucket
 from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import NO_PRODUCER_ID, PartitionLog, State

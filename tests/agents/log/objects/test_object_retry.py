@@ -6,9 +6,9 @@ import asyncio
 import pytest
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
-from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.availability import READ_DEADLINE_MS, ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
-from driftlog_agents.log.objects.object_retry import READ_DEADLINE_MS, ObjectRetry
+from driftlog_agents.log.objects.object_retry import ObjectRetry
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import World, now_ms, on_virtual_time
@@ -105,6 +105,31 @@ async def test_what_is_known_to_be_unavailable_takes_one_request() -> None:
 
     assert 0 == await here.failing(NotFoundError("key"), once=True)
     assert 1 == here.requests
+
+
+@on_virtual_time
+async def test_a_read_that_waits_for_its_slot_has_its_whole_deadline() -> None:
+    """
+    Other reads may take all slots for longer than the deadline: the object was not asked for yet.
+    """
+    here = await reads()
+    slot = asyncio.Lock()
+    sent_ms: list[float] = []
+
+    async def ask() -> None:
+        async with slot:
+            sent_ms.append(now_ms())
+            raise NotFoundError("key")
+
+    await slot.acquire()
+    read = asyncio.create_task(here.retry.read("key", ask))
+    await asyncio.sleep(2 * READ_DEADLINE_MS / 1000)
+    slot.release()
+
+    with pytest.raises(ObjectUnavailableError):
+        await read
+    assert now_ms() - sent_ms[0] >= READ_DEADLINE_MS
+    assert len(sent_ms) > 2
 
 
 @pytest.mark.parametrize(

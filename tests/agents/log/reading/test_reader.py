@@ -11,11 +11,11 @@ import pytest
 
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
-from driftlog_agents.log.objects.ranged_reads import ReadSettings
 from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.reading.read_plan import OffsetOutOfRangeError, holds_zstd
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec, parse_header
