@@ -8,7 +8,6 @@ where one partition is written alone): 64 batches of 16 KiB cost one system call
 Pure.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -33,33 +32,38 @@ and end of the batches that it covers.  A plain tuple, for each fetch makes some
 
 def local_spans(
     log: PartitionLog, offset: int, max_bytes: int
-) -> Iterator[tuple[FlushBatches, int, int]]:
+) -> list[tuple[FlushBatches, int, int]]:
     """The batches that a fetch from *offset* gets: ``[first, end)`` of one flush after another,
     below the high watermark, at most *max_bytes* and `MOST_BATCHES`, but always the first batch.
 
-    None at all: *offset* is below log start, above the high watermark, or forgotten here, or the
-    partition is closed.  A batch may be in the bucket only: there the caller stops.
+    Empty: *offset* is below log start, above the high watermark, or in the bucket only, or the
+    partition is closed.
     """
+    spans: list[tuple[FlushBatches, int, int]] = []
     if log.state is State.CLOSED or offset < log.log_start:
-        return
+        return spans
     room, count = max_bytes, 0
     while (tail := log.find_here(offset)) is not None:
         data = tail.data
         assert isinstance(data, FlushBatches)
+        if data.views is None and data.file_positions is None:
+            break
         first = data.index_of(offset, tail.first, tail.count)
         stop = tail.first + tail.count
         end = last_that_fits(data, first, stop, room)
         if end == first:
             if count:
-                return
+                break
             end = first + 1
-        end = min(end, first + MOST_BATCHES - count)
-        yield data, first, end
+        if end - first > MOST_BATCHES - count:
+            end = first + MOST_BATCHES - count
+        spans.append((data, first, end))
         count += end - first
         room -= span_bytes(data, first, end)
         if end < stop or room <= 0 or count >= MOST_BATCHES:
-            return
+            break
         offset = tail.end
+    return spans
 
 
 def file_reads(data: FlushBatches, first: int, end: int) -> list[FileRead]:

@@ -30,7 +30,7 @@ def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] |
     for data, first, end in local_spans(log, offset, max_bytes):
         if data.views is not None:
             out += data.views[first:end]
-        elif data.file_positions is None or not _read_files(data, first, end, out):
+        elif not _read_files(data, first, end, out):
             break
     return out or None
 

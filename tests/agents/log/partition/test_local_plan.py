@@ -35,7 +35,9 @@ def log_of(flushes: list[list[int]]) -> PartitionLog:
         base = log.high_watermark
         log.log_end = base + len(lengths)
         s = Slice(TOPIC_ID, 0, base, log.log_end, 0, len(lengths))
-        log.commit(tail_slice(flush(base, lengths), s, StoredAt("key", 0)), 0.0)
+        data = flush(base, lengths)
+        data.views = [b""] * len(lengths)
+        log.commit(tail_slice(data, s, StoredAt("key", 0)), 0.0)
     return log
 
 
@@ -95,6 +97,18 @@ def test_sealed_slices_that_are_still_local_are_planned_before_the_tail() -> Non
     log.sealed_slices += sealed
 
     assert [0, 1, 2, 3] == planned(log, 0, 1_000)
+
+
+def test_a_plan_ends_where_batches_are_in_the_bucket_only() -> None:
+    """
+    The others are read at once, without waiting for the bucket.
+    """
+    log = log_of([[10, 10], [10, 10], [10, 10]])
+    data = log.slices[1].data
+    assert isinstance(data, FlushBatches)
+    data.views = None
+
+    assert [[0, 1], [], [4, 5]] == [planned(log, offset, 1_000) for offset in (0, 2, 4)]
 
 
 def test_a_plan_has_a_limit_of_batches() -> None:
