@@ -77,12 +77,14 @@ def file_reads(data: FlushBatches, first: int, end: int) -> list[FileRead]:
     while pending:
         first, end = pending.pop()
         number, start, last = numbers[first], positions[first], end - 1
+        if first == last:
+            reads.append((number, start, lengths[first], first, end))
+            continue
         # A partition's batches are written in offset order, so those between are in that file too.
         if number == numbers[last]:
-            size = positions[last] + lengths[last] - start
-            wanted = size if first == last else span_bytes(data, first, end)
+            size, wanted = positions[last] + lengths[last] - start, span_bytes(data, first, end)
             waste = max(wanted >> 2, _GAP_BYTES * (last - first))
-            if first == last or (size <= _READ_BYTES and 0 <= size - wanted <= waste):
+            if size <= _READ_BYTES and 0 <= size - wanted <= waste:
                 reads.append((number, start, size, first, end))
                 continue
         middle = (first + end) // 2
