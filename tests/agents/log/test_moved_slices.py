@@ -8,6 +8,7 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from itertools import accumulate
 from random import Random
@@ -24,6 +25,7 @@ from driftlog_agents.log.reading.flush_objects import FlushReads
 from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.segments import SegmentReads
+from driftlog_agents.log.reading.time_search import find_first, find_latest
 from driftlog_agents.log.reading.timestamps import TimeReads
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
@@ -179,7 +181,7 @@ async def test_a_read_that_waits_for_room_goes_on_where_it_looked(
     w.rewrite()
     room.set()
     found = await read
-    again = await w.times.find(w.log, 1_000 + offset)
+    again = await w.times.run(w.log, partial(find_first, 1_000 + offset))
 
     assert (offset, END) == (offsets_of(found.buffers)[0], found.end)
     assert list(range(offset, END)) == offsets_of(found.buffers)
@@ -199,7 +201,7 @@ async def test_a_lookup_by_time_goes_on_where_it_looked(target: int) -> None:
     times = data.max_timestamps_ms
     times[data.index_of(SEALED_END, 30, END)] = 5_000  # more than its records hold
     w.bucket.gate.clear()
-    looked_up = asyncio.create_task(w.times.find(w.log, 1_000 + target))
+    looked_up = asyncio.create_task(w.times.run(w.log, partial(find_first, 1_000 + target)))
     await asyncio.sleep(0.01)
 
     w.rewrite()
@@ -218,7 +220,7 @@ async def test_the_largest_time_is_looked_for_where_it_was_seen() -> None:
     data: Any = w.log.slices[0].data
     data.max_timestamps_ms[data.index_of(SEALED_END, 30, END)] = 5_000
     w.bucket.gate.clear()
-    looked_up = asyncio.create_task(w.times.max(w.log))
+    looked_up = asyncio.create_task(w.times.run(w.log, find_latest))
     await asyncio.sleep(0.01)
 
     w.rewrite()
@@ -234,7 +236,7 @@ async def test_a_lookup_whose_object_is_gone_says_so_and_finds_it_when_it_looks_
     """
     w = await world()
     w.bucket.gate.clear()
-    looked_up = asyncio.create_task(w.times.find(w.log, 1_015))
+    looked_up = asyncio.create_task(w.times.run(w.log, partial(find_first, 1_015)))
     await asyncio.sleep(0.01)
 
     w.rewrite()
@@ -243,7 +245,7 @@ async def test_a_lookup_whose_object_is_gone_says_so_and_finds_it_when_it_looks_
     with pytest.raises(ObjectUnavailableError):
         await looked_up
 
-    assert (15, 1_015, -1) == await w.times.find(w.log, 1_015)
+    assert (15, 1_015, -1) == await w.times.run(w.log, partial(find_first, 1_015))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ Shell.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -47,6 +48,7 @@ from driftlog_agents.log.reading.read_plan import (
 )
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.segments import SegmentReads
+from driftlog_agents.log.reading.time_search import Search, Tiers, find_first, find_latest
 from driftlog_agents.log.reading.timestamps import TimeReads
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
@@ -183,8 +185,7 @@ class LogReader:
 
         Raises: as `read`, except OffsetOutOfRangeError.
         """
-        check_led(log)
-        return await self._looking_again(log, lambda: self._times.find(log, target_ms))
+        return await self._search(log, partial(find_first, target_ms))
 
     async def max_timestamp(self, log: PartitionLog) -> tuple[int, int, int] | None:
         """(offset, timestamp ms, leader epoch) of the first record with the largest timestamp
@@ -192,8 +193,13 @@ class LogReader:
 
         Raises: as `find_timestamp`.
         """
+        return await self._search(log, find_latest)
+
+    async def _search(
+        self, log: PartitionLog, begin: Callable[[Tiers], Search]
+    ) -> tuple[int, int, int] | None:
         check_led(log)
-        return await self._looking_again(log, lambda: self._times.max(log))
+        return await self._looking_again(log, lambda: self._times.run(log, begin))
 
     # ── Looking again ──
 

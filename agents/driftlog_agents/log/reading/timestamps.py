@@ -5,7 +5,6 @@ Shell.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
@@ -23,8 +22,6 @@ from driftlog_agents.log.reading.time_search import (
     Search,
     Tiers,
     epoch_at,
-    find_first,
-    find_latest,
 )
 from driftlog_tiering.batches.batch_limits import LIGHT_BYTES
 from driftlog_tiering.formats.layout import SegmentKind
@@ -49,17 +46,10 @@ class TimeReads:
         self._flushes = flushes
         self._manifest = manifest
 
-    async def find(self, log: PartitionLog, target_ms: int) -> tuple[int, int, int] | None:
-        """See `LogReader.find_timestamp`."""
-        return await self._run(log, partial(find_first, target_ms))
-
-    async def max(self, log: PartitionLog) -> tuple[int, int, int] | None:
-        """See `LogReader.max_timestamp`."""
-        return await self._run(log, find_latest)
-
-    async def _run(
+    async def run(
         self, log: PartitionLog, begin: Callable[[Tiers], Search]
     ) -> tuple[int, int, int] | None:
+        """The result of a search: see `LogReader.find_timestamp`."""
         tiers = await self._tiers(log)
         search, answer = begin(tiers), None
         while True:
