@@ -20,6 +20,7 @@ from driftlog_tiering.formats.flush_object import (
     Slice,
     decode_footer,
     encode_footer,
+    find_footer,
 )
 
 TYPECODES = "iiiqihqhiqiiq"
@@ -372,6 +373,21 @@ def test_a_batch_that_does_not_fit_its_neighbours_is_refused(
 
     with pytest.raises(CorruptFlushObjectError):
         decode_footer(encode(bad))
+
+
+def test_a_footer_is_found_at_the_end_of_an_object() -> None:
+    """
+    Without the flush record that says where it starts; also where records hold the magic.
+    """
+    footer = encode(GOOD)
+    whole = b"records DLFF records" + footer
+
+    for tail in (whole, footer):
+        found = find_footer(tail)
+        assert found is not None
+        assert astuple(decode_footer(footer)) == astuple(found)
+    assert find_footer(footer[1:]) is None
+    assert find_footer(b"a probe") is None
 
 
 def test_another_version_is_refused_by_name() -> None:

@@ -219,6 +219,19 @@ def decode_footer(data: Buffer) -> Footer:
     return footer
 
 
+def find_footer(tail: Buffer) -> Footer | None:
+    """The footer at the end of *tail*, an object's last bytes; None: it is not there, or not all of
+    it."""
+    whole = bytes(tail)
+    at = len(whole)
+    while (at := whole.rfind(_MAGIC, 0, at)) >= 0:
+        try:
+            return decode_footer(whole[at:])
+        except CorruptError:
+            continue
+    return None
+
+
 def _decode_body(body: bytes, *, times: bool) -> Footer:
     committed_seq, seq = _SEQUENCES.unpack_from(body, 0)
     at = _SEQUENCES.size

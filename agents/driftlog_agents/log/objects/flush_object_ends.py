@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.flush_object import Footer, decode_footer
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectInfo, ObjectStore
+from driftlog_tiering.formats.flush_object import Footer, find_footer
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectInfo, ObjectStore
 
 READS_AT_ONCE: Final = 32
 _DEADLINE_S: Final = 10.0
@@ -77,8 +77,7 @@ class FlushObjectEnds:
             data = await in_time(
                 lambda start=start: self._objects.get(info.key, start, size)  # type: ignore[misc]
             )
-            footer = _footer_in(data)
-            if footer is not None:
+            if (footer := find_footer(data)) is not None:
                 return footer
         return None
 
@@ -104,15 +103,3 @@ async def do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
                 tasks.create_task(work)
     except BaseExceptionGroup as group:
         raise first_of(group) from group
-
-
-def _footer_in(data: Buffer) -> Footer | None:
-    """The footer at the end of *data*, if *data* has all of it."""
-    whole = bytes(data)
-    at = len(whole)
-    while (at := whole.rfind(b"DLFF", 0, at)) >= 0:
-        try:
-            return decode_footer(whole[at:])
-        except CorruptError:
-            continue
-    return None
