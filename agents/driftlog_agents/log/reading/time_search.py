@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from driftlog_agents.log.partition.partition import UNDEFINED_EPOCH, PartitionLog, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
+from driftlog_agents.log.reading.sealed_read import GroupOf, Open
 from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -45,19 +46,10 @@ Found = tuple[int, int]
 """Offset, timestamp (ms)."""
 
 
-class Open(NamedTuple):
-    """Asks for what *ref* names: a `SegmentList`, a `SegmentReader`, or the headers of an object of
-    batches."""
-
-    ref: SegmentRef | SegmentListRef
-
-
 class LookInGroup(NamedTuple):
     """Asks for the result of *look*, called with the bytes of a group's offsets and timestamps."""
 
-    ref: SegmentRef
-    reader: SegmentReader
-    group: RowGroup
+    of: GroupOf
     look: Callable[[Buffer], Found | None]
 
 
@@ -146,7 +138,7 @@ def _first_sealed(manifest: Manifest, start: int, target_ms: int) -> Search:
     pending = _pending(manifest)
     while (ref := (yield from _next(pending, start, manifest.end, target_ms))) is not None:
         if ref.kind is SegmentKind.RAW:
-            for header in (yield Open(ref)):
+            for header, _ in (yield Open(ref)):
                 if header.end_offset > start and header.max_timestamp >= target_ms:
                     return _stand_in(header, start)
             continue
@@ -155,7 +147,7 @@ def _first_sealed(manifest: Manifest, start: int, target_ms: int) -> Search:
             if group.last_offset < start:
                 continue
             look = partial(reader.find_timestamp, group, timestamp_ms=target_ms, from_offset=start)
-            found: Found | None = yield LookInGroup(ref, reader, group, look)
+            found: Found | None = yield LookInGroup(GroupOf(ref, reader, group), look)
             if found is not None:
                 return found
     return None
@@ -169,7 +161,7 @@ def _latest_sealed(manifest: Manifest, start: int) -> Search:
         if ref is None:
             return best
         if ref.kind is SegmentKind.RAW:
-            for header in (yield Open(ref)):
+            for header, _ in (yield Open(ref)):
                 if header.end_offset > start and header.max_timestamp >= _least(best):
                     best = _stand_in(header, start)
         elif ref.max_timestamp_offset >= start:
@@ -187,7 +179,7 @@ def _latest_after(ref: SegmentRef, start: int, best: Found | None) -> Search:
         if group.last_offset < start or group.max_timestamp_ms < least:
             continue
         look = partial(_latest_in_group, reader, group, least, start)
-        found: Found | None = yield LookInGroup(ref, reader, group, look)
+        found: Found | None = yield LookInGroup(GroupOf(ref, reader, group), look)
         best = best if found is None else found
     return best
 

@@ -5,6 +5,7 @@ Shell.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
@@ -12,20 +13,19 @@ from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.flush_objects import FlushReads
 from driftlog_agents.log.reading.ranged_reads import RangedReads
-from driftlog_agents.log.reading.segments import SegmentReads
+from driftlog_agents.log.reading.sealed_read import Open
+from driftlog_agents.log.reading.segments import SegmentReads, run
 from driftlog_agents.log.reading.time_search import (
     Ask,
     Found,
     LookInBatch,
     LookInGroup,
-    Open,
     Search,
     Tiers,
     epoch_at,
 )
 from driftlog_tiering.batches.batch_limits import LIGHT_BYTES
-from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
+from driftlog_tiering.formats.manifest import Manifest
 
 
 class TimeReads:
@@ -51,14 +51,7 @@ class TimeReads:
     ) -> tuple[int, int, int] | None:
         """The result of a search: see `LogReader.find_timestamp`."""
         tiers = await self._tiers(log)
-        search, answer = begin(tiers), None
-        while True:
-            try:
-                ask = search.send(answer)
-            except StopIteration as end:
-                found: Found | None = end.value
-                break
-            answer = await self._answer(tiers.manifest, ask)
+        found = await run(begin(tiers), partial(self._answer, tiers.manifest))
         return None if found is None else (*found, epoch_at(log, tiers.manifest, found[0]))
 
     async def _tiers(self, log: PartitionLog) -> Tiers:
@@ -76,21 +69,14 @@ class TimeReads:
         match ask:
             case Open(ref):
                 assert manifest is not None
-                return await self._open(manifest, ref)
-            case LookInGroup(ref, reader, group, look):
-                data = await self._reads.get(ref.key, *reader.times_range(group))
-                return await self._reads.run(ref.key, look, data)
+                return await self._segments.open(manifest, ref)
+            case LookInGroup(of, look):
+                data = await self._reads.get(of.ref.key, *of.reader.times_range(of.group))
+                return await self._reads.run(of.ref.key, look, data)
             case LookInBatch():
                 return await self._look_in_batch(ask)
             case None:
                 return await asyncio.sleep(0)
-
-    async def _open(self, manifest: Manifest, ref: SegmentRef | SegmentListRef) -> Any:
-        if isinstance(ref, SegmentListRef):
-            return await self._segments.open_list(ref)
-        if ref.kind is SegmentKind.RAW:
-            return [raw.header for raw in await self._segments.raw_batches(ref)]
-        return await self._segments.open(manifest, ref)
 
     async def _look_in_batch(self, ask: LookInBatch) -> Found | None:
         batch = await self._flushes.batch(ask.tail, ask.at)

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from driftlog_agents.log.partition.partition import StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, tail_slice
-from driftlog_agents.log.reading.sealed_batches import split_raw
+from driftlog_agents.log.reading.sealed_read import Open, split_raw
 from driftlog_agents.log.reading.time_search import (
     Ask,
     Found,
     LookInBatch,
     LookInGroup,
-    Open,
     Search,
     Tiers,
     find_first,
@@ -163,11 +162,12 @@ async def answers(world: World, search: Search) -> tuple[Found | None, list[str]
             case Open(SegmentRef() as ref):
                 body = await world.bucket.get(ref.key)
                 if ref.kind is SegmentKind.RAW:
-                    answer = [raw.header for raw in split_raw(body, ref)]
+                    answer = split_raw(body, ref)
                 else:
                     answer = SegmentReader(body, ref.size_bytes)
-            case LookInGroup(ref, reader, group, look):
-                answer = look(await world.bucket.get(ref.key, *reader.times_range(group)))
+            case LookInGroup(of, look):
+                times = of.reader.times_range(of.group)
+                answer = look(await world.bucket.get(of.ref.key, *times))
             case _:
                 raise AssertionError(ask)
         if isinstance(ask, Open):

@@ -1,24 +1,36 @@
 """If it broke, a consumer of the sealed log would get a hole, a damaged object, or a codec that it
 cannot read."""
 
+from collections.abc import Collection, Generator
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.log.reading.sealed_batches import (
+from driftlog_agents.log.reading.read_plan import Batches
+from driftlog_agents.log.reading.sealed_read import (
+    Encode,
+    Finish,
     Gap,
+    IsLoaded,
+    Load,
+    Open,
     codec_for,
+    encode,
     entry_at,
+    prefetch_sealed,
+    read_sealed,
     split_raw,
     take_raw,
 )
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import Codec
+from driftlog_tiering.batches.batch import Codec, parse_header
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentList, SegmentRef, list_ref
-from tests.agents.log.tiers import make_undecodable
+from driftlog_tiering.formats.segment import SegmentReader
+from tests.agents.log.tiers import World, make_batch, make_undecodable
 
 TOPIC_ID = UUID(int=7)
 
@@ -123,3 +135,90 @@ def test_raw_batches_come_whole_and_within_the_limit(counts: list[int], max_byte
         rest = bodies[first + len(got) :]
         assert not rest or sum(map(len, got)) + len(rest[0]) > max_bytes
         assert raw[first + len(got) - 1].header.end_offset == found.end
+
+
+async def answers(
+    world: World, plan: Generator[Any, Any, Any], loaded: Collection[int] = ()
+) -> tuple[Any, list[tuple[str, int]]]:
+    """The result of *plan*, where the row groups *loaded* are in memory, and what it does with
+    which row group."""
+    done: list[tuple[str, int]] = []
+    answer: Any = None
+    while True:
+        try:
+            ask = plan.send(answer)
+        except StopIteration as end:
+            return end.value, done
+        if not isinstance(ask, Open):
+            done.append((type(ask).__name__, ask.of.group.index))
+        match ask:
+            case Open(ref):
+                answer = SegmentReader(await world.bucket.get(ref.key), ref.size_bytes)
+            case Encode(of, offset, codec, max_bytes):
+                data = await world.bucket.get(of.ref.key, of.group.start, of.group.end)
+                rows = of.reader.encoder(of.group, data)
+                answer = encode(rows, offset, codec, max_bytes, 10**6)
+            case IsLoaded(of) | Load(of):
+                answer = of.group.index in loaded
+            case Finish():
+                answer = None
+            case _:
+                raise AssertionError(ask)
+
+
+async def groups_of_two() -> World:
+    """A segment of four row groups, of two records each, and offsets without a record after it."""
+    world = World()
+    batches = [make_batch(2 * i, [(1, None, b"v" * 100)] * 2) for i in range(4)]
+    await world.seal(batches, 10, row_group_bytes=150)
+    return world
+
+
+async def test_a_read_adds_the_row_groups_that_are_loaded_and_waits_for_no_other() -> None:
+    """
+    Each one that it read to the end may be evicted.
+    """
+    world = await groups_of_two()
+    plan = read_sealed(world.manifest, 1, 10**6, None, zstd=True)
+
+    found, done = await answers(world, plan, loaded=(1, 2))
+
+    assert isinstance(found, Batches)
+    assert (6, 6) == (found.end, found.unit_end)
+    assert [1, 2, 4] == [parse_header(batch).base_offset for batch in found.buffers]
+    each = [(("Encode", i), ("Finish", i), ("IsLoaded", i + 1)) for i in range(3)]
+    assert [step for steps in each for step in steps] == done
+
+
+async def test_a_read_ends_within_a_row_group_where_its_limit_is() -> None:
+    """
+    That row group stays for the next fetch.
+    """
+    world = await groups_of_two()
+
+    found, done = await answers(world, read_sealed(world.manifest, 0, 1, None, zstd=True), (1,))
+
+    assert (2, 2) == (found.end, found.unit_end)
+    assert [("Encode", 0), ("Finish", 0)] == done
+
+
+async def test_a_read_reaches_the_end_over_offsets_without_a_record() -> None:
+    """
+    Behind the last record, to the segment's end.
+    """
+    world = await groups_of_two()
+
+    found, _ = await answers(world, read_sealed(world.manifest, 6, 10**6, None, zstd=True))
+
+    assert (10, 10) == (found.end, found.unit_end)
+
+
+async def test_reading_ahead_goes_on_only_over_what_is_in_memory() -> None:
+    """
+    Outside the manifest there is nothing to read ahead.
+    """
+    world = await groups_of_two()
+
+    assert (4, [("Load", 1)]) == await answers(world, prefetch_sealed(world.manifest, 3), (1,))
+    assert (None, [("Load", 1)]) == await answers(world, prefetch_sealed(world.manifest, 3))
+    assert (None, []) == await answers(world, prefetch_sealed(world.manifest, 10))
