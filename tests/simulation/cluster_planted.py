@@ -29,6 +29,7 @@ from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.lease import SessionLease
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import SESSIONS_PREFIX
 from driftlog_metadata.schema.model import PartitionState, TopicPartition
@@ -152,15 +153,15 @@ def lease_counted_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     async def renew(self: Session, store: Any) -> None:
         await original(self, store)
-        self._renewed_until_ms = self._now_ms() + self._settings.ttl_ms
+        self._lease.renewed(self._now_ms())
 
     patch.setattr(Session, "_renew", renew)
 
 
 def serves_until_somebody_says_so(patch: pytest.MonkeyPatch) -> None:
     """A session does not look at its own clock."""
-    for_ever = property(lambda self: 0.0 if self._over else math.inf)
-    patch.setattr(Session, "valid_until_ms", for_ever)
+    for_ever = property(lambda self: 0.0 if self.is_over else math.inf)
+    patch.setattr(SessionLease, "valid_until_ms", for_ever)
 
 
 def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:

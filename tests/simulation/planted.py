@@ -41,8 +41,10 @@ from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session import producer_id_blocks as id_blocks
 from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.commit_outcome import CommitOutcome
+from driftlog_agents.log.session.lease import SessionLease
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
-from driftlog_agents.log.session.session import CommitOutcome, Session
+from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_metadata.schema.model import PartitionState
 from driftlog_metadata.stores.errors import UnavailableError
@@ -295,8 +297,7 @@ def decided_by_offsets_alone(patch: pytest.MonkeyPatch) -> None:
 
 def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
     """A session serves until the store says that it is over."""
-    for_ever = property(lambda _: math.inf, lambda _, __: None)
-    patch.setattr(Session, "valid_until_ms", for_ever, raising=False)
+    patch.setattr(SessionLease, "valid_until_ms", property(lambda _: math.inf))
 
 
 def nobody_told_of_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -525,7 +526,7 @@ def producer_ids_go_back(patch: pytest.MonkeyPatch) -> None:
     """Producer ids are given out again when the metadata store went back."""
 
     async def settle(floor: ProducerIdFloor) -> None:
-        floor.settled = True
+        floor.seen.settled = True
 
     patch.setattr(ProducerIdFloor, "settle", settle)
 

@@ -24,7 +24,7 @@ from driftlog_agents.log.log_session import Engine, EngineSettings
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_metadata.schema.model import Listener

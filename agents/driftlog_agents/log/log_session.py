@@ -61,9 +61,10 @@ from driftlog_agents.log.sealing.sealer import Sealer, Spool
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
+from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory, ProducerSettings
-from driftlog_agents.log.session.session import Session, SessionSettings
+from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.model import Agent, FlushRecord, Topic, TopicPartition

@@ -32,7 +32,7 @@ from driftlog_agents.log.log_session import Engine, EngineSettings
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms

@@ -42,8 +42,9 @@ from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
 from driftlog_agents.log.partition.tail import lay_out, tail_slice
 from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_agents.log.session.session import CommitOutcome, Session
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import (
     FencedError,

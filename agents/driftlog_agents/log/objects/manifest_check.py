@@ -146,9 +146,9 @@ class ManifestCheck:
         if manifest.end <= log.high_watermark:
             problem = _other_epochs(log, manifest)
             if problem:
-                self._producer_ids.saw_a_lost_store()
+                self._producer_ids.seen.saw_a_lost_store()
             return problem
-        self._producer_ids.saw_a_lost_store()
+        self._producer_ids.seen.saw_a_lost_store()
         if manifest.producers is not None:
             await self._raise_producer_ids(manifest.producers.key)
         return older_than_bucket(log, manifest)
@@ -167,7 +167,7 @@ class ManifestCheck:
                 "cover those in the object",
             )
         else:
-            self._producer_ids.saw_states(states)
+            self._producer_ids.seen.saw_states(states)
 
     # ── Requests ──
 

@@ -12,7 +12,7 @@ from driftlog_agents.log.log_session import EngineSettings
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.reader import OffsetOutOfRangeError
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsPartition,
