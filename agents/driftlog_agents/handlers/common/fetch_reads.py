@@ -17,7 +17,7 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
 from driftlog_agents.log.log_session import Engine, TopicLogs
-from driftlog_agents.log.partition.local_reads import MOST_BATCHES
+from driftlog_agents.log.partition.local_plan import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.reader import holds_zstd
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError

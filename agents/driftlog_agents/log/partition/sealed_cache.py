@@ -6,14 +6,13 @@
 Consumers a little behind the tail would otherwise read ranges from the bucket that were sealed a
 moment ago.  Fetches read a forgotten range from its segment.
 
-Shell.
+Pure.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from driftlog_agents.log.partition.local_reads import is_local
 from driftlog_agents.log.partition.partition import PartitionLog, State, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 
@@ -53,4 +52,4 @@ class SealedCache:
 
 def _is_here(tail: TailSlice) -> bool:
     assert isinstance(tail.data, FlushBatches)
-    return is_local(tail.data)
+    return tail.data.is_local

@@ -117,6 +117,25 @@ class FlushBatches:
         """Whether every batch is in a buffer file that still exists, and no sync of it failed."""
         return self.file_positions is not None and all(f.alive and f.trusted for f in self.files)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether memory or buffer files hold all its batches."""
+        return self.views is not None or self.in_files
+
+
+def span_bytes(data: FlushBatches, first: int, end: int) -> int:
+    """Bytes of the batches ``[first, end)``, which stand back to back in the flush object."""
+    return data.positions[end - 1] + data.lengths[end - 1] - data.positions[first]
+
+
+def last_that_fits(data: FlushBatches, first: int, stop: int, room_bytes: int) -> int:
+    """The largest *end* ≤ *stop* with ``[first, end)`` within *room_bytes*; *first* if none."""
+    limit = data.positions[first] + room_bytes
+    end = bisect_right(data.positions, limit, first, stop)
+    if end > first and data.positions[end - 1] + data.lengths[end - 1] > limit:
+        end -= 1
+    return max(end, first)
+
 
 def tail_slice(
     data: FlushBatches, s: Slice, stored_at: StoredAt, flushed: tuple[int, int] = (0, 0)
@@ -124,8 +143,7 @@ def tail_slice(
     """The slice *s* of a committed flush, for the tail of its partition; *flushed*: when its first
     batch was flushed, and the last time any of it was (ms, wall clocks)."""
     _, _, base, end, first, count = s
-    last = first + count - 1
-    size = data.positions[last] + data.lengths[last] - data.positions[first]
+    size = span_bytes(data, first, first + count)
     return TailSlice(base, end, data, first, count, size, stored_at, *flushed)
 
 
@@ -140,8 +158,7 @@ def object_range(
 ) -> tuple[str, int, int]:
     """Object key, start and end of the batches ``[first, end)`` of one slice in the bucket."""
     start = data.positions[first] + stored_at.shift_bytes
-    stop = data.positions[end - 1] + data.lengths[end - 1] + stored_at.shift_bytes
-    return stored_at.object_key, start, stop
+    return stored_at.object_key, start, start + span_bytes(data, first, end)
 
 
 def move(log: PartitionLog, footer: Footer, s: Slice, object_key: str) -> None:

@@ -15,9 +15,13 @@ from typing import Any, Final, NamedTuple
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
-from driftlog_agents.log.partition.local_reads import is_local, last_that_fits, span_bytes
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
-from driftlog_agents.log.partition.tail import FlushBatches, object_range
+from driftlog_agents.log.partition.tail import (
+    FlushBatches,
+    last_that_fits,
+    object_range,
+    span_bytes,
+)
 from driftlog_agents.log.reading.segments import Batches
 from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import UnavailableError
@@ -114,7 +118,7 @@ class FlushReads:
         """Load the piece that holds *offset*, if that evicts nothing in use.  Raises: as `read`."""
         data = tail.data
         assert isinstance(data, FlushBatches)
-        if is_local(data):
+        if data.is_local:
             return
         piece = self._piece(tail, data.index_of(offset, tail.first, tail.count))
         if self._pieces.has_room(span_bytes(data, piece.first, piece.end)):
@@ -152,7 +156,7 @@ class FlushReads:
             tail = log.slices[at]
             index = tail.first
             assert isinstance(tail.data, FlushBatches)
-            if is_local(tail.data):
+            if tail.data.is_local:
                 return plan
 
     async def _load_all(self, plan: list[_Piece]) -> list[list[Buffer]]:

@@ -22,9 +22,13 @@ import structlog
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_agents.log.partition.local_reads import last_that_fits, span_bytes
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
-from driftlog_agents.log.partition.tail import FlushBatches, object_range
+from driftlog_agents.log.partition.tail import (
+    FlushBatches,
+    last_that_fits,
+    object_range,
+    span_bytes,
+)
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
