@@ -114,7 +114,7 @@ async def report(agent: RunningAgent, store: EtcdMetadataStore, began: float) ->
     _, everything = await store.get_prefix(ROOT)
     levels = Counter(parse_flush_key(kv.key).level for kv in flushes)
     status = await store.status()
-    keeper, committed = agent.engine.keeper, agent.engine.flusher.pipeline.committed_seq
+    keeper, committed = agent.engine.flush_records, agent.engine.flusher.pipeline.committed_seq
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{time.monotonic() - began:6.0f} s  {committed:8,} flushes  {len(flushes):6,} records "

@@ -21,8 +21,8 @@ from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.health.write_health import Step, WriteHealth
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
-from driftlog_agents.log.consolidation import gc as keeper
-from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.consolidation import managed_records
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.leadership import takeover
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
@@ -310,14 +310,14 @@ def told_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def sessions_read_while_they_change(patch: pytest.MonkeyPatch) -> None:
-    """A rewrite's thread goes through the keeper's sessions, and the keeper forgets one."""
+    """A rewrite's thread goes through the managed sessions while the event loop forgets one."""
 
-    def sealed_end(self: FlushRecordGc, tp: TopicPartition) -> int:
+    def sealed_end(self: ManagedFlushRecords, tp: TopicPartition) -> int:
         if tp.topic_id in self._gone:
-            return keeper._GONE
+            return managed_records._GONE
         return max(kept.index.sealed_end(tp) for kept in self._sessions.values())
 
-    patch.setattr(FlushRecordGc, "sealed_end", sealed_end)
+    patch.setattr(ManagedFlushRecords, "sealed_end", sealed_end)
 
 
 def never_steps_down(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordIndex
-from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.garbage import named_flush_objects as flush_names
 from driftlog_agents.log.garbage.unreferenced_objects import Pass
 from driftlog_agents.log.ingest import admission
@@ -159,13 +159,13 @@ def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
 
 def rewrite_leaves_out_what_is_needed(patch: pytest.MonkeyPatch) -> None:
     """A consolidation takes what is sealed in one partition for sealed in all."""
-    original = FlushRecordGc.sealed_end
+    original = ManagedFlushRecords.sealed_end
 
-    def sealed_end(self: FlushRecordGc, tp: Any) -> int:
+    def sealed_end(self: ManagedFlushRecords, tp: Any) -> int:
         parts = [part for kept in self._sessions.values() for part in kept.index._partitions]
         return max((original(self, other) for other in parts), default=0)
 
-    patch.setattr(FlushRecordGc, "sealed_end", sealed_end)
+    patch.setattr(ManagedFlushRecords, "sealed_end", sealed_end)
 
 
 def tail_told_of_the_wrong_place(patch: pytest.MonkeyPatch) -> None:

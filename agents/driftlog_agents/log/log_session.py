@@ -24,7 +24,7 @@ from uuid import UUID
 
 import structlog
 
-from driftlog_agents.cluster.placement import keeper_of
+from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import Retry
@@ -252,12 +252,12 @@ class Engine:
         self._going = DeletedTopics(lambda topic_id: topic_id in cluster.view.topics)
         """Topics whose deletion has begun or is finished."""
         self._own = Taken()
-        self.keeper = FlushRecordGc(
+        self.flush_records = FlushRecordGc(
             session=self.session,
             objects=ports.objects,
             footers=self.footers,
             logs=self.find,
-            kept=lambda session_id: keeper_of(session_id, cluster.view.placed()) == agent.node_id,
+            is_managed=lambda one: manager_of(one, cluster.view.placed()) == agent.node_id,
             seen=lambda: cluster.view.sessions,
             settings=settings.consolidation,
             rng=ports.rng,
@@ -288,7 +288,7 @@ class Engine:
             now_ms=ports.now_ms,
             wall_ms=ports.wall_ms,
             producer_expiration_ms=settings.producers.expiration_ms,
-            sealed=self.keeper.sealed,
+            sealed=self.flush_records.sealed,
             buffering=lambda tp: self._own.buffering(tp),
             counters=ports.counters,
             backpressure=ports.backpressure,
@@ -515,7 +515,7 @@ class Engine:
                     spawn(tasks, self.handover.run()),
                 ]
                 background.extend(leadership)
-                background.append(spawn(tasks, self.keeper.run()))
+                background.append(spawn(tasks, self.flush_records.run()))
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
@@ -724,7 +724,7 @@ class Engine:
                     waiter.lost(log)
                 log.unpark()  # wakes the parked batches, which are refused now
                 self.manifests.forget(log)
-        self.keeper.topic_gone(topic_id)
+        self.flush_records.topic_gone(topic_id)
 
     async def refresh(self, log: PartitionLog) -> None:
         """Reads the manifest and the flush records of *log* again: one of its objects is gone.
@@ -747,4 +747,4 @@ class Engine:
     ) -> None:
         self.footers.keep(record.object_key, footer)
         ends = [(TopicPartition(log.topic_id, log.partition), s.end) for log, s in slices]
-        self.keeper.committed(seq, record, ends)
+        self.flush_records.committed(seq, record, ends)
