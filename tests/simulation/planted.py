@@ -16,7 +16,7 @@ from driftlog_agents.log.consolidation.flush_record_index import FlushRecordInde
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.garbage import named_flush_objects as flush_names
 from driftlog_agents.log.garbage.unreferenced_objects import Pass
-from driftlog_agents.log.ingest import admission
+from driftlog_agents.log.ingest import admission, admission_verdict
 from driftlog_agents.log.ingest.admission import Admission, Admitted
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
@@ -339,9 +339,9 @@ def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
 def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
     """While producers load, one that the footers show is judged by these alone, and the patience
     behind a takeover, which would hide it mostly, is not there."""
-    patch.setattr(admission, "_leaves_a_gap", lambda *_: False)
+    patch.setattr(admission_verdict, "_leaves_a_gap", lambda *_: False)
     patch.setattr(
-        admission,
+        admission_verdict,
         "_needs_snapshot",
         lambda log, producer_id, _: producer_id >= 0 and producer_id not in log.producers,
     )
@@ -349,7 +349,8 @@ def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
 
 def what_comes_behind_a_refused_batch_is_taken(patch: pytest.MonkeyPatch) -> None:
     """The second batch of a producer passes for its first, when that was refused for a moment."""
-    patch.setattr(admission, "_not_now", lambda *refusal: RefusedError(*refusal[-2:]))
+    for module in (admission, admission_verdict):
+        patch.setattr(module, "refused", lambda *refusal: RefusedError(*refusal[-2:]))
 
 
 def _deaf_to(reason: str, patch: pytest.MonkeyPatch) -> None:

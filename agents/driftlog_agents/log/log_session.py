@@ -31,8 +31,10 @@ from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
-from driftlog_agents.log.ingest.admission import SETTLED_MS, Admission
-from driftlog_agents.log.ingest.buffer import BufferLog, BufferSettings
+from driftlog_agents.log.ingest.admission import Admission
+from driftlog_agents.log.ingest.admission_verdict import SETTLED_MS
+from driftlog_agents.log.ingest.buffer import BufferLog
+from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.ingest.flusher import Flusher, MemorySettings
 from driftlog_agents.log.leadership.assignment import PartitionAssignments

@@ -25,7 +25,7 @@ from uuid import UUID
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.log.ingest.admission import Admitted
-from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import entries
 from driftlog_agents.log.log_session import Engine, EngineSettings, Ports

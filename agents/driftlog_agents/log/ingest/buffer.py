@@ -5,76 +5,35 @@
                           wait for the commit instead, and acks=1 is refused until a
                           probe succeeds
 
-Files are used in order.  A file that holds no uncommitted batch, and is not being synced, stays as
-cache until a new file reuses its pages, or the disk budget is exceeded.  A file whose sync failed
-is not trusted again: its batches are not promised to acks=1, memory keeps them until they are
-committed (batches that memory gave up before are uploaded if the file still holds them whole), no
-other component reads the file, and it is deleted when all its batches are committed.
+`buffer_files` says which file is written, used again or deleted.  A file whose sync failed is not
+trusted again: its batches are not promised to acks=1, memory keeps them until they are committed
+(batches that memory gave up before are uploaded if the file still holds them whole), and no other
+component reads the file.
 
 Shell.
 """
 
 import asyncio
-from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from random import Random
 
 import structlog
 
-from driftlog_agents.log.ingest.flush_pipeline import MiB
-from driftlog_agents.log.local.buffer_format import (
-    ENTRY_HEADER_BYTES,
-    FILE_HEADER_BYTES,
-    encode_entry_header,
-    encode_file_header,
+from driftlog_agents.log.ingest.buffer_files import (
+    BufferFiles,
+    BufferSettings,
+    FileInUse,
+    PendingBatch,
 )
-from driftlog_agents.log.local.disk import AgentDisk, Buffer, BufferFile
+from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import UnavailableError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferSettings:
-    """What the local disk may hold."""
-
-    disk_bytes: int = 4096 * MiB
-    """Budget of all buffer files; above it the buffer deletes files that are only cache.
-    `MemorySettings.pending_bytes` bounds the uncommitted batches.  More: after a burst consumers
-    read more of the recent log without the store."""
-
-    cache_bytes: int = 1024 * MiB
-    """Size of all files above which a new file overwrites the oldest one that is only cache.  More:
-    consumers read more of the recent log locally; fresh pages cost more CPU than used ones."""
-
-    file_bytes: int = 64 * MiB
-    """Size at which the buffer begins a new file: cache is freed file by file."""
-
-    probe_interval_ms: float = 1_000
-    """How long after a failure the disk is tried again."""
-
-
 class _NotTriedError(UnavailableError):
     """The disk failed less than `probe_interval_ms` ago: nothing was written."""
-
-
-@dataclass(slots=True, eq=False)
-class _InUse:
-    file: BufferFile
-    salt: int
-    uncommitted: int = 0
-    """Uncommitted batches in the file."""
-    dirty: bool = False
-    syncing: bool = False
-
-    @property
-    def only_cache(self) -> bool:
-        """Whether the file may be deleted or overwritten.  Not during a sync: the kernel reports a
-        lost write once per descriptor, and would report it for the deleted file and not for the new
-        file in the same pages."""
-        return self.uncommitted == 0 and not self.syncing
 
 
 class BufferLog:
@@ -96,23 +55,19 @@ class BufferLog:
         self._rng = rng
         self._now_ms = now_ms
         self._log = structlog.get_logger()
-        self._pending: list[tuple[PartitionLog, Batch, Waiter | None]] = []
-        self._files: deque[_InUse] = deque()
-        self._by_file: dict[BufferFile, _InUse] = {}
-        self._number = 0
+        self._pending: list[PendingBatch] = []
+        self._files = BufferFiles(settings)
         self._to_sync: list[tuple[PartitionLog, int, Waiter]] = []
         self._syncing: list[tuple[PartitionLog, int, Waiter]] = []
         self._sync_wanted = asyncio.Event()
         self._failed_at_ms: float | None = None
-        self.write_scheduled = False
-        self.write_soon: Callable[[], None] = self.write_pending
-        """The callback of the event loop that runs `write_pending`."""
+        self._write_scheduled = False
         self._counters = counters or LogCounters()
 
     @property
     def disk_bytes(self) -> int:
         """Size of all files."""
-        return sum(use.file.size for use in self._files)
+        return self._files.size_bytes
 
     def refuses(self, log: PartitionLog) -> bool:
         """Whether acks=1 cannot be promised for *log* now."""
@@ -122,12 +77,14 @@ class BufferLog:
             return False
         return self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms
 
-    def add(self, log: PartitionLog, batch: Batch, waiter: Waiter | None) -> None:
-        """Take a batch; *waiter*: an acks=1 request that waits for the sync."""
+    def add(self, log: PartitionLog, batch: Batch, waiter: Waiter | None) -> bool:
+        """Take a batch; *waiter*: an acks=1 request that waits for the sync.  True: the caller
+        schedules `write_pending` for the end of this turn of the event loop."""
         self._pending.append((log, batch, waiter))
-        if not self.write_scheduled:
-            self.write_scheduled = True
-            asyncio.get_running_loop().call_soon(self.write_soon)
+        if self._write_scheduled:
+            return False
+        self._write_scheduled = True
+        return True
 
     def wait_for_sync(self, log: PartitionLog, end: int, waiter: Waiter) -> None:
         """Answer *waiter* once every batch that was added before is synced."""
@@ -154,7 +111,7 @@ class BufferLog:
     def write_pending(self) -> None:
         """Write the batches that this turn of the event loop added, in as few system calls as
         possible."""
-        self.write_scheduled = False
+        self._write_scheduled = False
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -169,30 +126,16 @@ class BufferLog:
         if self._to_sync:
             self._sync_wanted.set()
 
-    def _write(self, pending: list[tuple[PartitionLog, Batch, Waiter | None]]) -> None:
+    def _write(self, pending: list[PendingBatch]) -> None:
         if self._failed_at_ms is not None:
             if self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms:
                 raise _NotTriedError("the disk refused a write a moment ago")
             self._begin_file()
-        elif not self._files or self._files[-1].file.size >= self._settings.file_bytes:
+        elif self._files.is_full:
             self._begin_file()
-        use = self._files[-1]
-        buffers: list[Buffer] = []
-        at = use.file.size
-        if at == 0:
-            buffers.append(encode_file_header(use.salt, self._number))
-            at = FILE_HEADER_BYTES
-        for log, batch, waiter in pending:
-            assert batch.view is not None
-            one = waiter is not None
-            buffers.append(
-                encode_entry_header(use.salt, log.topic_bytes, log.partition, batch.length, one)
-            )
-            buffers.append(batch.view)
-            batch.position = at + ENTRY_HEADER_BYTES
-            at += ENTRY_HEADER_BYTES + batch.length
+        use = self._files.newest
         start = use.file.size
-        use.file.append(buffers)
+        use.file.append(self._files.entries(pending))
         use.dirty = True
         use.uncommitted += len(pending)
         self._counters.buffer_bytes += use.file.size - start
@@ -201,9 +144,7 @@ class BufferLog:
             if waiter is not None:
                 self._to_sync.append((log, batch.end_offset, waiter))
 
-    def _write_failed(
-        self, pending: list[tuple[PartitionLog, Batch, Waiter | None]], error: UnavailableError
-    ) -> None:
+    def _write_failed(self, pending: list[PendingBatch], error: UnavailableError) -> None:
         if self._failed_at_ms is None:
             self._log.warning(
                 "buffer_write_failed",
@@ -222,49 +163,21 @@ class BufferLog:
     # ── Files ──
 
     def _begin_file(self) -> None:
-        self._number += 1  # a file name is never tried twice
-        spare = self._spare()
+        number, spare = self._files.next_number(), self._files.spare()
         if spare is not None:
-            file = self._disk.recycle_file(spare.file, self._session_id, self._number)
-            self._forget(spare)
+            file = self._disk.recycle_file(spare.file, self._session_id, number)
         else:
-            file = self._disk.create_file(self._session_id, self._number)
-        use = _InUse(file, self._rng.getrandbits(64))
-        self._files.append(use)
-        self._by_file[file] = use
-
-    def _spare(self) -> _InUse | None:
-        """The oldest file that is only cache, if there is enough cache."""
-        if self.disk_bytes + self._settings.file_bytes <= self._settings.cache_bytes:
-            return None
-        for use in self._files:
-            if use.only_cache and use.file.trusted and use is not self._files[-1]:
-                return use
-        return None
+            file = self._disk.create_file(self._session_id, number)
+        self._files.begin(file, self._rng.getrandbits(64), spare)
 
     def let_go(self, batches: Iterable[Batch]) -> None:
         """*batches* are committed: a file without uncommitted batches may be used again."""
-        for file, count in Counter(batch.file for batch in batches).items():
-            use = self._by_file.get(file)
-            if use is not None:
-                use.uncommitted -= count
-                if use.uncommitted == 0:
-                    self._delete_cache()
+        if self._files.let_go(batches):
+            self._delete_cache()
 
     def _delete_cache(self) -> None:
-        """Delete files that are only cache: those above the budget, and those that are not
-        trusted."""
-        over = self.disk_bytes - self._settings.disk_bytes
-        for use in list(self._files):
-            spent = over > 0 and use is not self._files[-1]
-            if use.only_cache and (spent or not use.file.trusted):
-                over -= use.file.size
-                self._forget(use)
-                self._disk.remove_file(use.file)
-
-    def _forget(self, use: _InUse) -> None:
-        self._files.remove(use)
-        del self._by_file[use.file]
+        for file in self._files.take_deletable():
+            self._disk.remove_file(file)
 
     # ── Syncing ──
 
@@ -278,7 +191,7 @@ class BufferLog:
                 continue
             self._syncing = waiters
             failed = False
-            for use in list(self._files):
+            for use in self._files:
                 # Committed batches need no sync, even those that were committed during one.
                 if use.dirty and use.uncommitted and not await self._sync(use):
                     failed |= use.uncommitted > 0
@@ -289,7 +202,7 @@ class BufferLog:
                 for log, _, waiter in waiters:
                     waiter.synced(log)
 
-    async def _sync(self, use: _InUse) -> bool:
+    async def _sync(self, use: FileInUse) -> bool:
         use.dirty = False
         use.syncing = True
         trusted = use.file.trusted

@@ -128,7 +128,6 @@ class Flusher:
         self._ended_by: Exception | None = None
         """What `run` raises: an error of code that runs in no task of it."""
         self._has_ended = asyncio.Event()
-        buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
         self._early_armed = False
         """The timer was set when a producer waited for the open buffer."""
         self.outage = outage
@@ -178,7 +177,8 @@ class Flusher:
         *source*: the connection whose request waits for the commit (acks=all); *waiter*: an acks=1
         request that waits for the sync.
         """
-        self._buffer.add(log, batch, waiter)
+        if self._buffer.add(log, batch, waiter):
+            asyncio.get_running_loop().call_soon(self._write_buffer)
         self._pending_bytes += batch.length
         self._pending_batches += 1
         if self._pipeline.append(log, batch, source, now_ms):
@@ -285,6 +285,9 @@ class Flusher:
             self._timer.cancel()
         self._timer_when = when  # uvloop's handle of a past time does not have it
         self._timer = loop.call_at(when, self._on_timer)
+
+    def _write_buffer(self) -> None:
+        self._on_loop(self._buffer.write_pending)
 
     def _on_timer(self) -> None:
         self._timer = None

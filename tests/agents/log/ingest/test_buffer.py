@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.ingest.flusher import MemorySettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
