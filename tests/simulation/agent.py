@@ -12,8 +12,8 @@ from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.garbage.collector import CollectorSettings
 from driftlog_agents.log.ingest.buffer_files import BufferSettings
+from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
-from driftlog_agents.log.ingest.flusher import MemorySettings
 from driftlog_agents.log.log_session import Engine, EngineSettings
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.reader import LogReader, ReadSettings

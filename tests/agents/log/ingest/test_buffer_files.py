@@ -103,7 +103,7 @@ class FilesMachine(RuleBasedStateMachine):
             assert self.syncing is None or file is not self.syncing.file
             self.deleted.add(file)
 
-    @precondition(lambda self: list(self.files) and self.syncing is None)
+    @precondition(lambda self: bool(list(self.files)) and self.syncing is None)
     @rule(data=st.data(), fails=st.booleans())
     def begin_a_sync(self, data: st.DataObject, fails: bool) -> None:
         self.syncing = data.draw(st.sampled_from(list(self.files)))
