@@ -21,13 +21,14 @@ from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.health.write_health import Step, WriteHealth
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
+from driftlog_agents.log import log_session
 from driftlog_agents.log.consolidation import managed_records
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.leadership import takeover
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Takeover
-from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.led_partitions import LedPartitions
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.lease import SessionLease
 from driftlog_agents.log.session.session import Session
@@ -81,10 +82,10 @@ def released_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
 def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
     """Who leaves does not flush first."""
 
-    async def drained(_: Engine) -> bool:
+    async def drained(*_: object) -> bool:
         return True
 
-    patch.setattr(Engine, "_drained", drained)
+    patch.setattr(log_session, "drained", drained)
     patch.setattr(Handover, "release", _release_all)
 
 
@@ -94,7 +95,7 @@ def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
 
     async def retire(self: Handover, logs: Iterable[PartitionLog]) -> None:
         with pytest.MonkeyPatch.context() as admitting:
-            admitting.setattr(Engine, "retire", Engine.resume)
+            admitting.setattr(LedPartitions, "retire", LedPartitions.resume)
             await original(self, logs)
 
     patch.setattr(Handover, "_retire", retire)
@@ -198,17 +199,17 @@ def late_releases_count(patch: pytest.MonkeyPatch) -> None:
 
 def served_on_after_a_hand_over(patch: pytest.MonkeyPatch) -> None:
     """Who has released a partition serves it until its view of the leaders says so."""
-    retire, gone = Engine.retire, Engine.gone
+    retire, gone = LedPartitions.retire, LedPartitions.gone
 
-    def gone_later(self: Engine, log: PartitionLog) -> None:
-        leader, _ = self.cluster.view.leader_of(_tp(log))
-        if leader is None or leader.session_id != self.agent.session_id:
+    def gone_later(self: LedPartitions, log: PartitionLog) -> None:
+        leader, _ = self._view.leader_of(_tp(log))
+        if leader is None or leader.session_id != self._assignments._session_id:
             gone(self, log)
             return
         log.state = State.ONLINE
 
-    patch.setattr(Engine, "retire", retire)
-    patch.setattr(Engine, "gone", gone_later)
+    patch.setattr(LedPartitions, "retire", retire)
+    patch.setattr(LedPartitions, "gone", gone_later)
 
 
 def epoch_kept_after_a_release(patch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,6 @@ Shell.
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
-from random import Random
 from typing import Final
 from uuid import UUID
 
@@ -48,7 +46,6 @@ from driftlog_agents.log.objects.availability import (
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.sealing.segment_writer import Spool
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionHealth
@@ -73,7 +70,6 @@ from driftlog_metadata.stores.store import MAX_TXN_OPS, Get, KeyValue
 from driftlog_metadata.transactions import flush_transactions
 from driftlog_metadata.transactions.session_transactions import Txn
 from driftlog_tiering.formats.flush_object import CorruptFlushObjectError
-from driftlog_tiering.stores.object_store import ObjectStore
 
 _FOOTERS_AT_ONCE: Final = 32
 """Records of a dead session whose footers are read together."""
@@ -103,16 +99,14 @@ class FlushRecordGc:
         self,
         *,
         session: Session,
-        objects: ObjectStore,
         footers: FooterCache,
+        rewriter: ObjectRewriter,
         logs: Callable[[TopicPartition], PartitionLog | None],
         is_managed: Callable[[str], bool],
         seen: Callable[[], Collection[str]],
         settings: ConsolidationSettings,
-        rng: Random,
         now_ms: Callable[[], float],
         offload: Offload,
-        spool: Callable[[], AbstractContextManager[Spool]],
         backpressure: Backpressure,
         health: SessionHealth,
         strangers: UnknownKeys | None = None,
@@ -126,15 +120,12 @@ class FlushRecordGc:
         """The records that this agent manages."""
         self._settings = settings
         self._now_ms = now_ms
-        self._offload = offload
         self._flushes = health.flushes
         self._backpressure = backpressure
         self._rewrite = RewriteJob(
             session=session,
             footers=footers,
-            rewriter=ObjectRewriter(
-                objects=objects, offload=offload, spool=spool, rng=rng, now_ms=now_ms
-            ),
+            rewriter=rewriter,
             records=self.state,
             logs=logs,
             settings=settings,

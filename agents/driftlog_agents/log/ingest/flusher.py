@@ -192,10 +192,10 @@ class Flusher:
             exc_info=bug,
             advice="the agent exits and waiting requests get an error; please report this",
         )
-        self._end("a bug was found", bug)
+        self.end("a bug was found", bug)
 
-    def _end(self, why: str, error: Exception) -> None:
-        """The session is over, and `run` raises *error*."""
+    def end(self, why: str, error: Exception) -> None:
+        """End the session: it serves nothing more, and `run` raises *error*."""
         self._session.end(why)
         self._ended_by = self._ended_by or error
         self._has_ended.set()
@@ -413,7 +413,7 @@ class Flusher:
             advice="the session ends; the next session appends the batches on the disk, under "
             "a new name; producers with acks=all retry",
         )
-        self._end(why, FencedError(why))
+        self.end(why, FencedError(why))
 
     def _publish(self, flush: Flush) -> None:
         payload: Payload = flush.payload

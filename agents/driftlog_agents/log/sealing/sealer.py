@@ -15,7 +15,6 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
 
@@ -30,7 +29,6 @@ from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.manifest_check import older_than_bucket
 from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
-from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.partition.tail import unsealed_sessions
@@ -42,7 +40,6 @@ from driftlog_agents.log.sealing.policy import (
     can_be_sealed,
     fullness,
 )
-from driftlog_agents.log.sealing.range_reader import LookAgain, RangeReader, nowhere_else
 from driftlog_agents.log.sealing.sealed_range import (
     flush_times,
     leader_epochs,
@@ -53,7 +50,6 @@ from driftlog_agents.log.sealing.sealed_range import (
 from driftlog_agents.log.sealing.segment_writer import (
     FILLING,
     SealedRangeWriter,
-    Spool,
 )
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
@@ -80,8 +76,6 @@ from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 from driftlog_tiering.formats.manifests import VoidEditError, commit_edit
 from driftlog_tiering.stores.object_store import ObjectStore
 
-__all__ = ["Sealer", "Spool"]
-
 _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
 """A manifest is read again after this: no edit may be based on a read more than 6 h ago."""
@@ -97,8 +91,6 @@ class Sealer:
         sealed: called with each partition's new sealed end.
         buffering: sessions that stay in the key of a partition although all their batches are
             sealed.
-        look_again: see `RangeReader`.
-        decoding: see `SealedRangeWriter`.
     """
 
     def __init__(
@@ -107,13 +99,13 @@ class Sealer:
         session: Session,
         keys: PartitionKeys,
         objects: ObjectStore,
+        writer: SealedRangeWriter,
         probes: BucketProbes,
         logs: Callable[[], Iterable[PartitionLog]],
         manifests: ManifestCache,
         settings: SealSettings,
         topic_sealing: Callable[[], dict[str, TopicSealPolicy]],
         offload: Offload,
-        spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -123,8 +115,6 @@ class Sealer:
         counters: LogCounters,
         backpressure: Backpressure,
         outage: FailureTracker,
-        look_again: LookAgain = nowhere_else,
-        decoding: BatchDecoder | None = None,
     ) -> None:
         self._session = session
         self._keys = keys
@@ -134,15 +124,7 @@ class Sealer:
         self._manifests = manifests
         self._settings = settings
         self._topic_sealing = topic_sealing
-        self._writing = SealedRangeWriter(
-            objects=objects,
-            offload=offload,
-            spool=spool,
-            rng=rng,
-            counters=counters,
-            reader=RangeReader(objects, look_again),
-            decoding=decoding,
-        )
+        self._writer = writer
         self._rng = rng
         self._now_ms = now_ms
         self._wall_ms = wall_ms
@@ -401,7 +383,7 @@ class Sealer:
         states = await self._manifests.producers(manifest)  # first: the snapshot may be damaged
         headers: list[BatchHeader] = []
         if lost is None:
-            segments += await self._writing.write(log, base, end, headers)
+            segments += await self._writer.write(log, base, end, headers)
         producers = await self._snapshot(log, states, headers, end)
         edit = AddSegments(
             base=base,
@@ -489,7 +471,7 @@ class Sealer:
             return None
         tp = TopicPartition(log.topic_id, log.partition)
         key = layout.producer_snapshot_key(log.topic, tp, end, self._nonce())
-        await self._writing.put(key, [encoded])
+        await self._writer.put(key, [encoded])
         return ProducerSnapshotRef(offset=end, key=key)
 
     async def _write_key(self, log: PartitionLog, manifest: Manifest) -> None:

@@ -532,7 +532,7 @@ async def test_a_topic_that_is_led_elsewhere_and_goes_is_found_out() -> None:
     """
     world = World(t=1, u=1)
     life = await world.start(NEVER)
-    life.cluster.on_topic = lambda *_: None
+    life.cluster.watch_topics(lambda *_: None)
     await life.produce(b"1").answer()
     await life.produce(b"1", topic="u").answer()
     life.engine.topics["u"].logs[0] = None
