@@ -17,6 +17,7 @@ from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecord
 from driftlog_agents.log.garbage import named_flush_objects as flush_names
 from driftlog_agents.log.garbage.unreferenced_objects import Pass
 from driftlog_agents.log.ingest import admission, admission_verdict
+from driftlog_agents.log.ingest.acks_one import AcksOne
 from driftlog_agents.log.ingest.admission import Admission, Admitted
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
@@ -37,8 +38,8 @@ from driftlog_agents.log.recovery import displaced_records, recovery
 from driftlog_agents.log.recovery.displaced_records import Directory, DisplacedRecords
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_agents.log.sealing import sealer as sealing
+from driftlog_agents.log.sealing.attempts import SealAttempts, Step
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
-from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session import producer_id_blocks as id_blocks
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
@@ -119,7 +120,7 @@ def acks_one_before_sync(patch: pytest.MonkeyPatch) -> None:
 
     def write_pending(self: BufferLog) -> None:
         original(self)
-        waiters, self._to_sync = self._to_sync, []
+        waiters, self._acks_one.to_sync = self._acks_one.to_sync, []
         for log, _, waiter in waiters:
             waiter.synced(log)
 
@@ -134,11 +135,12 @@ def acks_one_behind_a_hole(patch: pytest.MonkeyPatch) -> None:
 def sync_failure_ignored(patch: pytest.MonkeyPatch) -> None:
     """After a failed fdatasync acks=1 is answered all the same."""
 
-    def failed(self: BufferLog, waiters: Any) -> None:
-        for log, _, waiter in waiters:
-            waiter.synced(log)
+    original = AcksOne.sync_ended
 
-    patch.setattr(BufferLog, "_sync_failed", failed)
+    def ended(self: AcksOne, now_ms: float, *, failed: bool) -> list[Any]:
+        return original(self, now_ms, failed=False)
+
+    patch.setattr(AcksOne, "sync_ended", ended)
 
 
 def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
@@ -216,10 +218,13 @@ def snapshot_not_loaded(patch: pytest.MonkeyPatch) -> None:
 def manifest_ahead_not_adopted(patch: pytest.MonkeyPatch) -> None:
     """A manifest that is ahead of the partition's key is sealed over."""
 
-    async def adopt(self: Sealer, log: PartitionLog) -> Any:
-        return await self._manifests.get(log)
+    original = SealAttempts.next_step
 
-    patch.setattr(Sealer, "_adopt", adopt)
+    def next_step(self: SealAttempts, log: PartitionLog, manifest: Any, end: int) -> Step:
+        step = original(self, log, manifest, end)
+        return Step.ADD_SEGMENTS if step is Step.WRITE_KEY else step
+
+    patch.setattr(SealAttempts, "next_step", next_step)
 
 
 def leader_epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
@@ -388,10 +393,10 @@ def disk_never_tried_again(patch: pytest.MonkeyPatch) -> None:
     refused, written = BufferLog.refuses, BufferLog._write
 
     def refuses(self: BufferLog, log: PartitionLog) -> bool:
-        return self._failed_at_ms is not None or refused(self, log)
+        return self._acks_one.failed_at_ms is not None or refused(self, log)
 
     def write(self: BufferLog, pending: Any) -> None:
-        if self._failed_at_ms is not None:
+        if self._acks_one.failed_at_ms is not None:
             raise UnavailableError("it failed once")
         written(self, pending)
 

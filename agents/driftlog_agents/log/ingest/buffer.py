@@ -19,6 +19,7 @@ from random import Random
 
 import structlog
 
+from driftlog_agents.log.ingest.acks_one import AcksOne, Answer, Told
 from driftlog_agents.log.ingest.buffer_files import (
     BufferFiles,
     BufferSettings,
@@ -57,10 +58,8 @@ class BufferLog:
         self._log = structlog.get_logger()
         self._pending: list[PendingBatch] = []
         self._files = BufferFiles(settings)
-        self._to_sync: list[tuple[PartitionLog, int, Waiter]] = []
-        self._syncing: list[tuple[PartitionLog, int, Waiter]] = []
+        self._acks_one = AcksOne(settings.probe_interval_ms)
         self._sync_wanted = asyncio.Event()
-        self._failed_at_ms: float | None = None
         self._write_scheduled = False
         self._counters = counters or LogCounters()
 
@@ -71,11 +70,7 @@ class BufferLog:
 
     def refuses(self, log: PartitionLog) -> bool:
         """Whether acks=1 cannot be promised for *log* now."""
-        if log.not_in_file_end > log.high_watermark:
-            return True
-        if self._failed_at_ms is None:
-            return False
-        return self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms
+        return self._acks_one.refuses(log, self._now_ms())
 
     def add(self, log: PartitionLog, batch: Batch, waiter: Waiter | None) -> bool:
         """Take a batch; *waiter*: an acks=1 request that waits for the sync.  True: the caller
@@ -89,24 +84,13 @@ class BufferLog:
     def wait_for_sync(self, log: PartitionLog, end: int, waiter: Waiter) -> None:
         """Answer *waiter* once every batch that was added before is synced."""
         self.write_pending()
-        if log.not_in_file_end > log.high_watermark:
-            _wait_for_commit(log, end, waiter)  # the pending batches could not be written
-            return
-        self._to_sync.append((log, end, waiter))
-        self._sync_wanted.set()
+        self._answer(self._acks_one.wait(log, end, waiter))
+        self._sync_soon()
 
     def close(self) -> None:
         """The session is over: there are no more syncs, and every waiter is answered."""
-        waiting = [*self._syncing, *self._to_sync]
-        for log, batch, waiter in self._pending:
-            if waiter is not None:
-                waiting.append((log, batch.end_offset, waiter))
-        self._syncing, self._to_sync, self._pending = [], [], []
-        for log, end, waiter in waiting:
-            if end <= log.high_watermark:
-                waiter.committed(log)  # the commit came before the sync
-            else:
-                waiter.lost(log)
+        pending, self._pending = self._pending, []
+        self._answer(self._acks_one.close(pending))
 
     def write_pending(self) -> None:
         """Write the batches that this turn of the event loop added, in as few system calls as
@@ -120,18 +104,14 @@ class BufferLog:
         except UnavailableError as error:
             self._write_failed(pending, error)
         else:
-            if self._failed_at_ms is not None:
+            if self._acks_one.written(pending):
                 self._log.info("buffer_disk_recovered", session=self._session_id)
-                self._failed_at_ms = None
-        if self._to_sync:
-            self._sync_wanted.set()
+        self._sync_soon()
 
     def _write(self, pending: list[PendingBatch]) -> None:
-        if self._failed_at_ms is not None:
-            if self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms:
-                raise _NotTriedError("the disk refused a write a moment ago")
-            self._begin_file()
-        elif self._files.is_full:
+        if self._acks_one.waits_for_disk(self._now_ms()):
+            raise _NotTriedError("the disk refused a write a moment ago")
+        if self._acks_one.failed_at_ms is not None or self._files.is_full:
             self._begin_file()
         use = self._files.newest
         start = use.file.size
@@ -139,26 +119,35 @@ class BufferLog:
         use.dirty = True
         use.uncommitted += len(pending)
         self._counters.buffer_bytes += use.file.size - start
-        for log, batch, waiter in pending:
+        for _, batch, _ in pending:
             batch.file = use.file
-            if waiter is not None:
-                self._to_sync.append((log, batch.end_offset, waiter))
 
     def _write_failed(self, pending: list[PendingBatch], error: UnavailableError) -> None:
-        if self._failed_at_ms is None:
+        if self._acks_one.failed_at_ms is None:
             self._log.warning(
                 "buffer_write_failed",
                 session=self._session_id,
                 error=str(error),
                 advice="acks=1 is refused until the disk has room; acks=all continues from memory",
             )
-        if not isinstance(error, _NotTriedError):
-            self._failed_at_ms = self._now_ms()
-        for log, batch, waiter in pending:
-            end = batch.end_offset
-            log.not_in_file_end = max(log.not_in_file_end, end)
-            if waiter is not None:
-                _wait_for_commit(log, end, waiter)
+        tried_ms = None if isinstance(error, _NotTriedError) else self._now_ms()
+        self._answer(self._acks_one.write_failed(pending, tried_ms))
+
+    def _answer(self, answers: Iterable[Answer]) -> None:
+        for waiter, log, told in answers:
+            match told:
+                case Told.SYNCED:
+                    waiter.synced(log)
+                case Told.UNSYNCED:
+                    waiter.unsynced(log)
+                case Told.COMMITTED:
+                    waiter.committed(log)
+                case Told.LOST:
+                    waiter.lost(log)
+
+    def _sync_soon(self) -> None:
+        if self._acks_one.to_sync:
+            self._sync_wanted.set()
 
     # ── Files ──
 
@@ -186,21 +175,14 @@ class BufferLog:
         while True:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
-            waiters, self._to_sync = self._to_sync, []
-            if not waiters:
+            if not self._acks_one.begin_sync():
                 continue
-            self._syncing = waiters
             failed = False
             for use in self._files:
                 # Committed batches need no sync, even those that were committed during one.
                 if use.dirty and use.uncommitted and not await self._sync(use):
                     failed |= use.uncommitted > 0
-            self._syncing = []
-            if failed:
-                self._sync_failed(waiters)
-            else:
-                for log, _, waiter in waiters:
-                    waiter.synced(log)
+            self._answer(self._acks_one.sync_ended(self._now_ms(), failed=failed))
 
     async def _sync(self, use: FileInUse) -> bool:
         use.dirty = False
@@ -224,18 +206,3 @@ class BufferLog:
             use.syncing = False
             self._delete_cache()  # a commit during the sync could not delete this file
         return True
-
-    def _sync_failed(self, waiters: list[tuple[PartitionLog, int, Waiter]]) -> None:
-        """After a failed sync the disk's content is not known: *waiters* wait for the commit."""
-        self._failed_at_ms = self._now_ms()
-        for log, end, waiter in waiters:
-            log.not_in_file_end = max(log.not_in_file_end, log.log_end)
-            _wait_for_commit(log, end, waiter)
-
-
-def _wait_for_commit(log: PartitionLog, end: int, waiter: Waiter) -> None:
-    if end <= log.high_watermark:
-        waiter.committed(log)
-    else:
-        log.waiting_duplicates.append((end, waiter))
-        waiter.unsynced(log)

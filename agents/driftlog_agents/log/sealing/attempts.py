@@ -18,6 +18,7 @@ Pure.
 """
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Final
 
 from driftlog_agents.log.objects.availability import Availability
@@ -32,8 +33,23 @@ from driftlog_agents.log.sealing.policy import (
     segment_bytes,
 )
 from driftlog_tiering.formats.manifest import AddSegments, Manifest
+from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 
 NOT_SERVED: Final = (State.CLOSED, State.OFFLINE)
+
+
+class Step(Enum):
+    """What the attempt of one partition does next."""
+
+    CHECK_LEADER = "check leader"
+    """The manifest has records that are not in our log: another agent leads the partition, or the
+    partition goes offline."""
+    WRITE_KEY = "write key"
+    """The manifest is ahead of the key, and its segments count."""
+    ADD_SEGMENTS = "add segments"
+    MOVE_LOG_START = "move log start"
+    NOTHING = "nothing"
+
 
 Work = list[tuple[PartitionLog, int]]
 """Partitions and the end up to which each is sealed; 0: only its log start moves."""
@@ -126,6 +142,23 @@ class SealAttempts:
     def key_written(self, log: PartitionLog) -> None:
         """The partition's key has the end of the manifest: earlier edits matter no longer."""
         self._edits.pop(log, None)
+
+    def next_step(self, log: PartitionLog, manifest: Manifest, end: int) -> Step:
+        """The next step of sealing *log* up to *end*, by its newest *manifest*.
+
+        Raises:
+            CorruptManifestError: the manifest ends below the partition's sealed end.
+        """
+        if manifest.end > log.sealed_end:
+            return Step.WRITE_KEY if self.adopts(log, manifest) else Step.CHECK_LEADER
+        if end > log.sealed_end:
+            if manifest.end < log.sealed_end:
+                raise CorruptManifestError(
+                    f"{manifest.key} ends at {manifest.end}, and its partition is sealed up to "
+                    f"{log.sealed_end}"
+                )
+            return Step.ADD_SEGMENTS
+        return Step.MOVE_LOG_START if is_behind(log, manifest) else Step.NOTHING
 
     def adopts(self, log: PartitionLog, manifest: Manifest) -> bool:
         """Whether the segments of *manifest*, which is ahead of the key, have the records of

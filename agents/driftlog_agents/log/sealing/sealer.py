@@ -16,7 +16,7 @@ Shell.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 
@@ -32,7 +32,7 @@ from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.partition.tail import unsealed_sessions
-from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealAttempts, is_behind
+from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealAttempts, Step
 from driftlog_agents.log.sealing.policy import (
     SealingLag,
     SealSettings,
@@ -72,7 +72,6 @@ from driftlog_tiering.formats.manifest import (
     SegmentRef,
     SetLogStart,
 )
-from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 from driftlog_tiering.formats.manifests import VoidEditError, commit_edit
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -282,27 +281,27 @@ class Sealer:
         async with self._sealing.of(log):
             if log.state in NOT_SERVED:
                 raise UnavailableError(f"{_name(log)} is not led here")
-            manifest = await self._adopt(log)
-            end = log.high_watermark if end is None else min(end, log.high_watermark)
-            if end > log.sealed_end:
-                await self._seal(log, manifest, end)
-            if self._is_behind(log):
-                await self._move_log_start(log)
-            return log.sealed_end
+            if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+                self._manifests.drop(log)
+            manifest = await self._manifests.get(log)
+            wanted = log.high_watermark if end is None else min(end, log.high_watermark)
+            while True:
+                match self._attempts.next_step(log, manifest, wanted):
+                    case Step.CHECK_LEADER:
+                        await self._must_be_deposed(log, manifest)
+                    case Step.WRITE_KEY:
+                        await self._write_key(log, manifest)
+                    case Step.ADD_SEGMENTS:
+                        if not await self._add_segments(log, manifest, wanted):
+                            return log.sealed_end
+                    case Step.MOVE_LOG_START:
+                        await self._move_log_start(log, manifest)
+                        return log.sealed_end
+                    case Step.NOTHING:
+                        return log.sealed_end
+                manifest = await self._manifests.get(log)
 
-    async def _adopt(self, log: PartitionLog) -> Manifest:
-        """The partition's manifest; a key that is behind it is written first."""
-        if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
-            self._manifests.drop(log)
-        manifest = await self._manifests.get(log)
-        if manifest.end > log.sealed_end:
-            # An earlier attempt wrote the manifest: its segments count.
-            if not self._attempts.adopts(log, manifest):
-                await self._must_be_deposed(log, manifest)
-            await self._write_key(log, manifest)
-        return manifest
-
-    async def _must_be_deposed(self, log: PartitionLog, manifest: Manifest) -> None:
+    async def _must_be_deposed(self, log: PartitionLog, manifest: Manifest) -> NoReturn:
         """Another agent has sealed records that are not in our log: it leads the partition, or it
         led it in a metadata store that is newer than this one.
 
@@ -329,12 +328,9 @@ class Sealer:
 
     # ── One segment ──
 
-    async def _seal(self, log: PartitionLog, manifest: Manifest, end: int) -> None:
+    async def _add_segments(self, log: PartitionLog, manifest: Manifest, end: int) -> bool:
+        """Adds segments up to *end*; False: another edit was faster, and its manifest is known."""
         base = log.sealed_end
-        if manifest.end != base:
-            raise CorruptManifestError(
-                f"{manifest.key} ends at {manifest.end}, and its partition is sealed up to {base}"
-            )
         started_ms = self._now_ms()
         read_at_ms = int(self._manifests.read_at_ms(log))
         segments: list[SegmentRef] = []
@@ -344,7 +340,7 @@ class Sealer:
             # Another session was faster, or an unanswered attempt succeeded: adopt that manifest.
             self._manifests.put(log, error.manifest)
             self._log.info("seal_void", partition=_name(log), reason=str(error))
-            return
+            return False
         self._manifests.put(log, newest)
         if newest.end != end:  # otherwise it has this session's edit
             await self._must_be_deposed(log, newest)
@@ -359,6 +355,7 @@ class Sealer:
             bytes=size,
             ms=round(self._now_ms() - started_ms),
         )
+        return True
 
     async def extend(
         self,
@@ -432,13 +429,9 @@ class Sealer:
 
     # ── Deleted records ──
 
-    def _is_behind(self, log: PartitionLog) -> bool:
-        return is_behind(log, self._manifests.known(log))
-
-    async def _move_log_start(self, log: PartitionLog) -> None:
+    async def _move_log_start(self, log: PartitionLog, manifest: Manifest) -> None:
         """Move the manifest's log start to that of the partition's key: Spark no longer sees the
         records below it, and the collector deletes their segments."""
-        manifest = await self._manifests.get(log)
         edited = await commit_edit(
             self._objects,
             manifest,

@@ -6,14 +6,16 @@ Pure.
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.sealing.attempts import SealAttempts, is_behind
+from driftlog_agents.log.sealing.attempts import SealAttempts, Step, is_behind
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats.manifest import AddSegments, Manifest, SegmentRef
+from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 
 TOPIC = UUID(int=1)
 
@@ -142,6 +144,31 @@ def test_a_manifest_within_the_log_of_the_takeover_is_adopted_whatever_wrote_it(
     adopted = [attempts.adopts(log, manifest_of(end)) for end in (10, 11)]
 
     assert [True, False] == adopted
+
+
+def test_one_attempt_adopts_then_adds_then_moves_log_start() -> None:
+    """Each step makes the next one possible; with nothing to do it ends."""
+    attempts = SealAttempts(SealSettings(), lambda: 0.5)
+    log = log_of(recovered_end=5)
+    log.sealed_end, log.log_start = 3, 4
+    steps = [attempts.next_step(log, manifest_of(5), 8)]
+    log.sealed_end = 5
+    steps.append(attempts.next_step(log, manifest_of(5), 8))
+    log.sealed_end = 8
+    steps.append(attempts.next_step(log, manifest_of(8), 8))
+    steps.append(attempts.next_step(log, manifest_of(8, log_start=4), 8))
+
+    assert [Step.WRITE_KEY, Step.ADD_SEGMENTS, Step.MOVE_LOG_START, Step.NOTHING] == steps
+
+
+def test_records_of_another_leader_end_the_attempt() -> None:
+    """And so does a manifest that lacks sealed records."""
+    attempts = SealAttempts(SealSettings(), lambda: 0.5)
+    log = log_of(recovered_end=5)
+
+    assert Step.CHECK_LEADER is attempts.next_step(log, manifest_of(6), 8)
+    with pytest.raises(CorruptManifestError, match="ends at 4"):
+        attempts.next_step(log, manifest_of(4), 8)
 
 
 def test_a_blocked_partition_is_tried_again_when_it_is_due_and_reported_once_a_minute() -> None:
