@@ -95,6 +95,16 @@ class LedPartitions:
             await over.wait()
             await self.loaded(log)
 
+    def unknown_producers(self, *, at_first: bool) -> str:
+        """Why producers of partitions here may still be unknown; empty: all are known.  Unreadable
+        partitions count only *at_first*: they may stay unreadable."""
+        loading = [log for log in self._topics.logs() if log.state is State.LOADING]
+        if any(not log.damage for log in loading):
+            return "producer state is being loaded"
+        if at_first and (loading or self._assignments.unreadable):
+            return "producer state cannot be read yet"
+        return ""
+
     def pause(self, log: PartitionLog) -> None:
         """Pauses admission: batches wait, and reads continue."""
         log.paused = True

@@ -316,13 +316,8 @@ class Engine:
     def unknown_producers(self) -> str:
         """Why producers of partitions here may still be unknown; empty: all are known.  Unreadable
         partitions count only for the first 10 s: they may stay unreadable."""
-        loading = [log for log in self.logs() if log.state is State.LOADING]
-        if any(not log.damage for log in loading):
-            return "producer state is being loaded"
         at_first = self.ports.now_ms() < self._ready_ms + _KNOWN_MS
-        if at_first and (loading or self.assignments.unreadable):
-            return "producer state cannot be read yet"
-        return ""
+        return self.partitions.unknown_producers(at_first=at_first)
 
     @property
     def leaving(self) -> bool:

@@ -33,7 +33,7 @@ from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
 )
-from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords, reads_of
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.policy import (
     ConsolidationSettings,
@@ -50,9 +50,6 @@ from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
-from driftlog_metadata.schema.codec import (
-    decode_partition_state,
-)
 from driftlog_metadata.schema.keys import (
     HEADS_PREFIX,
     SESSIONS_PREFIX,
@@ -66,7 +63,7 @@ from driftlog_metadata.stores.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.stores.store import MAX_TXN_OPS, Get, KeyValue
+from driftlog_metadata.stores.store import Get, KeyValue
 from driftlog_metadata.transactions import flush_transactions
 from driftlog_metadata.transactions.session_transactions import Txn
 from driftlog_tiering.formats.flush_object import CorruptFlushObjectError
@@ -76,9 +73,6 @@ _FOOTERS_AT_ONCE: Final = 32
 
 _FOOTER_READS_AT_ONCE: Final = 4
 """An eighth of the reads of a takeover, for which clients wait."""
-
-_PREFIX_FROM: Final = MAX_TXN_OPS
-"""From this many partitions of one topic on, their keys are read as one range."""
 
 _RETRY_MS: Final = 10_000
 """Time before the next rewrite after a failed one."""
@@ -362,34 +356,21 @@ class FlushRecordGc:
         self.state.forget_readable()
 
     async def _look_for_sealed(self) -> None:
-        elsewhere: dict[UUID, list[TopicPartition]] = {}
+        elsewhere: list[TopicPartition] = []
         for tp in self.state.unsealed():
             log = self._logs(tp)
             if log is not None and log.state is not State.CLOSED:
                 self.sealed(tp, log.sealed_end)
             else:
-                elsewhere.setdefault(tp.topic_id, []).append(tp)
-        one_by_one: list[TopicPartition] = []
-        for topic_id, tps in elsewhere.items():
-            if len(tps) < _PREFIX_FROM:
-                one_by_one += tps
-                continue
-            self._read_states(tps, await self._session.read_prefix(partitions_prefix(topic_id)))
-        for at in range(0, len(one_by_one), MAX_TXN_OPS):
-            tps = one_by_one[at : at + MAX_TXN_OPS]
-            txn = Txn((), tuple(Get(partition_key(tp)) for tp in tps))
-            result = await self._session.transact(txn)
-            self._read_states(tps, [kv for kvs in result.reads for kv in kvs])
-
-    def _read_states(self, tps: Iterable[TopicPartition], kvs: Iterable[KeyValue]) -> None:
-        found = {kv.key: kv.value for kv in kvs}
-        for tp in tps:
-            value = found.get(partition_key(tp))
-            if value is None:
-                self.state.suspect(tp.topic_id)  # a deleted topic's keys are gone
-                continue
-            with contextlib.suppress(CorruptError):  # the takeover of the partition reports it
-                self.sealed(tp, decode_partition_state(value).sealed_end)
+                elsewhere.append(tp)
+        for topic_id, tps in reads_of(elsewhere):
+            if topic_id is not None:
+                kvs = await self._session.read_prefix(partitions_prefix(topic_id))
+            else:
+                txn = Txn((), tuple(Get(partition_key(tp)) for tp in tps))
+                kvs = [kv for read in (await self._session.transact(txn)).reads for kv in read]
+            self.state.keys_read(tps, kvs)
+            self._delete_soon()
 
     async def _look_for_topics(self) -> None:
         suspects = self.state.take_suspects()

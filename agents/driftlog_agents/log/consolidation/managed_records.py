@@ -14,6 +14,7 @@
 Pure.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Final
@@ -32,13 +33,18 @@ from driftlog_agents.log.consolidation.policy import (
 )
 from driftlog_agents.log.objects.availability import Availability
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
-from driftlog_metadata.schema.keys import flush_key, parse_flush_key
+from driftlog_metadata.schema.codec import decode_partition_state
+from driftlog_metadata.schema.keys import flush_key, parse_flush_key, partition_key
 from driftlog_metadata.schema.model import FlushRecord, TopicPartition
-from driftlog_metadata.stores.store import MAX_TXN_OPS
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import MAX_TXN_OPS, KeyValue
 from driftlog_tiering.formats.flush_object import Footer
 
 _GONE: Final = 2**63 - 1
 """The sealed end of a partition whose topic is deleted."""
+
+_PREFIX_FROM: Final = MAX_TXN_OPS
+"""From this many partitions of one topic on, their keys are read as one range."""
 
 _LONGEST_WAIT_MS: Final = 600_000
 """Longest time between two reads of an unreadable object.  Longer than elsewhere: no client waits
@@ -118,6 +124,17 @@ class ManagedFlushRecords:
         for managed in self._sessions.values():
             wanted |= dict.fromkeys(managed.index.unsealed())
         return list(wanted)
+
+    def keys_read(self, tps: Iterable[TopicPartition], kvs: Iterable[KeyValue]) -> None:
+        """The keys of *tps* were read: each shows a sealed end, or is gone with its topic."""
+        found = {kv.key: kv.value for kv in kvs}
+        for tp in tps:
+            value = found.get(partition_key(tp))
+            if value is None:
+                self.suspect(tp.topic_id)
+                continue
+            with contextlib.suppress(CorruptError):  # the takeover of the partition reports it
+                self.sealed(tp, decode_partition_state(value).sealed_end)
 
     def suspect(self, topic_id: UUID) -> None:
         """The topic may be deleted."""
@@ -317,3 +334,22 @@ class ManagedFlushRecords:
             known.level < LAST_LEVEL and known.key not in self._unavailable
             for known in self.own.index
         )
+
+
+def reads_of(
+    tps: Iterable[TopicPartition],
+) -> list[tuple[UUID | None, list[TopicPartition]]]:
+    """The reads of the keys of *tps*: all keys of a topic as one range, or, without a topic, the
+    keys of a few partitions in one transaction."""
+    by_topic: dict[UUID, list[TopicPartition]] = {}
+    for tp in tps:
+        by_topic.setdefault(tp.topic_id, []).append(tp)
+    reads: list[tuple[UUID | None, list[TopicPartition]]] = []
+    few: list[TopicPartition] = []
+    for topic_id, mine in by_topic.items():
+        if len(mine) < _PREFIX_FROM:
+            few += mine
+        else:
+            reads.append((topic_id, mine))
+    reads += [(None, few[at : at + MAX_TXN_OPS]) for at in range(0, len(few), MAX_TXN_OPS)]
+    return reads

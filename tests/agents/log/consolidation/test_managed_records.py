@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from driftlog_agents.log.consolidation.flush_record_index import SessionFlushRecords
-from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
-from driftlog_metadata.schema.keys import flush_key
-from driftlog_metadata.schema.model import FlushRecord, TopicPartition
-from driftlog_metadata.stores.store import MAX_TXN_OPS
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords, reads_of
+from driftlog_metadata.schema.codec import encode_partition_state
+from driftlog_metadata.schema.keys import flush_key, partition_key
+from driftlog_metadata.schema.model import FlushRecord, PartitionState, TopicPartition
+from driftlog_metadata.stores.store import MAX_TXN_OPS, KeyValue
 from driftlog_tiering.formats.flush_object import Footer
 from tests.agents.log.consolidation.test_policy import PLACES, SETTINGS, A, footer_of
 
@@ -273,3 +274,31 @@ def test_sealed_ends_may_be_asked_for_while_sessions_come_and_go() -> None:
     state.manage(Disturbing())
 
     assert 7 == state.sealed_end(PLACES[0])
+
+
+def test_keys_of_one_topic_are_read_as_one_range_from_so_many_on() -> None:
+    """Others are read together, a transaction's worth at a time; each key once."""
+    many = [TopicPartition(A, n) for n in range(MAX_TXN_OPS)]
+    few = [TopicPartition(UUID(int=9 + n % 3), n) for n in range(MAX_TXN_OPS + 2)]
+    reads = reads_of(many + few)
+
+    assert [A, None, None] == [topic_id for topic_id, _ in reads]
+    assert [MAX_TXN_OPS, MAX_TXN_OPS, 2] == [len(tps) for _, tps in reads]
+    assert {*many, *few} == {tp for _, tps in reads for tp in tps}
+
+
+def test_a_key_that_is_gone_makes_its_topic_suspect() -> None:
+    """The other keys show sealed ends; one that cannot be read shows nothing."""
+    state = managed()
+    for seq, tp in enumerate(PLACES, 1):
+        state.committed(seq, record(f"{seq}"), [(tp, 5)], 0.0)
+    sealed, gone, damaged = PLACES[0], PLACES[2], PLACES[1]
+    kvs = [
+        KeyValue(partition_key(sealed), encode_partition_state(PartitionState(sealed_end=5)), 1, 1),
+        KeyValue(partition_key(damaged), b"noise", 1, 1),
+    ]
+    state.keys_read(PLACES, kvs)
+
+    assert [0, 0] == [state.sealed_end(tp) for tp in (damaged, gone)]
+    assert [flush_key(MINE, 1)] == [known.key for known in state.to_delete()]
+    assert {gone.topic_id} == state.take_suspects()
