@@ -25,8 +25,8 @@ from uuid import uuid4
 import structlog
 
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
-from driftlog_agents.log.log_session import EngineSettings
 from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.process.allocator import use_memory_again
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, ROOT, parse_flush_key, topic_key
@@ -114,14 +114,14 @@ async def report(agent: RunningAgent, store: EtcdMetadataStore, began: float) ->
     _, everything = await store.get_prefix(ROOT)
     levels = Counter(parse_flush_key(kv.key).level for kv in flushes)
     status = await store.status()
-    keeper, committed = agent.engine.keeper, agent.engine.flusher.pipeline.committed_seq
+    gc, committed = agent.engine.flush_records, agent.engine.flusher.pipeline.committed_seq
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{time.monotonic() - began:6.0f} s  {committed:8,} flushes  {len(flushes):6,} records "
         f"{dict(sorted(levels.items()))!s:24} {len(everything):7,} keys  "
         f"etcd {status.db_size_bytes / 1e6:6.1f} MB ({status.db_size_in_use_bytes / 1e6:5.1f} in "
-        f"use)  rewritten {keeper.rewritten_bytes / 1e6:7.1f} of "
-        f"{agent.engine.counters.committed_bytes / 1e6:7.1f} MB in {keeper.rewrites:4}  "
+        f"use)  rewritten {gc.rewritten_bytes / 1e6:7.1f} of "
+        f"{agent.engine.counters.committed_bytes / 1e6:7.1f} MB in {gc.rewrites:4}  "
         f"rss {_resident_mib():4.0f} MiB, at most {peak:4.0f}",
         flush=True,
     )

@@ -21,14 +21,16 @@ from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.health.write_health import Step, WriteHealth
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
-from driftlog_agents.log.consolidation import gc as keeper
-from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log import log_session
+from driftlog_agents.log.consolidation import managed_records
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.leadership import takeover
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Takeover
-from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.led_partitions import LedPartitions
 from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.lease import SessionLease
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import SESSIONS_PREFIX
 from driftlog_metadata.schema.model import PartitionState, TopicPartition
@@ -80,10 +82,10 @@ def released_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
 def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
     """Who leaves does not flush first."""
 
-    async def drained(_: Engine) -> bool:
+    async def drained(*_: object) -> bool:
         return True
 
-    patch.setattr(Engine, "_drained", drained)
+    patch.setattr(log_session, "drained", drained)
     patch.setattr(Handover, "release", _release_all)
 
 
@@ -93,7 +95,7 @@ def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
 
     async def retire(self: Handover, logs: Iterable[PartitionLog]) -> None:
         with pytest.MonkeyPatch.context() as admitting:
-            admitting.setattr(Engine, "retire", Engine.resume)
+            admitting.setattr(LedPartitions, "retire", LedPartitions.resume)
             await original(self, logs)
 
     patch.setattr(Handover, "_retire", retire)
@@ -152,15 +154,15 @@ def lease_counted_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     async def renew(self: Session, store: Any) -> None:
         await original(self, store)
-        self._renewed_until_ms = self._now_ms() + self._settings.ttl_ms
+        self._lease.renewed(self._now_ms())
 
     patch.setattr(Session, "_renew", renew)
 
 
 def serves_until_somebody_says_so(patch: pytest.MonkeyPatch) -> None:
     """A session does not look at its own clock."""
-    for_ever = property(lambda self: 0.0 if self._over else math.inf)
-    patch.setattr(Session, "valid_until_ms", for_ever)
+    for_ever = property(lambda self: 0.0 if self.is_over else math.inf)
+    patch.setattr(SessionLease, "valid_until_ms", for_ever)
 
 
 def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
@@ -197,17 +199,17 @@ def late_releases_count(patch: pytest.MonkeyPatch) -> None:
 
 def served_on_after_a_hand_over(patch: pytest.MonkeyPatch) -> None:
     """Who has released a partition serves it until its view of the leaders says so."""
-    retire, gone = Engine.retire, Engine.gone
+    retire, gone = LedPartitions.retire, LedPartitions.gone
 
-    def gone_later(self: Engine, log: PartitionLog) -> None:
-        leader, _ = self.cluster.view.leader_of(_tp(log))
-        if leader is None or leader.session_id != self.agent.session_id:
+    def gone_later(self: LedPartitions, log: PartitionLog) -> None:
+        leader, _ = self._view.leader_of(_tp(log))
+        if leader is None or leader.session_id != self._assignments._session_id:
             gone(self, log)
             return
         log.state = State.ONLINE
 
-    patch.setattr(Engine, "retire", retire)
-    patch.setattr(Engine, "gone", gone_later)
+    patch.setattr(LedPartitions, "retire", retire)
+    patch.setattr(LedPartitions, "gone", gone_later)
 
 
 def epoch_kept_after_a_release(patch: pytest.MonkeyPatch) -> None:
@@ -309,14 +311,14 @@ def told_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def sessions_read_while_they_change(patch: pytest.MonkeyPatch) -> None:
-    """A rewrite's thread goes through the keeper's sessions, and the keeper forgets one."""
+    """A rewrite's thread goes through the managed sessions while the event loop forgets one."""
 
-    def sealed_end(self: FlushRecordGc, tp: TopicPartition) -> int:
+    def sealed_end(self: ManagedFlushRecords, tp: TopicPartition) -> int:
         if tp.topic_id in self._gone:
-            return keeper._GONE
+            return managed_records._GONE
         return max(kept.index.sealed_end(tp) for kept in self._sessions.values())
 
-    patch.setattr(FlushRecordGc, "sealed_end", sealed_end)
+    patch.setattr(ManagedFlushRecords, "sealed_end", sealed_end)
 
 
 def never_steps_down(patch: pytest.MonkeyPatch) -> None:

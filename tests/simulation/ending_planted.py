@@ -21,7 +21,7 @@ def flush_objects_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def flush_records_stay(patch: pytest.MonkeyPatch) -> None:
-    """The keeper forgets no flush record, also when all of its data is sealed."""
+    """The agent forgets no flush record, also when all of its data is sealed."""
 
     async def nothing(_: FlushRecordGc) -> None:
         return None

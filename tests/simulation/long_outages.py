@@ -30,7 +30,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.log.garbage.collector import CollectorSettings
-from driftlog_agents.log.log_session import EngineSettings
+from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_metadata.schema.codec import decode_flush_record, decode_head
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, head_key, parse_flush_key, session_key
 from driftlog_metadata.stores.errors import DeclinedError, UnavailableError

@@ -41,7 +41,7 @@ _COUNTED_MS: Final = 8_000.0
 five behind the last refusal."""
 _DEADLINE_S: Final = 300.0
 _PIPELINED_MS: Final = 4_000.0
-"""Between a refusal and the next batch, at most: less than `admission.SETTLED_MS`."""
+"""Between a refusal and the next batch, at most: less than `admission_verdict.SETTLED_MS`."""
 _SMALL: Final = ProducerSettings(
     expiration_ms=_EXPIRATION_MS, state_bytes=_ROOM * (PRODUCER_BYTES + 16)
 )

@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordIndex
-from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.garbage import named_flush_objects as flush_names
 from driftlog_agents.log.garbage.unreferenced_objects import Pass
-from driftlog_agents.log.ingest import admission
+from driftlog_agents.log.ingest import admission, admission_verdict
+from driftlog_agents.log.ingest.acks_one import AcksOne
 from driftlog_agents.log.ingest.admission import Admission, Admitted
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
@@ -37,12 +38,14 @@ from driftlog_agents.log.recovery import displaced_records, recovery
 from driftlog_agents.log.recovery.displaced_records import Directory, DisplacedRecords
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_agents.log.sealing import sealer as sealing
+from driftlog_agents.log.sealing.attempts import SealAttempts, Step
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
-from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session import producer_id_blocks as id_blocks
 from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.commit_outcome import CommitOutcome
+from driftlog_agents.log.session.lease import SessionLease
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
-from driftlog_agents.log.session.session import CommitOutcome, Session
+from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_metadata.schema.model import PartitionState
 from driftlog_metadata.stores.errors import UnavailableError
@@ -117,7 +120,7 @@ def acks_one_before_sync(patch: pytest.MonkeyPatch) -> None:
 
     def write_pending(self: BufferLog) -> None:
         original(self)
-        waiters, self._to_sync = self._to_sync, []
+        waiters, self._acks_one.to_sync = self._acks_one.to_sync, []
         for log, _, waiter in waiters:
             waiter.synced(log)
 
@@ -132,11 +135,12 @@ def acks_one_behind_a_hole(patch: pytest.MonkeyPatch) -> None:
 def sync_failure_ignored(patch: pytest.MonkeyPatch) -> None:
     """After a failed fdatasync acks=1 is answered all the same."""
 
-    def failed(self: BufferLog, waiters: Any) -> None:
-        for log, _, waiter in waiters:
-            waiter.synced(log)
+    original = AcksOne.sync_ended
 
-    patch.setattr(BufferLog, "_sync_failed", failed)
+    def ended(self: AcksOne, now_ms: float, *, failed: bool) -> list[Any]:
+        return original(self, now_ms, failed=False)
+
+    patch.setattr(AcksOne, "sync_ended", ended)
 
 
 def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
@@ -157,13 +161,13 @@ def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
 
 def rewrite_leaves_out_what_is_needed(patch: pytest.MonkeyPatch) -> None:
     """A consolidation takes what is sealed in one partition for sealed in all."""
-    original = FlushRecordGc.sealed_end
+    original = ManagedFlushRecords.sealed_end
 
-    def sealed_end(self: FlushRecordGc, tp: Any) -> int:
+    def sealed_end(self: ManagedFlushRecords, tp: Any) -> int:
         parts = [part for kept in self._sessions.values() for part in kept.index._partitions]
         return max((original(self, other) for other in parts), default=0)
 
-    patch.setattr(FlushRecordGc, "sealed_end", sealed_end)
+    patch.setattr(ManagedFlushRecords, "sealed_end", sealed_end)
 
 
 def tail_told_of_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
@@ -214,10 +218,13 @@ def snapshot_not_loaded(patch: pytest.MonkeyPatch) -> None:
 def manifest_ahead_not_adopted(patch: pytest.MonkeyPatch) -> None:
     """A manifest that is ahead of the partition's key is sealed over."""
 
-    async def adopt(self: Sealer, log: PartitionLog) -> Any:
-        return await self._manifests.get(log)
+    original = SealAttempts.next_step
 
-    patch.setattr(Sealer, "_adopt", adopt)
+    def next_step(self: SealAttempts, log: PartitionLog, manifest: Any, end: int) -> Step:
+        step = original(self, log, manifest, end)
+        return Step.ADD_SEGMENTS if step is Step.WRITE_KEY else step
+
+    patch.setattr(SealAttempts, "next_step", next_step)
 
 
 def leader_epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
@@ -295,8 +302,7 @@ def decided_by_offsets_alone(patch: pytest.MonkeyPatch) -> None:
 
 def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
     """A session serves until the store says that it is over."""
-    for_ever = property(lambda _: math.inf, lambda _, __: None)
-    patch.setattr(Session, "valid_until_ms", for_ever, raising=False)
+    patch.setattr(SessionLease, "valid_until_ms", property(lambda _: math.inf))
 
 
 def nobody_told_of_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -338,9 +344,9 @@ def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
 def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
     """While producers load, one that the footers show is judged by these alone, and the patience
     behind a takeover, which would hide it mostly, is not there."""
-    patch.setattr(admission, "_leaves_a_gap", lambda *_: False)
+    patch.setattr(admission_verdict, "_leaves_a_gap", lambda *_: False)
     patch.setattr(
-        admission,
+        admission_verdict,
         "_needs_snapshot",
         lambda log, producer_id, _: producer_id >= 0 and producer_id not in log.producers,
     )
@@ -348,7 +354,8 @@ def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
 
 def what_comes_behind_a_refused_batch_is_taken(patch: pytest.MonkeyPatch) -> None:
     """The second batch of a producer passes for its first, when that was refused for a moment."""
-    patch.setattr(admission, "_not_now", lambda *refusal: RefusedError(*refusal[-2:]))
+    for module in (admission, admission_verdict):
+        patch.setattr(module, "refused", lambda *refusal: RefusedError(*refusal[-2:]))
 
 
 def _deaf_to(reason: str, patch: pytest.MonkeyPatch) -> None:
@@ -386,10 +393,10 @@ def disk_never_tried_again(patch: pytest.MonkeyPatch) -> None:
     refused, written = BufferLog.refuses, BufferLog._write
 
     def refuses(self: BufferLog, log: PartitionLog) -> bool:
-        return self._failed_at_ms is not None or refused(self, log)
+        return self._acks_one.failed_at_ms is not None or refused(self, log)
 
     def write(self: BufferLog, pending: Any) -> None:
-        if self._failed_at_ms is not None:
+        if self._acks_one.failed_at_ms is not None:
             raise UnavailableError("it failed once")
         written(self, pending)
 
@@ -525,7 +532,7 @@ def producer_ids_go_back(patch: pytest.MonkeyPatch) -> None:
     """Producer ids are given out again when the metadata store went back."""
 
     async def settle(floor: ProducerIdFloor) -> None:
-        floor.settled = True
+        floor.seen.settled = True
 
     patch.setattr(ProducerIdFloor, "settle", settle)
 

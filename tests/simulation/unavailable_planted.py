@@ -12,7 +12,7 @@ import pytest
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
-from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.led_partitions import LedPartitions
 from driftlog_agents.log.objects import availability
 from driftlog_agents.log.objects.availability import Availability
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -110,7 +110,7 @@ def stopped_before_its_last_flush(patch: pytest.MonkeyPatch) -> None:
 
 def never_admitted_again(patch: pytest.MonkeyPatch) -> None:
     """Batches of a partition whose last flush takes too long to move it wait for good."""
-    patch.setattr(Engine, "resume", lambda *_: None)
+    patch.setattr(LedPartitions, "resume", lambda *_: None)
 
 
 UNAVAILABLE_BUGS: tuple[Plant, ...] = (

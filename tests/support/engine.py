@@ -14,17 +14,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.log.local.posix_disk import PosixDisk
-from driftlog_agents.log.log_session import Engine, EngineSettings
+from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_metadata.schema.model import Listener
@@ -233,9 +234,8 @@ class RunningAgent:
         """As if the lease had run out; returns when the next session serves."""
         engine, sessions = self.engine, self.sessions
         await self.broker.metadata.revoke_lease(engine.session.lease_id)
-        engine.session.end("as the test has it")
-        assert engine._tasks is not None
-        engine._tasks.create_task(_fenced())
+        why = "a test took the session away"
+        engine.flusher.end(why, FencedError(why))
         async with asyncio.timeout(60):
             while self.sessions == sessions:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -243,7 +243,3 @@ class RunningAgent:
     async def _leave(self) -> None:
         self.process.stop()
         await self._life
-
-
-async def _fenced() -> Any:
-    raise FencedError("a test took the session away")

@@ -68,7 +68,7 @@ def ranked(tp: TopicPartition, nodes: Iterable[int], count: int) -> list[int]:
     return [node for _, node in nlargest(count, scores)]
 
 
-def keeper_of(session_id: str, nodes: Iterable[int]) -> int | None:
+def manager_of(session_id: str, nodes: Iterable[int]) -> int | None:
     """The node that manages the flush records of a dead session, by the hash of the session's id;
     None: *nodes* is empty."""
     own = mixed(int(session_id[:16], 16))

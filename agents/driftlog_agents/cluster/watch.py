@@ -48,7 +48,7 @@ class ClusterWatch:
         self._store = store
         self._log = structlog.get_logger()
         self.view = ClusterView()
-        self.on_topic: TopicChanged = lambda _old, _new: None
+        self._topic_changed: TopicChanged = lambda _old, _new: None
         self._waiting: dict[asyncio.Event, None] = {}
         self._reported: dict[str, str] = {}
 
@@ -57,6 +57,10 @@ class ClusterWatch:
         async with asyncio.TaskGroup() as tasks:
             for prefix in PREFIXES:
                 tasks.create_task(self._follow(prefix))
+
+    def watch_topics(self, changed: TopicChanged) -> None:
+        """Call *changed* for each change of a topic from now on; it replaces the last one."""
+        self._topic_changed = changed
 
     async def loaded(self) -> None:
         """Wait until every prefix was read once."""
@@ -127,7 +131,7 @@ class ClusterWatch:
 
     def _changed(self) -> None:
         for old, new in self.view.take_topic_changes():
-            self.on_topic(old, new)
+            self._topic_changed(old, new)
         damaged = self.view.damaged
         for key, why in damaged.items():
             if self._reported.get(key) != why:

@@ -34,3 +34,15 @@ def spawn(tasks: asyncio.TaskGroup, work: Coroutine[Any, Any, T]) -> asyncio.Tas
     except RuntimeError:
         work.close()
         raise FencedError("the session is over") from None
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Runs *work*; False: *event* came first, and *work* was cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work)
+        first = tasks.create_task(event.wait())
+        await asyncio.wait([task, first], return_when=asyncio.FIRST_COMPLETED)
+        done = task.done()
+        task.cancel()
+        first.cancel()
+    return done

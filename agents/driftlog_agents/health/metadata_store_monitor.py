@@ -40,17 +40,14 @@ class MetadataStoreMonitor:
     def __init__(self, store: WitnessedStore) -> None:
         self._store = store
         self._witness = store.witness
-        self._witness.on_evidence = self._found
         self._evidence = asyncio.Event()
+        self._witness.when_evident(self._evidence.set)
         self._log = structlog.get_logger()
 
     @property
     def evidence(self) -> Evidence | None:
         """The evidence that the store is not the known one; None: no evidence."""
         return self._witness.evidence
-
-    def _found(self) -> None:
-        self._evidence.set()
 
     async def confirm(self) -> None:
         """Check now that the store is the known one.

@@ -41,18 +41,19 @@ from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.local.disk import AgentDisk
-from driftlog_agents.log.log_session import Engine, EngineSettings, Ports
+from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
-from driftlog_agents.log.sealing.sealer import Spool
+from driftlog_agents.log.sealing.segment_writer import Spool
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_agents.log.session_ports import EngineSettings, Ports
 from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError

@@ -36,12 +36,12 @@ from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
-from driftlog_agents.log.log_session import EngineSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
+from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_memory import ProducerSettings
-from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.network.listeners import (
     AddressTakenError,
     ListenAt,

@@ -217,7 +217,9 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         engine.producers.used_bytes,
     )
     yield _gauge(
-        "driftlog_flush_records", "Flush records in the metadata store", engine.keeper.records
+        "driftlog_flush_records",
+        "Flush records in the metadata store",
+        engine.flush_records.records,
     )
 
 

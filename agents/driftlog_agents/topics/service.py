@@ -86,7 +86,7 @@ class Topics:
         """Limits of every topic, by name; for Produce."""
         self.sealing = known.sealing
         """Sealing policies, by name."""
-        host.cluster.on_topic = self._changed
+        host.cluster.watch_topics(self._changed)
         self._turns = TopicChangeQueue()
         self._next_session = asyncio.Event()
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}

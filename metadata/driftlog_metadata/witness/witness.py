@@ -96,8 +96,13 @@ class StoreWitness:
         self.session: OwnSession | None = None
         self.evidence: Evidence | None = None
         """The first evidence found."""
-        self.on_evidence: Callable[[], None] = lambda: None
-        """Called once, when there is evidence."""
+        self._evident: Callable[[], None] = lambda: None
+
+    def when_evident(self, call: Callable[[], None]) -> None:
+        """Call *call* once, when there is evidence; at once if there is."""
+        self._evident = call
+        if self.evidence is not None:
+            call()
 
     def check(self) -> None:
         """Raises FencedError: there is evidence."""
@@ -169,7 +174,7 @@ class StoreWitness:
             self.evidence = Evidence(
                 event=event, reason=reason, revision_seen=self.seen, revision_found=found
             )
-            self.on_evidence()
+            self._evident()
 
 
 def _cluster_id(value: bytes) -> str:

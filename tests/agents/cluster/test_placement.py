@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.cluster.placement import keeper_of, place, ranked
+from driftlog_agents.cluster.placement import manager_of, place, ranked
 from driftlog_metadata.schema.model import TopicPartition
 
 Order = list[tuple[UUID, int]]
@@ -156,7 +156,7 @@ def test_what_is_ranked_first_leads_where_nobody_is_full() -> None:
 
 
 @given(st.integers(0, 2**128 - 1), NODES, st.randoms())
-def test_the_keeper_of_a_session_is_one_for_all_and_stays_when_others_go(
+def test_the_manager_of_a_session_is_one_for_all_and_stays_when_others_go(
     number: int, nodes: set[int], rng: Random
 ) -> None:
     """
@@ -165,22 +165,22 @@ def test_the_keeper_of_a_session_is_one_for_all_and_stays_when_others_go(
     session_id = f"{number:032x}"
     shuffled = sorted(nodes)
     rng.shuffle(shuffled)
-    keeper = keeper_of(session_id, nodes)
+    manager = manager_of(session_id, nodes)
 
-    assert keeper in nodes
-    assert keeper == keeper_of(session_id, shuffled)
-    for gone in nodes - {keeper}:
-        assert keeper == keeper_of(session_id, nodes - {gone})
-    assert keeper_of(session_id, {*nodes, 2**31}) in (keeper, 2**31)
-    assert keeper_of(session_id, ()) is None
+    assert manager in nodes
+    assert manager == manager_of(session_id, shuffled)
+    for gone in nodes - {manager}:
+        assert manager == manager_of(session_id, nodes - {gone})
+    assert manager_of(session_id, {*nodes, 2**31}) in (manager, 2**31)
+    assert manager_of(session_id, ()) is None
 
 
-def test_keepers_share_what_is_dead() -> None:
+def test_managers_share_what_is_dead() -> None:
     """
     Of 3,000 sessions each of three keeps about a third.
     """
     rng = Random(3)
-    kept = Counter(keeper_of(f"{rng.getrandbits(128):032x}", (1, 2, 3)) for _ in range(3_000))
+    kept = Counter(manager_of(f"{rng.getrandbits(128):032x}", (1, 2, 3)) for _ in range(3_000))
 
     assert {1, 2, 3} == kept.keys()
     assert min(kept.values()) > 900
@@ -193,4 +193,4 @@ def test_a_plan_is_what_it_always_was() -> None:
     order = [(UUID(int=1), 6), (UUID(int=2), 2)]
 
     assert [1, 1, 1, 3, 2, 3, 2, 2] == list(place(order, (1, 2, 3)).values())
-    assert 2 == keeper_of("1" * 32, (1, 2, 3))
+    assert 2 == manager_of("1" * 32, (1, 2, 3))

@@ -94,7 +94,7 @@ class Subject:
         self.watch = ClusterWatch(cast(MetadataStore, weather))
         self.view = self.watch.view
         self.told: list[tuple[str, str]] = []
-        self.watch.on_topic = self._on_topic
+        self.watch.watch_topics(self._on_topic)
 
     def _on_topic(self, old: TopicEntry | None, new: TopicEntry | None) -> None:
         # It is in the view already when it is told.

@@ -156,7 +156,7 @@ async def test_batches_wait_while_their_partition_is_paused(agent: Serving, move
     async with agent.client() as client:
         await client.create("t", compression_type="lz4")
         log = agent.log("t")
-        agent.engine.pause(log)
+        agent.engine.partitions.pause(log)
         asked = [
             client.send_produce("t", {0: batch(b"%d" % n, Codec.ZSTD if n % 2 else Codec.LZ4)})
             for n in range(10)
@@ -165,8 +165,8 @@ async def test_batches_wait_while_their_partition_is_paused(agent: Serving, move
         await eventually(lambda: len(log.parked) == 2)
         before = log.log_end
         if moves:
-            agent.engine.retire(log)
-        agent.engine.resume(log)
+            agent.engine.partitions.retire(log)
+        agent.engine.partitions.resume(log)
         answers = [await client.receive() for _ in asked]
         held = agent.process.dispatcher.producing.waiting.held_bytes
 
@@ -186,10 +186,10 @@ async def test_acks_zero_hears_that_its_partition_has_moved_while_it_waited(agen
     async with agent.client() as client:
         await client.create("t")
         log = agent.log("t")
-        agent.engine.pause(log)
+        agent.engine.partitions.pause(log)
         client.send_produce("t", {0: batch(b"x")}, acks=0)
         await eventually(lambda: len(log.parked) == 1)
-        agent.engine.retire(log)
+        agent.engine.partitions.retire(log)
 
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.receive()

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
-from driftlog_agents.log.log_session import EngineSettings
+from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_metadata.schema.codec import decode_head
 from driftlog_metadata.schema.keys import AGENTS_PREFIX, head_key, session_key
 from driftlog_metadata.stores.errors import FencedError, UnavailableError

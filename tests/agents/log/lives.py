@@ -25,10 +25,10 @@ from uuid import UUID
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.log.ingest.admission import Admitted
-from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import entries
-from driftlog_agents.log.log_session import Engine, EngineSettings, Ports
+from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.objects.manifest_check import ManifestCheck
 from driftlog_agents.log.partition.batch import ConnectionActivity
@@ -37,6 +37,7 @@ from driftlog_agents.log.partition.tail import object_range
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session
+from driftlog_agents.log.session_ports import EngineSettings, Ports
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import topic_key
 from driftlog_metadata.schema.model import Agent, Topic, TopicPartition
@@ -419,7 +420,7 @@ class Life:
             cluster=self.cluster,
             settings=settings,
         )
-        self.cluster.on_topic = self._topic_changed
+        self.cluster.watch_topics(self._topic_changed)
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:

@@ -10,7 +10,8 @@ import pytest
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.leadership.takeover import Takeover
-from driftlog_agents.log.session.session import Session, SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import (
     decode_leader,
     decode_topic,

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.objects import availability
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.partition.batch import ConnectionActivity
@@ -198,7 +199,7 @@ def park(agent: RunningAgent, log: PartitionLog, producer: int, told: list[objec
     batch = make_batch([b"a", b"b"], producer=producer, epoch=0, sequence=2)
     header = check_batch(batch)
     admission = agent.engine.admission
-    assert admission.parks(log, producer, 0, 2, 2)
+    assert parks(log, producer, 0, 2, 2)
 
     def resume() -> None:
         try:

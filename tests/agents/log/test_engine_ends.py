@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from driftlog_agents.log.ingest import flusher
+from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
@@ -220,7 +221,7 @@ async def test_who_waits_for_producers_to_be_loaded_is_told() -> None:
     life = await world.start()
     log = life.log()
     assert log.state is State.LOADING
-    assert life.engine.admission.parks(log, 7, 0, 1, 1)
+    assert parks(log, 7, 0, 1, 1)
     told: list[str] = []
 
     def resume() -> None:

@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_tiering.batches.producers import WINDOW
@@ -37,7 +38,7 @@ class Arrival:
             except RefusedError as error:
                 self.refusal = error.code.name
 
-        if life.engine.admission.parks(log, producer, epoch, sequence, records):
+        if parks(log, producer, epoch, sequence, records):
             self.parked = True
             log.parked.append(admit)
         else:

@@ -14,7 +14,8 @@ import pytest
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.objects import availability
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.session.session import Session, SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import decode_partition_state, decode_topic, encode_topic
 from driftlog_metadata.schema.keys import PARTITIONS_PREFIX, partition_key, topic_key
 from driftlog_metadata.schema.model import Agent, PartitionState, Topic, TopicPartition

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
-from driftlog_agents.log.ingest.flusher import MemorySettings
+from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_metadata.schema.codec import decode_flush_record
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX
 from driftlog_metadata.stores.errors import DeclinedError, FencedError, UnavailableError

@@ -27,6 +27,7 @@ from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.segments import SegmentReads
 from driftlog_agents.log.reading.time_search import find_first, find_latest
 from driftlog_agents.log.reading.timestamps import TimeReads
+from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_tiering.batches.batch import iterate_batches
@@ -266,7 +267,7 @@ def writing(w: World, look_again: Callable[[PartitionLog], Awaitable[None]]) -> 
         spool=spool,
         rng=Random(1),
         counters=LogCounters(),
-        look_again=look_again,
+        reader=RangeReader(w.bucket, look_again),
     )
 
 

@@ -331,7 +331,7 @@ async def test_a_leader_that_gave_a_partition_up_edits_its_log_start_no_longer()
     world.bucket.refused_creates = True
     sealing = asyncio.create_task(life.seal())
     await asyncio.sleep(5)
-    life.engine.retire(log)
+    life.engine.partitions.retire(log)
     world.bucket.refused_creates = False
     with pytest.raises(OutcomeUnknownError):
         await sealing

@@ -46,7 +46,7 @@ class Subject(Sealer):
             settings=SETTINGS,
             topic_sealing=dict,
             offload=cast(Any, None),
-            spool=cast(Any, None),
+            writer=cast(Any, None),
             rng=Random(1),
             now_ms=lambda: 0,
             wall_ms=lambda: 0,

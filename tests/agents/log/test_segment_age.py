@@ -64,7 +64,7 @@ async def test_what_is_consolidated_keeps_the_time_of_its_flush() -> None:
         for _ in range(3):
             await life.produce(b"x" * 1_000).answer()
         await asyncio.sleep(50)
-        rewrites += life.engine.keeper.rewrites
+        rewrites += life.engine.flush_records.rewrites
         end = life.log().sealed_end
         await life.stop()
 

@@ -22,7 +22,7 @@ from driftlog_agents.log.reading.reader import LogReader
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Listing, NotFoundError
 from driftlog_tiering.stores.s3_errors import translate
-from tests.agents.log.keeping import SMALL, flushes, forget_memory, records
+from tests.agents.log.flush_records import SMALL, flushes, forget_memory, records
 from tests.agents.log.lives import ONE, Bucket, Life, World, now_ms, on_virtual_time
 
 BACK_S = LONGEST_WAIT_MS / 1000 + 10
@@ -368,7 +368,9 @@ async def test_what_is_not_sealed_for_a_missing_object_is_sealed_when_it_is_back
     await world.bucket.delete([key])
     with capture_logs() as lines:
         for _ in range(3_000):
-            if not life.engine.sealer._blocked.waits(log, now_ms()):
+            if log.damage:
+                await life.engine.sealer._round()
+            else:
                 await life.engine.sealer._attempt(log, log.high_watermark)
             await asyncio.sleep(1)
         damage = log.damage
@@ -400,7 +402,7 @@ async def test_a_dead_session_is_kept_although_one_of_its_objects_is_missing() -
     second = await world.other_disk().start(SMALL, ready=False)
     await asyncio.sleep(300)
     during = await records(world)
-    unread = [len(kept.unread) for kept in second.engine.keeper._sessions.values()]
+    unread = [len(kept.unread) for kept in second.engine.flush_records.state.sessions()]
     await world.bucket.put(missing, [body])
     await asyncio.sleep(1_300)
     after = await records(world)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from tests.agents.log.keeping import SMALL, flushes, records
+from tests.agents.log.flush_records import SMALL, flushes, records
 from tests.agents.log.lives import ONE, SETTINGS, Keys, Life, World, on_virtual_time
 from tests.simulation.agent import SETTINGS as SIMULATED
 

@@ -28,11 +28,12 @@ from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
-from driftlog_agents.log.log_session import Engine, EngineSettings
+from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
@@ -297,9 +298,8 @@ class Serving:
         """As if the lease had run out; returns when the next session serves."""
         engine, sessions = self.engine, self.process.sessions
         await self.process.broker.metadata.revoke_lease(engine.session.lease_id)
-        engine.session.end("as the test has it")
-        assert engine._tasks is not None
-        engine._tasks.create_task(_fenced())
+        why = "a test took the session away"
+        engine.flusher.end(why, FencedError(why))
         await eventually(lambda: self.process.sessions > sessions)
 
     async def close(self) -> None:
@@ -523,10 +523,6 @@ def records(data: PartitionData) -> bytes:
     """What came of a partition."""
     assert isinstance(data.records, memoryview)
     return bytes(data.records)
-
-
-async def _fenced() -> Any:
-    raise FencedError("a test took the session away")
 
 
 async def eventually(true: Callable[[], bool], *, seconds: float = 20.0) -> None:

@@ -403,13 +403,13 @@ async def test_what_waits_for_its_partition_is_answered_in_time_with_acks_one_to
     One batch, and several: a partition is handed over, and does not come back.
     """
     log = agent.log("narrow")
-    agent.engine.pause(log)
+    agent.engine.partitions.pause(log)
     codes = []
     async with agent.client() as client:
         for more in ({}, {1: batch()}):
             answers = await client.produce("narrow", {0: batch(), **more}, acks=1, timeout_ms=300)
             codes += [answers[0].error_code]
-    agent.engine.resume(log)
+    agent.engine.partitions.resume(log)
 
     assert [ErrorCode.REQUEST_TIMED_OUT] * 2 == codes
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.batches import Codec, encode_batch, set_producer
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.log.ingest.flusher import MemorySettings
+from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.network.limits.loop_share import LoopShare

@@ -16,9 +16,10 @@ from uuid import UUID
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
-from driftlog_agents.log.log_session import Engine, TopicLogs
+from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.local_plan import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.topic_logs import TopicLogs
 from driftlog_agents.log.reading.read_plan import holds_zstd
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.fetch import (

@@ -39,6 +39,7 @@ from driftlog_agents.handlers.produce.waiters import (
     SeveralBatches,
 )
 from driftlog_agents.handlers.produce.waiting_batches import WaitingBatches, own_memory
+from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.batch import BatchHeaderFields
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -295,7 +296,7 @@ class ProduceHandler:
         self.bytes += size
         if log.busy or needs_rewrite(limits, checked, self._broker.wall_ms()):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
-        elif (log.paused or log.state is State.LOADING) and engine.admission.parks(
+        elif (log.paused or log.state is State.LOADING) and parks(
             log, checked[2], checked[3], checked[4], checked[0]
         ):
             records = own_memory(records)

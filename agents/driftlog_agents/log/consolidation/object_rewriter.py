@@ -4,8 +4,8 @@
                                            ╳ differs from its footer: no object is written │
                                                                        record ◀── PUT ◀────┘
 
-Old objects hold their batches in the order in which they are needed, so one GET reads neighbours
-together.  Only the pieces in flight are in memory, and the part of the spool that is being sent.
+`object_layout` says what is read and where it is written.  Only the pieces in flight are in memory,
+and the part of the spool that is being sent.
 
 No flush record names the object yet; `consolidation/rewrite_job` does that.
 
@@ -13,33 +13,23 @@ Shell.
 """
 
 import asyncio
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from random import Random
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.consolidation.policy import NewObject
+from driftlog_agents.log.consolidation.object_layout import NewObject, Piece, copies, pieces_of
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.sealing.segment_writer import Spool, disk_errors
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.batches import kernel
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.flush_object import Footer
 from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
-
-_PIECE_BYTES: Final = 8 * 1024 * 1024
-"""Largest piece of one GET, unless one batch is larger."""
-
-_GAP_BYTES: Final = 64 * 1024
-"""Gaps up to this size are read and dropped: a separate request takes longer."""
 
 _READS_AT_ONCE: Final = 2
 _TIMEOUT_S: Final = 30.0
@@ -52,24 +42,6 @@ _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 _RETRY: Final = Retry(
     wait_s=1.0, longest_wait_s=1.0, attempts=3, errors=(NotFoundError, *NO_ANSWER)
 )
-
-
-class _Part(NamedTuple):
-    """The batches ``[first, stop)`` of an old object, and their position in the new one."""
-
-    first: int
-    stop: int
-    position: int
-
-
-@dataclass(slots=True)
-class _Piece:
-    """The bytes ``[start, end)`` of an old object."""
-
-    source: int
-    start: int
-    end: int
-    parts: list[_Part] = field(default_factory=list)
 
 
 class ObjectRewriter:
@@ -111,7 +83,7 @@ class ObjectRewriter:
             errors: list[Exception] = []
             answered = False
 
-            async def copy(piece: _Piece) -> None:
+            async def copy(piece: Piece) -> None:
                 nonlocal answered
                 async with slots:
                     if errors:
@@ -133,7 +105,7 @@ class ObjectRewriter:
                 if not sound:
                     raise DamagedObjectError(key, "it does not hold the batches of its footer")
 
-            async def attempt(piece: _Piece) -> None:
+            async def attempt(piece: Piece) -> None:
                 # The task group must not raise it: in Python 3.11 the group then loses a
                 # cancellation, and a cancelled caller that continues after the error would never
                 # end.
@@ -144,7 +116,7 @@ class ObjectRewriter:
 
             footers = [footer for _, footer in old]
             async with asyncio.TaskGroup() as tasks:
-                for piece in await self._offload(_pieces, new, footers):
+                for piece in await self._offload(pieces_of, new, footers):
                     tasks.create_task(attempt(piece))
             if errors:
                 first = errors[0]
@@ -160,7 +132,7 @@ class ObjectRewriter:
             object_key=key, size_bytes=size_bytes + len(footer), footer_start=size_bytes
         )
 
-    async def _read(self, piece: _Piece, key: str) -> Buffer:
+    async def _read(self, piece: Piece, key: str) -> Buffer:
         def get() -> Coroutine[Any, Any, Buffer]:
             return self._objects.get(key, piece.start, piece.end)
 
@@ -185,58 +157,13 @@ class ObjectRewriter:
         return await _RETRY.run(put)
 
 
-def _pieces(new: NewObject, footers: Sequence[Footer]) -> list[_Piece]:
-    """The ranges to read, of each old object in its order; neighbours together."""
-    by_source: dict[int, list[_Piece]] = {}
-    position = 0
-    for run in new.runs:
-        positions, lengths = footers[run.source].columns[10:12]
-        mine = by_source.setdefault(run.source, [])
-        first, stop = run.first, run.first + run.count
-        while first < stop:
-            last = _last_of_piece(positions, lengths, first, stop)
-            start, end = positions[first], positions[last - 1] + lengths[last - 1]
-            if not (
-                mine
-                and 0 <= start - mine[-1].end <= _GAP_BYTES
-                and end - mine[-1].start <= _PIECE_BYTES
-            ):
-                mine.append(_Piece(run.source, start, end))
-            mine[-1].end = end
-            mine[-1].parts.append(_Part(first, last, position))
-            position += end - start
-            first = last
-    return [piece for pieces in by_source.values() for piece in pieces]
-
-
-def _last_of_piece(positions: "array[int]", lengths: "array[int]", first: int, stop: int) -> int:
-    """The end of the batches from *first* on that fit into one piece; at least one batch."""
-    limit = positions[first] + _PIECE_BYTES
-    last = bisect_right(positions, limit, first, stop)
-    if positions[last - 1] + lengths[last - 1] > limit:
-        last -= 1
-    return max(last, first + 1)
-
-
-def _place(file: IO[bytes], body: Buffer, footer: Footer, piece: _Piece) -> bool:
+def _place(file: IO[bytes], body: Buffer, footer: Footer, piece: Piece) -> bool:
     """Writes each part at its position; False: a batch differs from its entry in the footer."""
-    view = memoryview(body)
-    if len(view) != piece.end - piece.start:
-        return False
-    bases, positions, lengths = footer.columns[3], footer.columns[10], footer.columns[11]
-    for part in piece.parts:
-        for i in range(part.first, part.stop):
-            at = positions[i] - piece.start
-            batch = view[at : at + lengths[i]]
-            if isinstance(kernel.check(batch, 0, lengths[i], False), int):
-                return False
-            if int.from_bytes(batch[:8], "big") != bases[i]:
-                return False
-        start = positions[part.first] - piece.start
-        end = positions[part.stop - 1] + lengths[part.stop - 1] - piece.start
-        file.seek(part.position)
-        file.write(view[start:end])
-    return True
+    parts = copies(body, footer, piece)
+    for position, part in parts or ():
+        file.seek(position)
+        file.write(part)
+    return parts is not None
 
 
 def _finish(file: IO[bytes], size_bytes: int, footer: bytes) -> None:

@@ -1,13 +1,11 @@
-"""Decides which flush records are consolidated, when, and into which objects.
+"""Decides which flush records are consolidated, and when.
 
     level 0  flushes ──a minute old, or 100──▶ level 1  sorted by partition
                        level 1 ──60 of them──▶ level 2  cut at partition borders
        level 2 and up, less than a quarter of each unsealed, 8 of them ──▶ next level
 
-1. Batches that are sealed, or of a deleted topic, are left out.
-2. A batch is rewritten at most twice, unless most batches around it are sealed.
-3. A slice of an old object stays in one piece: the tail moves it as one.
-4. Old and new records of one rewrite fit into one transaction.
+A batch is rewritten at most twice, unless most batches around it are sealed.  `object_layout` lays
+out the new objects.
 
 So an agent with U unsealed bytes has at most about 4 × U / 64 MiB records of full objects, 8 of
 nearly empty ones, and fewer than 100 + 60 of the lower levels: some hundreds, however much it has
@@ -25,26 +23,11 @@ A dead session gets no more flushes: its records below level 2 become as few as 
 Pure.
 """
 
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from operator import attrgetter
-from typing import Final, NamedTuple
-from uuid import UUID
+from typing import Final
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordEntry
-from driftlog_metadata.schema.model import TopicPartition
-from driftlog_metadata.transactions.flush_transactions import RECORDS_PER_TXN
-from driftlog_tiering.formats.flush_object import (
-    FLUSHED_AT,
-    LENGTH,
-    CorruptFlushObjectError,
-    Footer,
-    Slice,
-    encode_footer,
-)
 
 MiB: Final = 1024 * 1024
 
@@ -173,123 +156,3 @@ def level_after(replaced: Sequence[FlushRecordEntry], settings: ConsolidationSet
     if all(_is_large(known, settings) for known in replaced):
         return max(LAST_LEVEL, *(known.level + 1 for known in replaced))
     return max(known.level for known in replaced) + 1
-
-
-# ── Layout of the new objects ──
-
-
-class Run(NamedTuple):
-    """The batches ``[first, first + count)`` of the footer *source*: one partition's, without a
-    gap, and in one piece in the new object too."""
-
-    source: int
-    slice: Slice
-    first: int
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
-    base: int
-    size_bytes: int
-
-
-_base: Final = attrgetter("base")
-
-
-class NewObject(NamedTuple):
-    """The content of one object of a rewrite, in order."""
-
-    runs: tuple[Run, ...]
-    size_bytes: int
-    """Bytes of its batches."""
-
-
-def lay_out(
-    footers: Sequence[Footer],
-    sealed_end: Callable[[TopicPartition], int],
-    object_bytes: int,
-) -> list[NewObject]:
-    """The objects that replace those of *footers*: their needed batches by topic, partition and
-    offset.
-
-    *sealed_end*: returns the offset below which no batch of a partition is needed.
-
-    Raises:
-        CorruptFlushObjectError: two footers have the same offsets of a partition.
-    """
-    # One sort of all runs would block every thread of the process meanwhile.
-    partitions: dict[tuple[bytes, int], list[Run]] = {}
-    for source, footer in enumerate(footers):
-        for run in _runs(source, footer, sealed_end):
-            partitions.setdefault((run.slice.topic_id.bytes, run.slice.partition), []).append(run)
-    objects: list[NewObject] = []
-    current: list[Run] = []
-    size = 0
-    for place in sorted(partitions):
-        mine = sorted(partitions.pop(place), key=_base)
-        for before, run in pairwise(mine):
-            if run.base < before.slice.end:
-                raise CorruptFlushObjectError(
-                    f"two flushes have offset {run.base} of {run.slice.topic_id}/{place[1]}"
-                )
-        mine_bytes = sum(run.size_bytes for run in mine)
-        pieces = [mine] if mine_bytes <= object_bytes else [[run] for run in mine]
-        for piece in pieces:
-            piece_bytes = sum(run.size_bytes for run in piece)
-            if current and size + piece_bytes > object_bytes:
-                objects.append(NewObject(tuple(current), size))
-                current, size = [], 0
-            current += piece
-            size += piece_bytes
-    if current:
-        objects.append(NewObject(tuple(current), size))
-    return objects
-
-
-def _runs(
-    source: int, footer: Footer, sealed_end: Callable[[TopicPartition], int]
-) -> Iterator[Run]:
-    bases, positions, lengths = footer.columns[3], footer.columns[10], footer.columns[11]
-    for s in footer.slices():
-        sealed = sealed_end(TopicPartition(s.topic_id, s.partition))
-        if s.end <= sealed:
-            continue
-        first, stop = s.first, s.first + s.count
-        if s.base < sealed:  # the batch with that offset stays
-            first = bisect_right(bases, sealed, first, stop) - 1
-        size = positions[stop - 1] + lengths[stop - 1] - positions[first]
-        yield Run(source, s, first, stop - first, bases[first], size)
-
-
-def how_many_fit(footers: Sequence[Footer], settings: ConsolidationSettings) -> int:
-    """How many of *footers*, from the first on, fit into the memory of a rewrite; at least two."""
-    totals = accumulate(len(footer) for footer in footers)
-    return max(2, sum(total <= settings.batches for total in totals))
-
-
-def fits_transaction(old: int, new: int) -> bool:
-    """Whether one transaction can replace *old* records by *new* ones."""
-    return old + new <= RECORDS_PER_TXN
-
-
-def encode(
-    new: NewObject, footers: Sequence[Footer], session_id: str, seq: int
-) -> tuple[bytes, Footer]:
-    """The footer of *new*, encoded and decoded: every batch has its entry of the old footer."""
-    topic_ids = tuple(dict.fromkeys(run.slice.topic_id for run in new.runs))
-    numbers: dict[UUID, int] = {topic_id: number for number, topic_id in enumerate(topic_ids)}
-    columns = tuple(array(column.typecode) for column in footers[0].columns)
-    for run in new.runs:
-        first, stop = run.first, run.first + run.count
-        columns[0].extend([numbers[run.slice.topic_id]] * run.count)
-        for column, old in zip(columns[1:10], footers[run.source].columns[1:10], strict=True):
-            column.extend(old[first:stop])
-        for number in (LENGTH, FLUSHED_AT):
-            columns[number].extend(footers[run.source].columns[number][first:stop])
-    columns[10].extend(accumulate(columns[11][:-1], initial=0))
-    footer = Footer(session_id, seq, seq, topic_ids, columns)
-    encoded = encode_footer(
-        session_id=session_id,
-        seq=seq,
-        committed_seq=seq,
-        topic_ids=topic_ids,
-        columns=columns,
-    )
-    return encoded, footer

@@ -10,7 +10,7 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -19,23 +19,16 @@ from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
 )
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords, Replacement
+from driftlog_agents.log.consolidation.object_layout import encode, how_many_fit, lay_out_most
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
-from driftlog_agents.log.consolidation.policy import (
-    ConsolidationSettings,
-    NewObject,
-    encode,
-    fits_transaction,
-    how_many_fit,
-    lay_out,
-    level_after,
-)
-from driftlog_agents.log.objects.availability import ObjectUnavailableError
-from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
+from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.partition import tail
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import encode_flush_record
-from driftlog_metadata.schema.keys import flush_key, parse_flush_key
+from driftlog_metadata.schema.keys import parse_flush_key
 from driftlog_metadata.schema.model import FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.transactions import flush_transactions
@@ -44,34 +37,17 @@ from driftlog_tiering.formats.flush_object import Footer
 _MOVES_AT_ONCE: Final = 8
 """Slices of tails that are updated before the event loop runs."""
 
-Replacement = tuple[tuple[str, FlushRecord], Footer]
-"""A new record with its key, and the footer of its object."""
 
+class RecordsChangedError(Exception):
+    """The records of the session have changed, or may have, and must be loaded again: the new
+    objects stay unnamed.
 
-class FlushRecordOwner(Protocol):
-    """The part of `FlushRecordGc` that a rewrite needs."""
+    *answered*: the metadata store refused the transaction; otherwise it did not answer.
+    """
 
-    def sealed_end(self, tp: TopicPartition) -> int:
-        """The offset below which no batch of *tp* is needed; also called from worker threads."""
-        ...
-
-    def keys(self, kept: SessionFlushRecords) -> list[str]:
-        """The keys of all records of *kept* that may exist."""
-        ...
-
-    def unavailable(self, kept: SessionFlushRecords, key: str, reason: str) -> None:
-        """Notes that the record's object cannot be read now."""
-        ...
-
-    async def know_again(self, kept: SessionFlushRecords) -> None:
-        """Reloads the records of *kept*: they have changed."""
-        ...
-
-    def replaced(
-        self, kept: SessionFlushRecords, old: Sequence[FlushRecordEntry], new: Sequence[Replacement]
-    ) -> None:
-        """Replaces *old* by *new* in the index; empty: all batches of *old* are sealed."""
-        ...
+    def __init__(self, why: str, *, answered: bool) -> None:
+        super().__init__(why)
+        self.answered = answered
 
 
 class RewriteJob:
@@ -82,8 +58,8 @@ class RewriteJob:
         *,
         session: Session,
         footers: FooterCache,
-        rewriting: ObjectRewriter,
-        keeping: FlushRecordOwner,
+        rewriter: ObjectRewriter,
+        records: ManagedFlushRecords,
         logs: Callable[[TopicPartition], PartitionLog | None],
         settings: ConsolidationSettings,
         offload: Offload,
@@ -91,8 +67,8 @@ class RewriteJob:
     ) -> None:
         self._session = session
         self._footers = footers
-        self._rewriting = rewriting
-        self._keeping = keeping
+        self._rewriter = rewriter
+        self._records = records
         self._logs = logs
         self._settings = settings
         self._offload = offload
@@ -101,130 +77,102 @@ class RewriteJob:
         self.rewrites = 0
         self.rewritten_bytes = 0
 
-    async def rewrite(self, kept: SessionFlushRecords, chosen: list[FlushRecordEntry]) -> bool:
+    async def rewrite(self, managed: SessionFlushRecords, chosen: list[FlushRecordEntry]) -> bool:
         """Replaces *chosen*, or the first ones that fit into one rewrite: the others are removed
-        from the list.  False: the rewrite failed; try again later.
+        from the list.  Returns True.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
             ObjectUnavailableError, DamagedObjectError: the object of one of *chosen*.
             CorruptFlushObjectError: they contradict each other.
+            RecordGoneError, RecordsChangedError: load the records again.
             FencedError: the session is over.
         """
         footers: list[Footer] = []
         for known in chosen:
-            footer = await self._footer(kept, known)
-            if footer is None:
-                return True  # the next choice is without this record
-            footers.append(footer)
+            footers.append(await self._footers.get(known.key, known.record))
             if how_many_fit(footers, self._settings) < len(footers):
                 footers.pop()
                 break
-        del chosen[len(footers) :]
-        objects = await self._lay_out(chosen, footers)
-        if not objects:
-            self._keeping.replaced(kept, chosen, [])
-            return True
-        seq = max(parse_flush_key(known.key).seq for known in chosen)
-        level = level_after(chosen, self._settings)
-        old = [(known.record, footer) for known, footer in zip(chosen, footers, strict=True)]
+        count, objects = await self._offload(
+            lay_out_most, footers, self._records.sealed_end, self._settings.object_bytes
+        )
+        del chosen[count:], footers[count:]
         new: list[tuple[str, FlushRecord]] = []
         made: list[Footer] = []
-        index = self._free_index(kept, seq, level)
-        began_ms = self._now_ms()
-        for n, one in enumerate(objects):
-            encoded, footer = await self._offload(encode, one, footers, kept.session_id, seq)
-            record = await self._rewriting.write(one, old, encoded, kept.session_id, seq)
-            self._footers.keep(record.object_key, encoded)
-            new.append((flush_key(kept.session_id, seq, level, index + n), record))
-            made.append(footer)
-        until_ms = began_ms + self._settings.named_within_ms
-        if not await self._replace(kept, chosen, new, until_ms):
-            return False
-        self._keeping.replaced(kept, chosen, list(zip(new, made, strict=True)))
-        self._say(kept, len(chosen), new)
+        if objects:
+            keys = self._records.new_keys(managed, chosen, len(objects))
+            old = [(known.record, footer) for known, footer in zip(chosen, footers, strict=True)]
+            seq = parse_flush_key(keys[0]).seq
+            began_ms = self._now_ms()
+            for key, one in zip(keys, objects, strict=True):
+                encoded, footer = await self._offload(encode, one, footers, managed.session_id, seq)
+                record = await self._rewriter.write(one, old, encoded, managed.session_id, seq)
+                self._footers.keep(record.object_key, encoded)
+                new.append((key, record))
+                made.append(footer)
+            await self._replace(managed, chosen, new, began_ms + self._settings.named_within_ms)
+        self._note(managed, chosen, list(zip(new, made, strict=True)))
         await self._tell_tails(new, made)
         return True
 
+    def _note(
+        self,
+        managed: SessionFlushRecords,
+        old: Sequence[FlushRecordEntry],
+        new: Sequence[Replacement],
+    ) -> None:
+        for key in self._records.replaced(managed, old, new, self._now_ms()):
+            self._log.info("flush_object_readable_again", record=key)
+        for known in old:
+            self._footers.drop(known.record.object_key)
+        if new:
+            self._say(managed, len(old), [one for one, _ in new])
+
     def _say(
-        self, kept: SessionFlushRecords, old: int, new: Sequence[tuple[str, FlushRecord]]
+        self, managed: SessionFlushRecords, old: int, new: Sequence[tuple[str, FlushRecord]]
     ) -> None:
         size = sum(record.size_bytes for _, record in new)
         self.rewrites += 1
         self.rewritten_bytes += size
         self._log.debug(
             "flushes_consolidated",
-            session=kept.session_id,
+            session=managed.session_id,
             replaced=old,
             level=parse_flush_key(new[0][0]).level,
             objects=len(new),
             bytes=size,
         )
 
-    async def _footer(self, kept: SessionFlushRecords, known: FlushRecordEntry) -> Footer | None:
-        """The footer; None: it is unavailable, and the record is not chosen until it is due."""
-        try:
-            return await self._footers.get(known.key, known.record)
-        except RecordGoneError:
-            await self._keeping.know_again(kept)
-        except ObjectUnavailableError as error:
-            self._keeping.unavailable(kept, known.key, str(error))
-        return None
-
-    async def _lay_out(
-        self, chosen: list[FlushRecordEntry], footers: list[Footer]
-    ) -> list[NewObject]:
-        """The layout of the new objects; of fewer records if all do not fit into a transaction."""
-        while True:
-            objects: list[NewObject] = await self._offload(
-                lay_out, footers, self._keeping.sealed_end, self._settings.object_bytes
-            )
-            if fits_transaction(len(chosen), len(objects)):
-                return objects
-            assert len(chosen) > 1
-            del chosen[len(chosen) * 2 // 3 :], footers[len(footers) * 2 // 3 :]
-
-    def _free_index(self, kept: SessionFlushRecords, seq: int, level: int) -> int:
-        """The first index after those of records with the same sequence number and level."""
-        places = [parse_flush_key(key) for key in self._keeping.keys(kept)]
-        mine = [
-            at.index
-            for at in places
-            if (at.session_id, at.seq, at.level) == (kept.session_id, seq, level)
-        ]
-        return max(mine, default=-1) + 1
-
     async def _replace(
         self,
-        kept: SessionFlushRecords,
+        managed: SessionFlushRecords,
         chosen: Sequence[FlushRecordEntry],
         new: Sequence[tuple[str, FlushRecord]],
         until_ms: float,
-    ) -> bool:
-        """Sends the transaction until *until_ms*; False: the records have changed meanwhile."""
+    ) -> None:
+        """Sends the transaction until *until_ms*."""
         session = self._session
         txn = flush_transactions.consolidate(
             session.session_id,
             session.revision,
             [(known.key, known.record) for known in chosen],
             new,
-            dead=kept.session_id if kept.dead else None,
+            dead=managed.session_id if managed.dead else None,
         )
         try:
             async with asyncio.timeout((until_ms - self._now_ms()) / 1000):
                 result = await session.transact(txn)
-        except TimeoutError:
-            await self._keeping.know_again(kept)
-            raise
+        except TimeoutError as error:
+            raise RecordsChangedError("no answer in time", answered=False) from error
         if result.succeeded:
-            return True
+            return
         mine, first = result.reads
         if first and first[0].value == encode_flush_record(new[0][1]):
-            return True  # an earlier try; its answer was lost
+            return  # an earlier try; its answer was lost
         if not mine or mine[0].create_revision != session.revision:
             raise FencedError("the session ended while its flushes were consolidated")
-        await self._keeping.know_again(kept)
-        return False
+        raise RecordsChangedError("the records have changed", answered=True)
 
     async def _tell_tails(
         self, new: Sequence[tuple[str, FlushRecord]], footers: Sequence[Footer]

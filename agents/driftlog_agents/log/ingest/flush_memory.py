@@ -1,27 +1,47 @@
-"""Which batches of flushes stay in memory: uncommitted ones, and the newest committed ones.
+"""Which batches of flushes stay in memory, and when producers must wait for commits.
 
-    not committed    counted; over the budget those in buffer files are freed
+    not committed    counted; over the budget those in buffer files are freed; over the limits
+                     producers' connections are paused
     committed        kept for readers while there is room; the oldest go first
 
 Pure.
 """
 
 from collections import deque
+from dataclasses import dataclass
+from typing import Final
 
-from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, MiB, Stage
 from driftlog_agents.log.partition.tail import FlushBatches
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What the log may keep in memory."""
+
+    memory_bytes: int = 96 * MiB
+    """Batches in memory, in flight and as cache.  More: fewer reads of the recent log touch the
+    disk."""
+
+    pending_bytes: int = 3072 * MiB
+    """Uncommitted bytes, in memory and on disk, above which producers' connections are paused.
+    More: longer outages and bursts without a pause."""
+
+
+_MOST_PENDING_BATCHES: Final = 100_000
+"""Uncommitted batches above which producers' connections are paused: one or two seconds of work,
+and some 600 bytes each beside the batch itself, which may have 84."""
+
+
 class FlushMemory:
-    """The batches in memory of one session.
+    """The uncommitted batches of one session, and those in memory."""
 
-    Args:
-        budget_bytes: of all batches in memory.
-    """
-
-    def __init__(self, pipeline: FlushPipeline, budget_bytes: int) -> None:
+    def __init__(self, pipeline: FlushPipeline, settings: MemorySettings) -> None:
         self._pipeline = pipeline
-        self._budget_bytes = budget_bytes
+        self._settings = settings
+        self.pending_bytes = 0
+        """Admitted bytes that are not committed."""
+        self.pending_batches = 0
         self.committed: deque[FlushBatches] = deque()
         """The flushes whose batches are kept for readers, oldest first."""
         self._committed_bytes = 0
@@ -40,6 +60,25 @@ class FlushMemory:
         """Bytes of all batches in memory."""
         return self.uncommitted_bytes + self._committed_bytes
 
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether more is uncommitted than the limits allow: read no more from producers."""
+        if self.pending_batches > _MOST_PENDING_BATCHES:
+            return True
+        limit = self._settings.pending_bytes
+        if self.pending_bytes <= limit // 8:
+            return False
+        return self.pending_bytes > limit or self._in_memory_only > self._settings.memory_bytes
+
+    @property
+    def _in_memory_only(self) -> int:
+        """Bytes of pending flushes that no buffer file holds: the disk fails."""
+        return sum(
+            flush.size_bytes
+            for flush in self._pipeline.flushes
+            if flush.payload is not None and not flush.payload.data.in_files
+        )
+
     def keep(self, data: FlushBatches) -> None:
         """Keep the batches of a committed flush in memory for readers, while there is room."""
         if data.views is not None:
@@ -49,11 +88,11 @@ class FlushMemory:
     def trim(self) -> None:
         """Free memory over the budget: committed batches first, then uncommitted ones that files
         hold."""
-        while self.committed and self.held_bytes > self._budget_bytes:
+        while self.committed and self.held_bytes > self._settings.memory_bytes:
             data = self.committed.popleft()
             self._committed_bytes -= data.view_bytes
             data.views = None
-        over = self.uncommitted_bytes - self._budget_bytes
+        over = self.uncommitted_bytes - self._settings.memory_bytes
         if over <= 0:
             return
         for flush in reversed(list(self._pipeline.flushes)):

@@ -13,7 +13,6 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -22,8 +21,9 @@ import structlog
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
-from driftlog_agents.log.ingest.flush_body import Payload
-from driftlog_agents.log.ingest.flush_memory import FlushMemory
+from driftlog_agents.log.ingest.flush_body import read_body
+from driftlog_agents.log.ingest.flush_memory import FlushMemory, MemorySettings
+from driftlog_agents.log.ingest.flush_payload import Payload
 from driftlog_agents.log.ingest.flush_pipeline import (
     Abandon,
     Commit,
@@ -33,7 +33,6 @@ from driftlog_agents.log.ingest.flush_pipeline import (
     Flush,
     FlushPipeline,
     FlushSettings,
-    MiB,
     Publish,
     SessionFenced,
     Upload,
@@ -42,38 +41,20 @@ from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
 from driftlog_agents.log.partition.tail import lay_out, tail_slice
 from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_agents.log.session.session import CommitOutcome, Session
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import (
     FencedError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.flush_object import FLUSHED_AT, Slice, encode_footer
+from driftlog_tiering.formats.flush_object import FLUSHED_AT, Slice
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySettings:
-    """What the log may keep in memory."""
-
-    memory_bytes: int = 96 * MiB
-    """Batches in memory, in flight and as cache.  More: fewer reads of the recent log touch the
-    disk."""
-
-    pending_bytes: int = 3072 * MiB
-    """Uncommitted bytes, in memory and on disk, above which producers' connections are paused.
-    More: longer outages and bursts without a pause."""
-
 
 _JOIN_BYTES: Final = 2048
 """Batches smaller than this on average are joined into one buffer for the PUT."""
-
-_MOST_PENDING_BATCHES: Final = 100_000
-"""Uncommitted batches above which producers' connections are paused: one or two seconds of work,
-and some 600 bytes each beside the batch itself, which may have 84."""
 
 _NO_COMMIT: Final = "the metadata store does not answer a commit"
 
@@ -108,7 +89,6 @@ class Flusher:
         self._objects = objects
         self._buffer = buffer
         self._settings = flush_settings
-        self._memory = memory_settings
         self._rng = rng
         self._now_ms = now_ms
         self._wall_ms = wall_ms
@@ -118,16 +98,15 @@ class Flusher:
         self._backpressure = backpressure
         self._pipeline = FlushPipeline(flush_settings, rng)
         self._tasks: asyncio.TaskGroup | None = None
+        self._uploads: dict[tuple[Flush, int], asyncio.Task[None]] = {}
+        """Flush and attempt → the upload in progress."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_when = 0.0
-        self.memory = FlushMemory(self._pipeline, memory_settings.memory_bytes)
-        self._pending_bytes = 0
-        self._pending_batches = 0
+        self.memory = FlushMemory(self._pipeline, memory_settings)
         self._idle = asyncio.Event()
         self._ended_by: Exception | None = None
         """What `run` raises: an error of code that runs in no task of it."""
         self._has_ended = asyncio.Event()
-        buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
         self._early_armed = False
         """The timer was set when a producer waited for the open buffer."""
         self.outage = outage
@@ -142,25 +121,12 @@ class Flusher:
     @property
     def pending_bytes(self) -> int:
         """Admitted bytes that are not committed."""
-        return self._pending_bytes
+        return self.memory.pending_bytes
 
     @property
     def overloaded(self) -> bool:
-        """Whether more is uncommitted than the limits allow: read no more from producers."""
-        if self._pending_batches > _MOST_PENDING_BATCHES:
-            return True
-        limit = self._memory.pending_bytes
-        if self._pending_bytes <= limit // 8:
-            return False
-        return self._pending_bytes > limit or (self._in_memory_only() > self._memory.memory_bytes)
-
-    def _in_memory_only(self) -> int:
-        """Bytes of pending flushes that no buffer file holds: the disk fails."""
-        return sum(
-            flush.size_bytes
-            for flush in self._pipeline.flushes
-            if flush.payload is not None and not flush.payload.data.in_files
-        )
+        """Whether more is uncommitted than the limits allow."""
+        return self.memory.is_overloaded
 
     # ── Entry ──
 
@@ -177,9 +143,10 @@ class Flusher:
         *source*: the connection whose request waits for the commit (acks=all); *waiter*: an acks=1
         request that waits for the sync.
         """
-        self._buffer.add(log, batch, waiter)
-        self._pending_bytes += batch.length
-        self._pending_batches += 1
+        if self._buffer.add(log, batch, waiter):
+            asyncio.get_running_loop().call_soon(self._write_buffer)
+        self.memory.pending_bytes += batch.length
+        self.memory.pending_batches += 1
         if self._pipeline.append(log, batch, source, now_ms):
             self.tick()
         elif self._timer is None or (
@@ -225,10 +192,10 @@ class Flusher:
             exc_info=bug,
             advice="the agent exits and waiting requests get an error; please report this",
         )
-        self._end("a bug was found", bug)
+        self.end("a bug was found", bug)
 
-    def _end(self, why: str, error: Exception) -> None:
-        """The session is over, and `run` raises *error*."""
+    def end(self, why: str, error: Exception) -> None:
+        """End the session: it serves nothing more, and `run` raises *error*."""
         self._session.end(why)
         self._ended_by = self._ended_by or error
         self._has_ended.set()
@@ -269,7 +236,7 @@ class Flusher:
         self._press()
 
     def _press(self) -> None:
-        self._backpressure.set("buffer", held=self.overloaded)
+        self._backpressure.set("buffer", held=self.memory.is_overloaded)
 
     def _schedule(self, now_ms: float) -> None:
         at_ms = self._pipeline.deadline_ms(now_ms)
@@ -284,6 +251,9 @@ class Flusher:
             self._timer.cancel()
         self._timer_when = when  # uvloop's handle of a past time does not have it
         self._timer = loop.call_at(when, self._on_timer)
+
+    def _write_buffer(self) -> None:
+        self._on_loop(self._buffer.write_pending)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -303,9 +273,9 @@ class Flusher:
             case Upload(flush, attempt):
                 task = self._spawn(self._upload(flush, attempt))
                 if task is not None:
-                    flush.payload.tasks[attempt] = task
+                    self._uploads[flush, attempt] = task
             case Abandon(flush, attempt):
-                task = flush.payload.tasks.pop(attempt, None)
+                task = self._uploads.pop((flush, attempt), None)
                 if task is not None:
                     task.cancel()
             case Commit(flush):
@@ -334,7 +304,7 @@ class Flusher:
         data, topic_ids, columns, slices = lay_out(
             flush.batches, self._session.session_id, flushed_at_ms
         )
-        flush.payload = Payload(data, topic_ids, columns, slices, {}, {})
+        flush.payload = Payload(self._session.session_id, data, topic_ids, columns, slices)
         for batches in flush.batches.values():
             for batch in batches:
                 batch.view = None
@@ -344,7 +314,6 @@ class Flusher:
     # ── Upload ──
 
     async def _upload(self, flush: Flush, attempt: int) -> None:
-        payload: Payload = flush.payload
         throttled = False
         sent_ms = self._now_ms()
         try:
@@ -358,10 +327,10 @@ class Flusher:
         except (OutcomeUnknownError, TimeoutError) as error:
             self._failed("flush_upload_unanswered", flush, error, sent_ms)
         else:
-            payload.tasks.pop(attempt, None)
+            self._uploads.pop((flush, attempt), None)
             self._handle(lambda now: self._pipeline.upload_succeeded(flush, attempt, now))
             return
-        payload.tasks.pop(attempt, None)
+        self._uploads.pop((flush, attempt), None)
         self._handle(
             lambda now: self._pipeline.upload_failed(flush, attempt, now, throttled=throttled)
         )
@@ -375,7 +344,7 @@ class Flusher:
                 bytes=flush.size_bytes,
                 error=text,
                 failures=self.outage.failures,
-                pending_bytes=self._pending_bytes,
+                pending_bytes=self.memory.pending_bytes,
                 advice="the upload is repeated under a new name; producers wait",
             )
 
@@ -390,26 +359,13 @@ class Flusher:
 
     async def _put(self, flush: Flush, attempt: int) -> None:
         payload: Payload = flush.payload
-        footer = encode_footer(
-            session_id=self._session.session_id,
-            seq=flush.seq,
-            committed_seq=self._pipeline.committed_seq,
-            topic_ids=payload.topic_ids,
-            columns=payload.columns,
-        )
         nonce = f"{self._rng.getrandbits(64):016x}"
-        key = layout.flush_key(self._session.session_id, flush.seq, nonce)
-        record = FlushRecord(
-            object_key=key,
-            size_bytes=flush.size_bytes + len(footer),
-            footer_start=flush.size_bytes,
-        )
-        payload.puts[attempt] = (record, footer)
-        body = payload.body(flush.seq)
+        record = payload.begin(attempt, flush.seq, self._pipeline.committed_seq, nonce)
+        body = read_body(payload, flush.seq)
         if flush.size_bytes < len(body) * _JOIN_BYTES:
             body = [b"".join(body)]  # costs less than passing on many small buffers
-        body.append(footer)
-        await self._objects.put(key, body)
+        body.append(payload.puts[attempt][1])
+        await self._objects.put(record.object_key, body)
 
     # ── Commit ──
 
@@ -435,7 +391,7 @@ class Flusher:
                         seq=flush.seq,
                         error=_NO_COMMIT,
                         failures=self.outage.failures,
-                        pending_bytes=self._pending_bytes,
+                        pending_bytes=self.memory.pending_bytes,
                         advice="the commit is repeated; producers wait",
                     )
                 self._handle(lambda now: self._pipeline.commit_failed(flush, now))
@@ -457,15 +413,15 @@ class Flusher:
             advice="the session ends; the next session appends the batches on the disk, under "
             "a new name; producers with acks=all retry",
         )
-        self._end(why, FencedError(why))
+        self.end(why, FencedError(why))
 
     def _publish(self, flush: Flush) -> None:
         payload: Payload = flush.payload
         record, footer = payload.puts[flush.stored_attempt]
         data = payload.data
         stored_at = StoredAt(record.object_key, 0)
-        self._pending_bytes -= flush.size_bytes
-        self._pending_batches -= len(data)
+        self.memory.pending_bytes -= flush.size_bytes
+        self.memory.pending_batches -= len(data)
         self._counters.committed_bytes += flush.size_bytes
         for batches in flush.batches.values():
             self._buffer.let_go(batches)

@@ -494,7 +494,7 @@ class Takeover:
     ) -> None:
         for batches, producers in restoring(log, found, now_ms):
             for producer_id in producers:
-                self._producer_ids.saw(producer_id)
+                self._producer_ids.seen.saw(producer_id)
             self._restored += batches
             if self._restored >= _BREATHE_BATCHES:
                 self._restored = 0

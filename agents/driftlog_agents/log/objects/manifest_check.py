@@ -140,7 +140,7 @@ class ManifestCheck:
         )
         problem = find_problem(log, manifest)
         if problem is not None:
-            self._producer_ids.saw_a_lost_store()
+            self._producer_ids.seen.saw_a_lost_store()
             if manifest.end > log.high_watermark and manifest.producers is not None:
                 await self._raise_producer_ids(manifest.producers.key)
         return problem
@@ -159,7 +159,7 @@ class ManifestCheck:
                 "cover those in the object",
             )
         else:
-            self._producer_ids.saw_states(states)
+            self._producer_ids.seen.saw_states(states)
 
     # ── Requests ──
 

@@ -5,23 +5,18 @@
         ──▶ partition's key: sealed end, manifest version ──▶ drop the tail below it
         ──▶ forget flush records that are no longer needed
 
-*Sealed* means only this: below the sealed end in the partition's key.  A manifest that is ahead of
-the key is adopted: the key is written first.  A failed attempt leaves objects that no manifest
-names, and the next attempt starts afresh.
-
-The sealer adopts a manifest that ends at or below the log's end at the takeover, or where an edit
-of this session ends: only this session seals batches that it admitted.  (The newest manifest itself
-may be a former leader's: its late edit of log start, on top of ours.)  Any other manifest has other
-records at the same offsets (the metadata store went back): the partition goes offline.
+`attempts` decides which partitions are sealed, and whether a manifest that is ahead of the key is
+adopted: then the key is written first; otherwise the partition goes offline.  `sealed_range` is
+what a segment adds to manifest and key.  A failed attempt leaves objects that no manifest names,
+and the next attempt starts afresh.
 
 Shell.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from random import Random
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 
@@ -30,37 +25,37 @@ from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
-from driftlog_agents.log.objects.availability import Availability
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.manifest_verdict import older_than_bucket
 from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
-from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_agents.log.partition.partition import NO_PRODUCER_ID, PartitionLog, State
+from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
-from driftlog_agents.log.partition.tail import session_of, unsealed_sessions
+from driftlog_agents.log.partition.tail import unsealed_sessions
+from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealAttempts, Step
 from driftlog_agents.log.sealing.policy import (
     SealingLag,
     SealSettings,
     TopicSealPolicy,
     can_be_sealed,
-    due,
     fullness,
-    seal_end,
-    segment_bytes,
+)
+from driftlog_agents.log.sealing.sealed_range import (
+    flush_times,
+    leader_epochs,
+    neighbours,
+    producer_snapshot,
+    sealed_state,
 )
 from driftlog_agents.log.sealing.segment_writer import (
     FILLING,
-    LookAgain,
     SealedRangeWriter,
-    Spool,
-    nowhere_else,
 )
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import leader_key
-from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import (
     FencedError,
     UnavailableError,
@@ -77,17 +72,12 @@ from driftlog_tiering.formats.manifest import (
     SegmentRef,
     SetLogStart,
 )
-from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 from driftlog_tiering.formats.manifests import VoidEditError, commit_edit
 from driftlog_tiering.stores.object_store import ObjectStore
-
-__all__ = ["Sealer", "Spool"]
 
 _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
 """A manifest is read again after this: no edit may be based on a read more than 6 h ago."""
-
-_NOT_SERVED: Final = (State.CLOSED, State.OFFLINE)
 
 _AT_ONCE: Final = FILLING + 1
 """Partitions sealed at once: some fill a segment while another's is uploaded and committed."""
@@ -100,7 +90,6 @@ class Sealer:
         sealed: called with each partition's new sealed end.
         buffering: sessions that stay in the key of a partition although all their batches are
             sealed.
-        look_again, decoding: see `SealedRangeWriter`.
     """
 
     def __init__(
@@ -109,13 +98,13 @@ class Sealer:
         session: Session,
         keys: PartitionKeys,
         objects: ObjectStore,
+        writer: SealedRangeWriter,
         probes: BucketProbes,
         logs: Callable[[], Iterable[PartitionLog]],
         manifests: ManifestCache,
         settings: SealSettings,
         topic_sealing: Callable[[], dict[str, TopicSealPolicy]],
         offload: Offload,
-        spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -125,8 +114,6 @@ class Sealer:
         counters: LogCounters,
         backpressure: Backpressure,
         outage: FailureTracker,
-        look_again: LookAgain = nowhere_else,
-        decoding: BatchDecoder | None = None,
     ) -> None:
         self._session = session
         self._keys = keys
@@ -136,15 +123,7 @@ class Sealer:
         self._manifests = manifests
         self._settings = settings
         self._topic_sealing = topic_sealing
-        self._writing = SealedRangeWriter(
-            objects=objects,
-            offload=offload,
-            spool=spool,
-            rng=rng,
-            counters=counters,
-            look_again=look_again,
-            decoding=decoding,
-        )
+        self._writer = writer
         self._rng = rng
         self._now_ms = now_ms
         self._wall_ms = wall_ms
@@ -154,14 +133,11 @@ class Sealer:
         self._buffering = buffering
         self._sealing = KeyedLock[PartitionLog]()
         """One seal at a time for a partition."""
-        self._edits: dict[PartitionLog, list[AddSegments]] = {}
-        """Edits that this session has made since the last known one, or may have made."""
+        self._attempts = SealAttempts(settings, rng.random)
         self.sealed_cache = SealedCache()
         self._counters = counters
         self._backpressure = backpressure
         self.lag = SealingLag()
-        self._blocked = Availability[PartitionLog](rng.random)
-        """Partitions that need an object that cannot be read: repeated after a while."""
         self._failing: dict[PartitionLog, ReadDeadline] = {}
         """Partitions whose last attempt failed."""
         self.outage = outage
@@ -185,24 +161,18 @@ class Sealer:
         False: nothing was sealed.
         """
         self.sealed_cache.trim()
-        self._bound_damaged()
+        logs = list(self._logs())
+        self._report_full(logs)
         self._failing = {
-            log: failing for log, failing in self._failing.items() if log.state not in _NOT_SERVED
+            log: failing for log, failing in self._failing.items() if log.state not in NOT_SERVED
         }
-        self._edits = {log: e for log, e in self._edits.items() if log.state is not State.CLOSED}
-        self._blocked.keep_only(lambda log: log.state not in _NOT_SERVED)
-        now_ms = self._now_ms()
-        # A blocked partition has its damage noted, so it is not due.
-        work = due(
-            self._logs(), self._settings, self._topic_sealing(), now_ms, float(self._wall_ms())
+        work = self._attempts.work(
+            logs,
+            self._topic_sealing(),
+            self._manifests.known,
+            self._now_ms(),
+            float(self._wall_ms()),
         )
-        work.extend(
-            (log, self.next_end(log, log.high_watermark))
-            for log in self._logs()
-            if log in self._blocked and not self._blocked.waits(log, now_ms)
-        )
-        # These seal nothing: only log start moves in their manifests.
-        work.extend((log, 0) for log in self._logs() if self._is_behind(log))
         before = self._counters.segments_sealed
         waiting = iter(work)
 
@@ -223,7 +193,7 @@ class Sealer:
         except (*NO_ANSWER, *ANSWERED) as error:
             why = str(error) or repr(error)
             answered = isinstance(error, ANSWERED)
-            if log.state not in _NOT_SERVED and not answered:
+            if log.state not in NOT_SERVED and not answered:
                 self._failed(log, why, sent_ms)
             if await self._is_unavailable(log, answered=answered):
                 self._cannot_read(log, why)  # does nothing for a deleted topic
@@ -231,15 +201,13 @@ class Sealer:
             self._failing.pop(log, None)
             if self.outage.ended(self._now_ms()):
                 self._log.info("sealing_resumed", failures=self.outage.failures)
-            if self._blocked.found(log):
-                log.damage = ""
-                log.full = False
+            if self._attempts.succeeded(log):
                 self._log.info("seal_unblocked", partition=_name(log))
 
     async def _is_unavailable(self, log: PartitionLog, *, answered: bool) -> bool:
         """Whether *log* counts as blocked: otherwise a partition whose attempts always fail would
         keep all producers waiting."""
-        if log in self._blocked:
+        if self._attempts.is_blocked(log):
             return True
         failing = self._failing.setdefault(log, ReadDeadline(self._probes, self._now_ms))
         return await failing.has_passed(answered=answered)
@@ -256,10 +224,7 @@ class Sealer:
 
     def _cannot_read(self, log: PartitionLog, error: str) -> None:
         self._failing.pop(log, None)
-        if log.state is State.CLOSED:
-            return
-        log.damage = error
-        if self._blocked.failed(log, self._now_ms()):
+        if self._attempts.blocked(log, error, self._now_ms()):
             self._log.error(
                 "seal_blocked",
                 partition=_name(log),
@@ -290,27 +255,19 @@ class Sealer:
                     "cores, or the partitions to more agents",
                 )
 
-    def _bound_damaged(self) -> None:
-        """Keep partitions that cannot be sealed from growing for ever."""
-        damaged = [log for log in self._logs() if log.damage]
-        if not damaged:
-            return
-        full = fullness(damaged, self._settings) > 1
-        for log in damaged:
-            if full and not log.full:
-                self._log.error(
-                    "partition_full",
-                    partition=_name(log),
-                    unsealed_bytes=log.unsealed_bytes,
-                    damage=log.damage,
-                    advice="the partition refuses records until the object is back and it seals",
-                )
-            log.full = full
+    def _report_full(self, logs: Iterable[PartitionLog]) -> None:
+        for log in self._attempts.newly_full(logs):
+            self._log.error(
+                "partition_full",
+                partition=_name(log),
+                unsealed_bytes=log.unsealed_bytes,
+                damage=log.damage,
+                advice="the partition refuses records until the object is back and it seals",
+            )
 
     def next_end(self, log: PartitionLog, wanted: int) -> int:
         """Where the next segment of *log* ends on the way to *wanted*."""
-        sealing = self._topic_sealing().get(log.topic)
-        return min(wanted, seal_end(log, segment_bytes(self._settings, sealing)))
+        return self._attempts.next_end(log, wanted, self._topic_sealing().get(log.topic))
 
     async def seal(self, log: PartitionLog, end: int | None = None) -> int:
         """Seal *log* up to *end* (default: its high watermark); returns its sealed end.
@@ -322,35 +279,29 @@ class Sealer:
             FencedError: the partition is led elsewhere.
         """
         async with self._sealing.of(log):
-            if log.state in _NOT_SERVED:
+            if log.state in NOT_SERVED:
                 raise UnavailableError(f"{_name(log)} is not led here")
-            manifest = await self._adopt(log)
-            end = log.high_watermark if end is None else min(end, log.high_watermark)
-            if end > log.sealed_end:
-                await self._seal(log, manifest, end)
-            if self._is_behind(log):
-                await self._move_log_start(log)
-            return log.sealed_end
+            if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+                self._manifests.drop(log)
+            manifest = await self._manifests.get(log)
+            wanted = log.high_watermark if end is None else min(end, log.high_watermark)
+            while True:
+                match self._attempts.next_step(log, manifest, wanted):
+                    case Step.CHECK_LEADER:
+                        await self._must_be_deposed(log, manifest)
+                    case Step.WRITE_KEY:
+                        await self._write_key(log, manifest)
+                    case Step.ADD_SEGMENTS:
+                        if not await self._add_segments(log, manifest, wanted):
+                            return log.sealed_end
+                    case Step.MOVE_LOG_START:
+                        await self._move_log_start(log, manifest)
+                        return log.sealed_end
+                    case Step.NOTHING:
+                        return log.sealed_end
+                manifest = await self._manifests.get(log)
 
-    async def _adopt(self, log: PartitionLog) -> Manifest:
-        """The partition's manifest; a key that is behind it is written first."""
-        if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
-            self._manifests.drop(log)
-        manifest = await self._manifests.get(log)
-        if manifest.end > log.sealed_end:
-            # An earlier attempt wrote the manifest: its segments count.
-            if not self._is_of_this_log(log, manifest):
-                await self._must_be_deposed(log, manifest)
-            await self._write_key(log, manifest)
-        return manifest
-
-    def _is_of_this_log(self, log: PartitionLog, manifest: Manifest) -> bool:
-        """Whether the segments of *manifest* have the records of *log*: see the module."""
-        if manifest.end <= log.recovered_end:
-            return True
-        return any(_is_on_top(manifest, edit) for edit in self._edits.get(log, ()))
-
-    async def _must_be_deposed(self, log: PartitionLog, manifest: Manifest) -> None:
+    async def _must_be_deposed(self, log: PartitionLog, manifest: Manifest) -> NoReturn:
         """Another agent has sealed records that are not in our log: it leads the partition, or it
         led it in a metadata store that is newer than this one.
 
@@ -360,7 +311,7 @@ class Sealer:
         """
         tp = TopicPartition(log.topic_id, log.partition)
         leader = await self._session.read(leader_key(tp))
-        if log.state in _NOT_SERVED or leader is None:
+        if log.state in NOT_SERVED or leader is None:
             raise UnavailableError(f"{_name(log)} is not led here any more")
         if leader.mod_revision != log.leader_revision:
             raise FencedError(f"{_name(log)} is led elsewhere")
@@ -377,12 +328,9 @@ class Sealer:
 
     # ── One segment ──
 
-    async def _seal(self, log: PartitionLog, manifest: Manifest, end: int) -> None:
+    async def _add_segments(self, log: PartitionLog, manifest: Manifest, end: int) -> bool:
+        """Adds segments up to *end*; False: another edit was faster, and its manifest is known."""
         base = log.sealed_end
-        if manifest.end != base:
-            raise CorruptManifestError(
-                f"{manifest.key} ends at {manifest.end}, and its partition is sealed up to {base}"
-            )
         started_ms = self._now_ms()
         read_at_ms = int(self._manifests.read_at_ms(log))
         segments: list[SegmentRef] = []
@@ -392,7 +340,7 @@ class Sealer:
             # Another session was faster, or an unanswered attempt succeeded: adopt that manifest.
             self._manifests.put(log, error.manifest)
             self._log.info("seal_void", partition=_name(log), reason=str(error))
-            return
+            return False
         self._manifests.put(log, newest)
         if newest.end != end:  # otherwise it has this session's edit
             await self._must_be_deposed(log, newest)
@@ -407,6 +355,7 @@ class Sealer:
             bytes=size,
             ms=round(self._now_ms() - started_ms),
         )
+        return True
 
     async def extend(
         self,
@@ -431,17 +380,16 @@ class Sealer:
         states = await self._manifests.producers(manifest)  # first: the snapshot may be damaged
         headers: list[BatchHeader] = []
         if lost is None:
-            segments += await self._writing.write(log, base, end, headers)
+            segments += await self._writer.write(log, base, end, headers)
         producers = await self._snapshot(log, states, headers, end)
         edit = AddSegments(
             base=base,
             end=end,
             segments=tuple(segments),
-            leader_epochs=_epochs(headers) if lost is None else lost,
+            leader_epochs=leader_epochs(headers) if lost is None else lost,
             producers=producers,
         )
-        edits = self._edits.setdefault(log, [])
-        edits.append(edit)
+        self._attempts.sent(log, edit)
         try:
             edited = await commit_edit(
                 self._objects,
@@ -453,7 +401,7 @@ class Sealer:
                 now_ms=lambda: int(self._now_ms()),
             )
         except (VoidEditError, UnavailableError):
-            edits.remove(edit)  # the edit was not made, and never will be
+            self._attempts.not_made(log, edit)
             raise
         return await self._manifests.read_back(log, edited.version)
 
@@ -467,7 +415,7 @@ class Sealer:
             UnavailableError, OutcomeUnknownError: a store; try again.
             CorruptError: a list of older segments is damaged.
         """
-        for run in _neighbours(segments):
+        for run in neighbours(segments):
             manifest = await commit_edit(
                 self._objects,
                 manifest,
@@ -481,17 +429,9 @@ class Sealer:
 
     # ── Deleted records ──
 
-    def _is_behind(self, log: PartitionLog) -> bool:
-        """Whether the manifest, as last read here, still names offsets below log start."""
-        if not log.log_start or not log.manifest_version or not can_be_sealed(log):
-            return False
-        manifest = self._manifests.known(log)
-        return manifest is None or min(log.log_start, manifest.end) > manifest.log_start
-
-    async def _move_log_start(self, log: PartitionLog) -> None:
+    async def _move_log_start(self, log: PartitionLog, manifest: Manifest) -> None:
         """Move the manifest's log start to that of the partition's key: Spark no longer sees the
         records below it, and the collector deletes their segments."""
-        manifest = await self._manifests.get(log)
         edited = await commit_edit(
             self._objects,
             manifest,
@@ -501,7 +441,7 @@ class Sealer:
             deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
             now_ms=lambda: int(self._now_ms()),
             # The edit applies to the newest manifest, even if that is the next leader's.
-            wanted=lambda: log.state not in _NOT_SERVED,
+            wanted=lambda: log.state not in NOT_SERVED,
         )
         self._manifests.put(log, edited)
         self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
@@ -512,38 +452,28 @@ class Sealer:
         self, log: PartitionLog, states: ProducerStates, headers: list[BatchHeader], end: int
     ) -> ProducerSnapshotRef | None:
         """PUT the producer state at exactly *end*: the previous snapshot and the sealed batches."""
-        times = [
-            (tail.base, tail.flushed_until_ms, session_of(tail))
-            for tail in log.slices
-            if tail.base < end
-        ]
         encoded = await self._offload(
-            _encoded, states, headers, times, end, self._producer_expiration_ms
+            producer_snapshot,
+            states,
+            headers,
+            flush_times(log, end),
+            end,
+            self._producer_expiration_ms,
         )
         if encoded is None:
             return None
         tp = TopicPartition(log.topic_id, log.partition)
         key = layout.producer_snapshot_key(log.topic, tp, end, self._nonce())
-        await self._writing.put(key, [encoded])
+        await self._writer.put(key, [encoded])
         return ProducerSnapshotRef(offset=end, key=key)
 
     async def _write_key(self, log: PartitionLog, manifest: Manifest) -> None:
         """Write sealed end and manifest version to the partition's key: now it is sealed."""
         end = manifest.end
-        mine = self._session.session_id
         tp = TopicPartition(log.topic_id, log.partition)
-        needed = unsealed_sessions(log, end) | self._buffering(tp)
-
-        def sealed(state: PartitionState) -> PartitionState:
-            return PartitionState(
-                sealed_end=end,
-                manifest_version=manifest.version,
-                log_start=max(state.log_start, manifest.log_start),
-                sessions=tuple(s for s in state.sessions if s in needed or s == mine),
-            )
-
-        await self._keys.write(log, sealed)
-        self._edits.pop(log, None)
+        needed = unsealed_sessions(log, end) | self._buffering(tp) | {self._session.session_id}
+        await self._keys.write(log, lambda state: sealed_state(state, manifest, needed))
+        self._attempts.key_written(log)
         self.sealed_cache.add(log, log.seal(end))
         self._sealed(tp, end)
 
@@ -551,65 +481,5 @@ class Sealer:
         return f"{self._rng.getrandbits(64):016x}"
 
 
-def _is_on_top(manifest: Manifest, edit: AddSegments) -> bool:
-    """Whether the end of *manifest* is what *edit* adds."""
-    if manifest.end != edit.end:
-        return False
-    # No segments in the manifest: they are in a list, or below log start.
-    ours, theirs = edit.segments[-1:], manifest.segments[-1:]
-    return not ours or not theirs or ours[0].key == theirs[0].key
-
-
-def _encoded(
-    states: ProducerStates,
-    headers: Sequence[BatchHeader],
-    times: Sequence[tuple[int, int, str]],
-    end: int,
-    expiration_ms: float,
-) -> bytes | None:
-    """The snapshot at *end*, of *states* and the batches since; None: it has no producers.
-
-    *times*: (base offset, when the batches from there on were flushed, ms since 1970, by which
-    session).  Every leader computes the same snapshot, with one exception: after a takeover one
-    entry may stand for several flushes, and then some producers are remembered longer.
-    """
-    at = -1
-    for header in headers:
-        while at + 1 < len(times) and times[at + 1][0] <= header.base_offset:
-            at += 1
-            states.flushed(times[at][2], float(times[at][1]))
-        if header.producer_id != NO_PRODUCER_ID:
-            states.append(
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                header.last_offset_delta + 1,
-                header.base_offset,
-                float(times[at][1]),
-            )
-    if times:  # otherwise the range is empty: its records are lost
-        states.settle(expiration_ms)
-    return states.encode(end) if len(states) else None
-
-
-def _epochs(headers: list[BatchHeader]) -> tuple[LeaderEpoch, ...]:
-    epochs: list[LeaderEpoch] = []
-    for header in headers:
-        if not epochs or epochs[-1].epoch < header.partition_leader_epoch:
-            epochs.append(LeaderEpoch(header.partition_leader_epoch, header.base_offset))
-    return tuple(epochs)
-
-
 def _name(log: PartitionLog) -> str:
     return f"{log.topic}-{log.partition}"
-
-
-def _neighbours(segments: Sequence[SegmentRef]) -> list[tuple[SegmentRef, ...]]:
-    """*segments*, in ascending order, as runs without a hole."""
-    runs: list[tuple[SegmentRef, ...]] = []
-    for segment in segments:
-        if runs and runs[-1][-1].end == segment.base:
-            runs[-1] += (segment,)
-        else:
-            runs.append((segment,))
-    return runs

@@ -4,29 +4,23 @@
                │
                └─▶ lost: the lease ran out, by the store's clock or by our own
 
-The session is valid until (when the last good keep-alive was *sent* + TTL): it serves no partition
-that the store may already have given to another session.  The clock counts the time during which
-the machine was suspended.  A store that is not the one that the process has seen
-(`driftlog_metadata.witness.witness`) ends the session at once.  A thread may send the keep-alives
-(`keep_alive`); it shares two floats and a flag with the event loop, each with one writer or one
-value.
+`lease` says how long the session is valid and when it is renewed; its clock counts the time during
+which the machine was suspended.  A thread may send the keep-alives (`keep_alive`).
 
 Shell.
 """
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import TypeVar
 
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.log.session.commit_outcome import CommitOutcome, is_closed, outcome_of
 from driftlog_agents.log.session.keep_alive import KeepAlive
-from driftlog_metadata.schema.codec import decode_head
+from driftlog_agents.log.session.lease import SessionLease, SessionSettings
 from driftlog_metadata.schema.keys import CLUSTER_KEY, agent_key, head_key, session_key
 from driftlog_metadata.schema.model import Agent, FlushRecord
 from driftlog_metadata.stores.errors import (
@@ -47,32 +41,6 @@ from driftlog_metadata.witness.witness import OwnSession
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 
 _T = TypeVar("_T")
-
-
-class CommitOutcome(Enum):
-    """The outcome of a commit transaction."""
-
-    COMMITTED = "committed"
-    UNKNOWN = "unknown"
-    """The commit was refused, or its answer lost: repeat it."""
-    DEAD = "dead"
-    """The session is over; this flush is not committed and never will be.  (Unless the head cannot
-    be read: then an attempt whose answer was lost may have been committed.)"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings:
-    """How long an agent may be silent, and how long it waits for the store."""
-
-    ttl_ms: int = 6_000
-    """The lease's time to live.  Shorter: a dead agent's partitions move sooner, a slow one loses
-    its session."""
-
-    request_deadline_ms: float = 1_000
-    """How long one keep-alive or transaction may take before it is repeated; up to four times as
-    long after several without an answer, until the store answers in time again."""
-
-    retry_ms: float = 100
 
 
 class Session:
@@ -98,35 +66,24 @@ class Session:
         self._agent = agent
         self._settings = settings
         self._now_ms = now_ms
-        self._elsewhere = keep_alive
+        self._keep_alive = keep_alive
         self._log = structlog.get_logger()
         self.session_id = agent.session_id
         self.lease_id = transactions.lease_id_of(agent.session_id)
         self.revision = 0
         """Create revision of the session's key: the fence."""
-        self._renewed_until_ms = 0.0
-        self._over = ""
-        """Why the session is over; set once, by the first component that learns of it, never
-        cleared."""
+        self._lease = SessionLease(settings, store.witness)
         self.outage = outage or FailureTracker()
         """Since when the metadata store has not answered; keep-alives have a tracker of their own,
         for another thread may send them."""
         self._renewal_outage = FailureTracker()
-        self._timeouts = 0
-        """Requests that timed out since the last answer within `request_deadline_ms`."""
         self._committed = OwnSession(agent.session_id)
         """The state of this session that the witness keeps when the session is over."""
-        self._ticked_ms = math.inf
-        """When the event loop last ticked; inf: keep-alives are sent on it."""
 
     @property
     def valid_until_ms(self) -> float:
-        """Until then the store gives no other session the partitions of this one; 0: it is over.
-
-        An answer to a keep-alive after the end does not revive the session.
-        """
-        ended = self._over or self._witness.evidence is not None
-        return 0.0 if ended else self._renewed_until_ms
+        """Until then the store gives no other session the partitions of this one; 0: it is over."""
+        return self._lease.valid_until_ms
 
     @property
     def alive(self) -> bool:
@@ -135,7 +92,7 @@ class Session:
 
     def end(self, why: str) -> None:
         """End the session: it serves nothing more, whatever its lease.  From any thread."""
-        self._over = self._over or why
+        self._lease.end(why)
 
     @property
     def node_id(self) -> int:
@@ -153,10 +110,10 @@ class Session:
         agent_kv = await self._look()
         sent = self._now_ms()
         await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
-        while self._now_ms() - sent > self._settings.ttl_ms / 2:
-            sent = self._now_ms()  # it may have been granted at the first attempt, long ago
+        while self._lease.must_repeat(sent, self._now_ms()):
+            sent = self._now_ms()
             await self._repeat(lambda: self._store.keep_alive(self.lease_id))
-        self._renewed_until_ms = sent + self._settings.ttl_ms
+        self._lease.renewed(sent)
         while not self.revision:
             txn = transactions.open_session(
                 self._agent, agent_kv.mod_revision if agent_kv else 0, self.cluster
@@ -174,7 +131,7 @@ class Session:
             if head:
                 raise FencedError("the session's lease ended while it was being opened")
             agent_kv = agent_kvs[0] if agent_kvs else None
-        self._committed.valid_until_ms = self._renewed_until_ms
+        self._committed.valid_until_ms = self._lease.renewed_until_ms
         self._witness.session = self._committed
 
     async def _look(self) -> KeyValue | None:
@@ -221,66 +178,51 @@ class Session:
             FencedError: the lease is gone, or has expired by our own clock, or the event loop stood
                 still for a whole TTL.
         """
-        if self._elsewhere is None:
+        if self._keep_alive is None:
             await self._renewing(self._store)
         else:
-            self._ticked_ms = self._now_ms()
-            await self._elsewhere(self._renewing, self._tick)
+            self._lease.ticked(self._now_ms())
+            await self._keep_alive(self._renewing, self._tick)
 
     def _tick(self) -> None:
         """Note that the event loop runs, and check the lease: the keep-alives may have ended."""
-        self._ticked_ms = now_ms = self._now_ms()
-        self._check(now_ms)
-
-    def _check(self, now_ms: float) -> None:
-        self._check_store()
-        if self._over:
-            raise FencedError(f"the session is over: {self._over}")
-        if now_ms >= self.valid_until_ms:
-            raise FencedError("the session's lease could not be renewed in time")
+        now_ms = self._now_ms()
+        self._lease.ticked(now_ms)
+        self._lease.check(now_ms)
 
     # ── Keep-alives: on the event loop, or on the loop of `keep_alive` ──
 
     async def _renewing(self, store: MetadataStore) -> None:
         while True:
-            # Counted from when the last one was sent: its answer may have taken long.
-            due_ms = self._renewed_until_ms - self._settings.ttl_ms * 2 / 3
-            await asyncio.sleep(max(0.0, due_ms - self._now_ms()) / 1000)
+            await asyncio.sleep(self._lease.renewal_in_ms(self._now_ms()) / 1000)
             await self._renew(store)
 
     async def _renew(self, store: MetadataStore) -> None:
         while True:
             sent = self._now_ms()
-            self._check(sent)
-            if sent - self._ticked_ms >= self._settings.ttl_ms:
-                await self._stop_for_a_loop_that_stands_still(store, sent - self._ticked_ms)
+            self._lease.check(sent)
+            if stood_still_ms := self._lease.stood_still_ms(sent):
+                await self._stop_for_a_loop_that_stands_still(store, stood_still_ms)
+            in_thread = self._keep_alive is not None
+            deadline_ms = self._lease.keep_alive_deadline_ms(sent, in_thread=in_thread)
             try:
-                async with asyncio.timeout(self._patience_ms(sent) / 1000):
+                async with asyncio.timeout(deadline_ms / 1000):
                     await store.keep_alive(self.lease_id)
             except LeaseNotFoundError as error:
                 self.end(str(error))
                 raise
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                if self._elsewhere is None and isinstance(error, TimeoutError):
-                    self._timeouts += 1
+                if not in_thread and isinstance(error, TimeoutError):
+                    self._lease.timed_out()
                 text = str(error) or "no answer in time"
                 if self._renewal_outage.failed(text, sent, self._now_ms()):
                     self._log.warning("keep_alive_failed", session=self.session_id, error=text)
                 await asyncio.sleep(self._settings.retry_ms / 1000)
             else:
-                self._renewed_until_ms = sent + self._settings.ttl_ms
-                self._committed.valid_until_ms = self._renewed_until_ms
+                self._lease.renewed(sent)
+                self._committed.valid_until_ms = self._lease.renewed_until_ms
                 self._renewal_outage.ended(self._now_ms())
                 return
-
-    def _patience_ms(self, sent: float) -> float:
-        """How long to wait for the answer to one keep-alive.
-
-        The thread's own store tries the next endpoint by itself, after a second at each: it gets
-        the time for all of them.
-        """
-        left_ms = max(self.valid_until_ms - sent, self._settings.request_deadline_ms)
-        return left_ms if self._elsewhere is not None else min(self._deadline_ms, left_ms)
 
     async def _stop_for_a_loop_that_stands_still(
         self, store: MetadataStore, since_ms: float
@@ -306,27 +248,27 @@ class Session:
         try:
             result = await self._txn(txn)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._check_store()
-            if not self._over:
+            self._lease.end_if_store_changed()
+            if not self._lease.is_over:
                 self._is_away(error, sent)
             return CommitOutcome.UNKNOWN
         self._is_there()
-        _, head = result.reads if not result.succeeded else ((), ())
         try:
-            committed = result.succeeded or bool(head and decode_head(head[0].value) >= seq)
+            outcome = outcome_of(seq, result)
         except CorruptError as error:
             # Every commit compares the head: no later one succeeds.
             self._say_unreadable(head_key(self.session_id), error)
             self.end("its head cannot be read")
             return CommitOutcome.DEAD
-        if committed:
+        if outcome is CommitOutcome.COMMITTED:
             self._committed.committed = max(self._committed.committed, seq)
-            return CommitOutcome.COMMITTED
+            return outcome
+        _, head = result.reads
         if head or sent < self.valid_until_ms:
             self._witness.read_head(head, self._committed, self._committed.committed)
-            self._check_store()
+            self._lease.end_if_store_changed()
         self.end("one of its commits was refused")
-        return CommitOutcome.DEAD
+        return outcome
 
     def _say_unreadable(self, key: str, error: CorruptError) -> None:
         self._log.error(
@@ -336,11 +278,6 @@ class Session:
             advice="the agent continues with another session; find out what wrote that key: no "
             "driftlog of this release does",
         )
-
-    def _check_store(self) -> None:
-        """End the session if the store is not the one that this process has seen."""
-        if self._witness.evidence is not None:
-            self.end(self._witness.evidence.reason)
 
     async def close(self) -> None:
         """Revoke the lease, so that other agents may claim the partitions at once."""
@@ -400,28 +337,20 @@ class Session:
         while True:
             sent = self._now_ms()
             try:
-                async with asyncio.timeout(self._deadline_ms * size / 1000):
+                async with asyncio.timeout(self._lease.deadline_ms * size / 1000):
                     answer = await request()
                 self._is_there()
-                if self._now_ms() - sent < self._settings.request_deadline_ms:
-                    self._timeouts = 0
+                self._lease.answered(self._now_ms() - sent)
                 return answer
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._witness.check()
                 self._is_away(error, sent)
                 if isinstance(error, TimeoutError):
-                    self._timeouts += 1
+                    self._lease.timed_out()
                     size *= 2 if larger else 1
             if while_alive and not self.alive:
                 raise FencedError("the session ended while the metadata store did not answer")
             await asyncio.sleep(self._settings.retry_ms / 1000)
-
-    @property
-    def _deadline_ms(self) -> float:
-        """Of the next request.  Unchanged after one or two timeouts, which may be lost answers;
-        then longer: a store that needs more time for each answer would never be heard."""
-        longer = 1 << min(max(0, self._timeouts - 2), 2)
-        return self._settings.request_deadline_ms * longer
 
     def _is_away(self, error: Exception, sent_ms: float) -> None:
         text = str(error) or "no answer in time"
@@ -452,17 +381,9 @@ async def close_head(session: Session, old_session_id: str) -> int:
     """
     kv = await session.read(head_key(old_session_id))
     opened = kv.create_revision if kv is not None else 0
-    while kv is not None and not _is_closed(kv):
+    while kv is not None and not is_closed(kv):
         result = await session.transact(transactions.close_head(old_session_id, kv.mod_revision))
         if result.succeeded:
             break
         kv = result.reads[0][0] if result.reads[0] else None
     return opened
-
-
-def _is_closed(head: KeyValue) -> bool:
-    """False for a head that cannot be read: it is closed again."""
-    try:
-        return decode_head(head.value) < 0
-    except CorruptError:
-        return False

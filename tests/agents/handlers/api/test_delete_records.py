@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from driftlog_agents.handlers.api import delete_records, describe_log_dirs
-from driftlog_agents.log.log_session import EngineSettings
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.read_plan import OffsetOutOfRangeError
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -341,7 +341,7 @@ async def test_what_is_not_led_here_is_not_deleted(tmp_path: Path) -> None:
         log = agent.log("t", 0)
         engine = agent.engine
 
-        engine.retire(log)
+        engine.partitions.retire(log)
 
         assert (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1) == await delete(agent, 3)
         assert 0 == (await stored(agent)).log_start

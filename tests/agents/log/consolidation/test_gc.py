@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -18,7 +17,7 @@ from driftlog_metadata.schema.keys import (
 )
 from driftlog_metadata.schema.model import PartitionState, TopicPartition
 from driftlog_metadata.stores.store import Delete, Get, Put, TxnResult
-from tests.agents.log.keeping import (
+from tests.agents.log.flush_records import (
     NEVER,
     SMALL,
     drop_unnamed,
@@ -31,7 +30,7 @@ from tests.agents.log.keeping import (
     settled,
     values,
 )
-from tests.agents.log.lives import Life, World, on_virtual_time
+from tests.agents.log.lives import Life, World, now_ms, on_virtual_time
 
 # ── Few records ──
 
@@ -102,7 +101,7 @@ async def test_what_was_consolidated_becomes_objects_cut_between_partitions() ->
 
 
 async def listened(world: World, settings: Any, waiting_records: int) -> tuple[Life, list[bool]]:
-    """An agent with that bound, and what its keeper says of producers: True, they wait."""
+    """An agent with that bound, and what its consolidation says of producers: True, they wait."""
     few = replace(settings.consolidation, waiting_records=waiting_records)
     life = await world.start(replace(settings, consolidation=few))
     return life, world.pressure
@@ -139,10 +138,10 @@ async def test_what_cannot_be_read_holds_no_producers() -> None:
     """
     world = World(t=2)
     life, told = await listened(world, NEVER, 8)
-    keeper = life.engine.keeper
+    managed = life.engine.flush_records.state
     await flushes(life, 10)
-    for known in list(keeper._own.index)[:3]:
-        keeper.unavailable(keeper._own, known.key, "a test")
+    for known in list(managed.own.index)[:3]:
+        managed.unreadable(known.key, now_ms())
 
     await asyncio.sleep(3)
 
@@ -482,31 +481,9 @@ async def test_topics_that_come_and_go_do_not_keep_it_from_looking() -> None:
 
     for _ in range(3):
         await asyncio.sleep(20)
-        second.engine.keeper.topic_gone(UUID(int=99))
+        second.engine.flush_records.topic_gone(UUID(int=99))
 
     assert {} == await records(world)
-
-
-@on_virtual_time
-async def test_sessions_that_come_while_a_thread_asks_for_sealed_ends_do_not_disturb_it() -> None:
-    """
-    Where a rewrite is laid out, beside the event loop.
-    """
-    world = World(t=1)
-    life = await world.start(NEVER)
-    await flushes(life, 1, partitions=[0])
-    keeper = life.engine.keeper
-    tp = TopicPartition(world.topics["t"].topic_id, 0)
-
-    class Disturbing:
-        def sealed_end(self, tp: TopicPartition) -> int:
-            keeper._sessions[f"{len(keeper._sessions)}"] = keeper._own
-            return 7
-
-    keeper._sessions["first"] = cast(Any, SimpleNamespace(index=Disturbing(), dead=False))
-    keeper._sessions["second"] = keeper._own
-
-    assert 7 == keeper.sealed_end(tp)
 
 
 @on_virtual_time
@@ -519,13 +496,13 @@ async def test_who_does_not_win_the_hash_leaves_dead_sessions_alone() -> None:
     await flushes(first, 5)
     first.kill()
     second = await world.start(SMALL)
-    second.engine.keeper._is_kept = lambda _: False
+    second.engine.flush_records._is_managed = lambda _: False
     await second.seal(0)
     await second.seal(1)
     await asyncio.sleep(200)
     assert 5 == len(await records(world))
 
-    second.engine.keeper._is_kept = lambda session_id: session_id == first.session_id
+    second.engine.flush_records._is_managed = lambda session_id: session_id == first.session_id
     await asyncio.sleep(60)
 
     assert {} == await records(world)
@@ -555,7 +532,7 @@ async def test_a_topic_that_is_led_elsewhere_and_goes_is_found_out() -> None:
     """
     world = World(t=1, u=1)
     life = await world.start(NEVER)
-    life.cluster.on_topic = lambda *_: None
+    life.cluster.watch_topics(lambda *_: None)
     await life.produce(b"1").answer()
     await life.produce(b"1", topic="u").answer()
     life.engine.topics["u"].logs[0] = None
@@ -579,7 +556,7 @@ async def test_a_topic_that_is_said_to_be_gone_and_is_not_keeps_its_records() ->
     life = await world.start(NEVER)
     await life.produce(b"1").answer()
 
-    life.engine.keeper.topic_gone(world.topics["t"].topic_id)
+    life.engine.flush_records.topic_gone(world.topics["t"].topic_id)
     await asyncio.sleep(100)
     await life.produce(b"2").answer()
     await settled()
@@ -650,7 +627,7 @@ async def test_the_partitions_of_a_large_topic_are_read_as_one_range() -> None:
 
     world.metadata.get_prefix = counted  # type: ignore[method-assign]
     world.metadata.txn = counted_txn  # type: ignore[method-assign]
-    await life.engine.keeper.look()
+    await life.engine.flush_records.look()
     await settled()
 
     assert {} == await records(world)

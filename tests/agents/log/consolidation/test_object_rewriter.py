@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from driftlog_agents.log.consolidation import object_layout
 from driftlog_agents.log.consolidation import object_rewriter as rewriting
+from driftlog_agents.log.consolidation.object_layout import encode, lay_out
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
-from driftlog_agents.log.consolidation.policy import encode, lay_out
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import UnavailableError
@@ -148,8 +149,8 @@ async def batches_in(store: Store, record: FlushRecord) -> dict[Place, bytes]:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "_PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(rewriting, "_GAP_BYTES", GAP_BYTES)
+    monkeypatch.setattr(object_layout, "_PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(object_layout, "_GAP_BYTES", GAP_BYTES)
     monkeypatch.setattr(rewriting, "_RETRY", replace(rewriting._RETRY, wait_s=0.0))
 
 

@@ -6,24 +6,22 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordEntry, FlushRecordIndex
+from driftlog_agents.log.consolidation.object_layout import (
+    encode,
+    lay_out_most,
+)
 from driftlog_agents.log.consolidation.policy import (
     ConsolidationSettings,
     choose,
-    encode,
-    fits_transaction,
-    how_many_fit,
-    lay_out,
     level_after,
 )
 from driftlog_metadata.schema.keys import flush_key, parse_flush_key
 from driftlog_metadata.schema.model import FlushRecord, TopicPartition
 from driftlog_tiering.formats.flush_object import (
-    CorruptFlushObjectError,
     FlushBatch,
     Footer,
     decode_footer,
@@ -174,8 +172,10 @@ class Session:
         settings = self.settings
         sparse = all(self._is_sparse(known) for known in chosen)
         footers = [self.footers[known.key] for known in chosen]
-        objects = lay_out(footers, lambda tp: self.sealed.get(tp, 0), settings.object_bytes)
-        assert fits_transaction(len(chosen), len(objects))
+        count, objects = lay_out_most(
+            footers, lambda tp: self.sealed.get(tp, 0), settings.object_bytes
+        )
+        assert count == len(chosen), "a transaction has room for them"
         level = level_after(chosen, settings)
         assert level > max(known.level for known in chosen)
         seq = max(parse_flush_key(known.key).seq for known in chosen)
@@ -353,73 +353,3 @@ def test_large_flushes_are_few_for_what_they_hold_and_wait() -> None:
 
     assert session.sorted()[:3] == chosen
     assert 2 == level_after(chosen, SETTINGS)
-
-
-def test_objects_are_cut_between_partitions_and_hold_them_in_order() -> None:
-    """
-    Sorted by topic id, partition and offset, whichever flush it was; a partition that does not
-    fit what is left of an object begins another one.
-    """
-    one = footer_of([(PLACES[0], 0, 1, 400), (PLACES[2], 0, 2, 100)])
-    two = footer_of([(PLACES[0], 1, 1, 400), (PLACES[1], 0, 1, 300), (PLACES[2], 2, 1, 50)])
-
-    objects = lay_out([one, two], lambda _: 0, 1_000)
-
-    assert [[(0, 0), (1, 1)], [(1, 0), (0, 0), (1, 2)]] == [
-        [(run.source, run.base) for run in new.runs] for new in objects
-    ]
-    assert [800, 450] == [new.size_bytes for new in objects]
-    turned = [
-        [(1 - run.source, run.base) for run in new.runs]
-        for new in lay_out([two, one], lambda _: 0, 1_000)
-    ]
-    assert turned == [[(run.source, run.base) for run in new.runs] for new in objects]
-
-
-def test_what_is_sealed_is_left_out_from_the_batch_on_that_is_not() -> None:
-    """
-    A slice that is sealed in part leaves its rest; one that is sealed leaves nothing.
-    """
-    footer = footer_of(
-        [(PLACES[0], 0, 5, 10), (PLACES[0], 5, 5, 20), (PLACES[0], 10, 5, 30), (PLACES[1], 0, 1, 9)]
-    )
-    sealed = {PLACES[0]: 5, PLACES[1]: 1}
-
-    ((run,),) = [new.runs for new in lay_out([footer], lambda tp: sealed[tp], 1_000)]
-
-    assert (5, 1, 2, 50) == (run.base, run.first, run.count, run.size_bytes)
-    assert [] == lay_out([footer], lambda _: 15, 1_000)
-
-
-def test_a_gap_of_offsets_is_kept_as_one() -> None:
-    """
-    Another session led in between: its batches are elsewhere.
-    """
-    footers = [footer_of([(PLACES[0], 0, 5, 10)]), footer_of([(PLACES[0], 9, 1, 10)])]
-    (new,) = lay_out(footers, lambda _: 0, 1_000)
-
-    encoded, _ = encode(new, footers, "s", 7)
-
-    assert [(0, 5), (9, 10)] == [(s.base, s.end) for s in decode_footer(encoded).slices()]
-
-
-def test_two_flushes_with_the_same_offsets_are_damage() -> None:
-    """
-    Nothing is made of them: which of them is the log, nobody could say afterwards.
-    """
-    footers = [footer_of([(PLACES[0], 0, 5, 10)]), footer_of([(PLACES[0], 4, 1, 10)])]
-
-    with pytest.raises(CorruptFlushObjectError, match="two flushes have offset 4"):
-        lay_out(footers, lambda _: 0, 1_000)
-
-
-def test_a_rewrite_has_so_many_batches_in_memory() -> None:
-    """
-    And two footers at least, or it would never come to anything.
-    """
-    settings = replace(SETTINGS, batches=5)
-    footers = [footer_of([(PLACES[0], n, 1, 1) for n in range(size)]) for size in (2, 3, 1)]
-
-    assert 2 == how_many_fit(footers, settings)
-    assert 3 == how_many_fit(footers, replace(SETTINGS, batches=6))
-    assert 2 == how_many_fit(footers, replace(SETTINGS, batches=1))

@@ -12,7 +12,9 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.garbage.session_head_gc import HOUR_MS
 from driftlog_agents.log.local.posix_disk import PosixDisk
-from driftlog_agents.log.session.session import CommitOutcome, Session, SessionSettings, close_head
+from driftlog_agents.log.session.commit_outcome import CommitOutcome
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session.session import Session, close_head
 from driftlog_metadata.schema.codec import decode_ended_head, decode_head, encode_partition_state
 from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.log.ingest.buffer import BufferSettings
-from driftlog_agents.log.ingest.flusher import MemorySettings
+from driftlog_agents.log.ingest.buffer_files import BufferSettings
+from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.cluster.placement import place
+from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.leadership.handover_policy import LeadershipSettings
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
@@ -394,7 +395,7 @@ async def test_what_was_admitted_is_committed_before_it_is_released_and_nothing_
     tp = TopicPartition(world.topics["t"].topic_id, moving)
 
     assert [] == fetch.told
-    assert first.engine.admission.parks(log, -1, -1, -1, 1)
+    assert parks(log, -1, -1, -1, 1)
     assert not late.done()
     assert [] == asked.told
     assert Leader(first.session_id, 0) == (await leaders(world))[tp][0]

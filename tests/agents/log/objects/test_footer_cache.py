@@ -10,7 +10,8 @@ import pytest
 from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
-from driftlog_agents.log.session.session import Session, SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import encode_flush_record
 from driftlog_metadata.schema.keys import flush_key
 from driftlog_metadata.schema.model import Agent, FlushRecord

@@ -11,7 +11,7 @@ from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_metadata.schema.keys import leader_key, partition_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.store import Delete
-from tests.agents.log.keeping import NEVER, records
+from tests.agents.log.flush_records import NEVER, records
 from tests.agents.log.lives import World, on_virtual_time
 
 
@@ -59,12 +59,12 @@ async def test_flush_records_of_a_topic_that_was_forgotten_go_all_the_same() -> 
             await world.delete(name)
             tp = TopicPartition(topic_id, 0)
             await world.metadata.txn((), [Delete(leader_key(tp)), Delete(partition_key(tp))])
-            life.engine.keeper.topic_gone(topic_id)
+            life.engine.flush_records.topic_gone(topic_id)
             await asyncio.sleep(1)
         world.bucket.away = False
         await asyncio.sleep(5)
         committed = len(await records(world))
-        await life.engine.keeper.look()
+        await life.engine.flush_records.look()
         await asyncio.sleep(1)
 
     assert ["lost"] == late.told

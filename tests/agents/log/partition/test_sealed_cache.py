@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from driftlog_agents.log.ingest.buffer import BufferSettings
-from driftlog_agents.log.ingest.flusher import MemorySettings
+from driftlog_agents.log.ingest.buffer_files import BufferSettings
+from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.partition.sealed_cache import SealedCache

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.local.leftovers import decode_leftovers

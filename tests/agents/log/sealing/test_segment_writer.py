@@ -22,7 +22,10 @@ from driftlog_agents.log.local.spool import FileSpool, spool_in
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
+from driftlog_agents.log.sealing import batch_faults
 from driftlog_agents.log.sealing import segment_writer as segment_writing
+from driftlog_agents.log.sealing.batch_faults import BatchFault
+from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.process.thread_pools import on_threads
@@ -51,14 +54,16 @@ def batches(count: int) -> list[Buffer]:
     return made
 
 
-class Writing(SealedRangeWriter):
+class Given(RangeReader):
     """Batches that are given; after the second chunk something may happen."""
 
-    given: list[list[Buffer]]
-    fails = False
-    kept: list[BaseException]
+    def __init__(self) -> None:
+        super().__init__(MemoryObjectStore(lambda: 0))
+        self.given: list[list[Buffer]] = []
+        self.fails = False
+        self.kept: list[BaseException] = []
 
-    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncGenerator[list[Buffer]]:
+    async def chunks(self, log: PartitionLog, base: int, end: int) -> AsyncGenerator[list[Buffer]]:
         for n, chunk in enumerate(self.given):
             if n == 2 and self.fails:
                 raise UnavailableError("slow down")
@@ -76,7 +81,9 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     objects = MemoryObjectStore(lambda: 0)
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
-        writing = Writing(
+        reader = Given()
+        writing = SealedRangeWriter(
+            reader=reader,
             objects=objects,
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
@@ -84,14 +91,13 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
             counters=LogCounters(),
         )
         made = batches(100)
-        writing.given = [made[i : i + 20] for i in range(0, 100, 20)]
-        writing.kept = []
-        writing.fails = True
+        reader.given = [made[i : i + 20] for i in range(0, 100, 20)]
+        reader.fails = True
         with pytest.raises(UnavailableError) as caught:
             await writing.write(log, 0, 100 * RECORDS, [])
-        writing.kept.append(caught.value)
+        reader.kept.append(caught.value)
         del caught
-        writing.fails = False
+        reader.fails = False
 
         (ref,) = await writing.write(log, 0, 100 * RECORDS, [])
 
@@ -120,15 +126,16 @@ async def test_neighbours_that_cannot_be_decoded_are_one_object_and_one_line(
     headers: list[BatchHeader] = []
     with ThreadPoolExecutor(1) as pool, structlog.testing.capture_logs() as lines:
         counters = LogCounters()
-        writing = Writing(
+        reader = Given()
+        writing = SealedRangeWriter(
+            reader=reader,
             objects=objects,
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
             rng=Random(2),
             counters=counters,
         )
-        writing.kept = []
-        writing.given = [given[i : i + 10] for i in range(0, 42, 10)]
+        reader.given = [given[i : i + 10] for i in range(0, 42, 10)]
         refs = await writing.write(log, 0, 42 * RECORDS, headers)
 
     before, raw, after = refs
@@ -170,7 +177,7 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
     counted: list[str] = []
     decoding = BatchDecoder(BatchLimits(decompressed_bytes=20 << 20), counted.append)
     lock, now = threading.Lock(), {"decoded": 0, "most": 0}
-    append = segment_writing._append_large
+    append = batch_faults.append_large
 
     def watched(*arguments: Any) -> Any:
         with lock:
@@ -182,11 +189,13 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
             with lock:
                 now["decoded"] -= 1
 
-    monkeypatch.setattr(segment_writing, "_append_large", watched)
+    monkeypatch.setattr(segment_writing, "append_large", watched)
     objects = MemoryObjectStore(lambda: 0)
     found = []
     with ThreadPoolExecutor(4) as pool:
-        writing = Writing(
+        reader = Given()
+        writing = SealedRangeWriter(
+            reader=reader,
             objects=objects,
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
@@ -194,8 +203,7 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
             counters=LogCounters(),
             decoding=decoding,
         )
-        writing.kept = []
-        writing.given = [given]
+        reader.given = [given]
         logs = [
             PartitionLog(topic="t", topic_id=UUID(int=5), partition=n, leader_epoch=0)
             for n in range(3)
@@ -224,15 +232,16 @@ async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     size = len(make_undecodable(0, 1))
     with ThreadPoolExecutor(1) as pool:
-        writing = Writing(
+        reader = Given()
+        writing = SealedRangeWriter(
+            reader=reader,
             objects=objects,
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
             rng=Random(2),
             counters=LogCounters(),
         )
-        writing.kept = []
-        writing.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
+        reader.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
         refs = await writing.write(log, 0, 10, [])
         monkeypatch.setattr(segment_writing, "_RAW_BYTES", 1)
         alone = await writing.write(log, 0, 10, [])
@@ -269,6 +278,7 @@ async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
             spool=spool_in(tmp_path),
             rng=Random(2),
             counters=LogCounters(),
+            reader=RangeReader(objects),
         )
         with pytest.raises(CorruptError, match="lacks the 3 batches"):
             await writing.write(log, 0, 3 * RECORDS, [])
@@ -284,9 +294,9 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
     objects = MemoryObjectStore(lambda: 0)
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     entered, go_on = threading.Event(), threading.Event()
-    append = segment_writing._append
+    append = batch_faults.append_batches
 
-    def held(*arguments: Any) -> tuple[int, segment_writing._Fault | None]:
+    def held(*arguments: Any) -> tuple[int, BatchFault | None]:
         entered.set()
         assert go_on.wait(10)
         return append(*arguments)
@@ -301,7 +311,9 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
             yield made
 
     with ThreadPoolExecutor(2) as pool:
-        writing = Writing(
+        reader = Given()
+        writing = SealedRangeWriter(
+            reader=reader,
             objects=objects,
             offload=on_threads(pool),
             spool=spool,
@@ -309,13 +321,12 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
             counters=LogCounters(),
         )
         made = batches(60)
-        writing.given = [made[i : i + 30] for i in (0, 30)]
-        writing.kept = []
-        monkeypatch.setattr(segment_writing, "_append", held)
+        reader.given = [made[i : i + 30] for i in (0, 30)]
+        monkeypatch.setattr(segment_writing, "append_batches", held)
         cancelled = asyncio.create_task(writing.write(log, 0, 60 * RECORDS, []))
         assert await asyncio.to_thread(entered.wait, 10)
         cancelled.cancel()
-        monkeypatch.setattr(segment_writing, "_append", append)
+        monkeypatch.setattr(segment_writing, "append_batches", append)
         (during,) = await writing.write(log, 0, 60 * RECORDS, [])
         assert not cancelled.done()
         go_on.set()
@@ -349,15 +360,16 @@ async def test_a_full_disk_is_a_store_that_cannot_now(tmp_path: Path) -> None:
                 yield made
 
     with ThreadPoolExecutor(1) as pool:
-        writing = Writing(
+        reader = Given()
+        writing = SealedRangeWriter(
+            reader=reader,
             objects=objects,
             offload=on_threads(pool),
             spool=spool,
             rng=Random(2),
             counters=LogCounters(),
         )
-        writing.given = [batches(40)]
-        writing.kept = []
+        reader.given = [batches(40)]
         with pytest.raises(UnavailableError, match="No space left"):
             await writing.write(log, 0, 40 * RECORDS, [])
         disk["full"] = False
@@ -377,15 +389,16 @@ async def test_a_store_that_is_slow_is_not_taken_for_the_disk(tmp_path: Path) ->
 
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
-        writing = Writing(
+        reader = Given()
+        writing = SealedRangeWriter(
+            reader=reader,
             objects=Slow(lambda: 0),
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
             rng=Random(2),
             counters=LogCounters(),
         )
-        writing.given = [batches(1)]
-        writing.kept = []
+        reader.given = [batches(1)]
         with pytest.raises(TimeoutError):
             await writing.write(log, 0, RECORDS, [])
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from driftlog_agents.log.session.keep_alive import KeepAliveThread
-from driftlog_agents.log.session.session import Session, SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session.session import Session
 from driftlog_agents.process.agent import now_ms
 from driftlog_metadata.schema.keys import session_key
 from driftlog_metadata.schema.model import Agent

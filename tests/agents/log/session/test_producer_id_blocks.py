@@ -11,7 +11,8 @@ import pytest
 
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.producer_ids import ProducerIds
-from driftlog_agents.log.session.producer_id_blocks import BLOCK_SIZE, ProducerIdFloor
+from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
+from driftlog_agents.log.session.producer_id_ranges import BLOCK_SIZE
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import decode_producer_id_block, encode_producer_id_block
@@ -95,10 +96,10 @@ async def test_an_incredible_id_hides_no_credible_one(incredible: int, in_snapsh
     session = FakeSession()
     floor = floor_of(session)
     if in_snapshot:
-        floor.saw_states(snapshot(7, incredible, 5_000, 3))
+        floor.seen.saw_states(snapshot(7, incredible, 5_000, 3))
     else:
         for producer_id in (7, incredible, 5_000, 3):
-            floor.saw(producer_id)
+            floor.seen.saw(producer_id)
     await floor.settle()
 
     assert 5_000 + SKIPPED <= end_of(session.store) < 2**40
@@ -112,11 +113,11 @@ async def test_incredible_ids_cost_no_read_for_each_partition() -> None:
     session = FakeSession()
     floor = floor_of(session)
     for n in range(100):
-        floor.saw_states(snapshot(n, INCREDIBLE + n))
+        floor.seen.saw_states(snapshot(n, INCREDIBLE + n))
         await floor.settle()
     raised = end_of(session.store)
     reads = session.reads
-    floor.saw(INT64_MAX)
+    floor.seen.saw(INT64_MAX)
     await floor.settle()
 
     assert 0 == session.reads - reads
@@ -132,7 +133,7 @@ async def test_loads_at_once_share_one_read() -> None:
     session = FakeSession()
     await put_end(session.store, 10**6)
     floor = floor_of(session)
-    floor.saw_states(snapshot(*range(0, 10**6, 10**4)))
+    floor.seen.saw_states(snapshot(*range(0, 10**6, 10**4)))
     await asyncio.gather(*(floor.settle() for _ in range(32)))
 
     assert (1, 10**6) == (session.reads, end_of(session.store))
@@ -147,7 +148,7 @@ async def test_what_a_raise_makes_credible_is_raised_above_too() -> None:
     floor = floor_of(session)
     far = 2**40 + 2**39
     for producer_id in (far + 2**40, far, 2**40 - 1, INT64_MAX):
-        floor.saw(producer_id)
+        floor.seen.saw(producer_id)
     await floor.settle()
 
     assert far + 2**40 + SKIPPED <= end_of(session.store) < 2**43
@@ -165,8 +166,8 @@ async def test_a_block_from_before_the_store_was_raised_is_not_used() -> None:
     life = await world.start()
     ids = ids_of(life)
     first = await ids.next()
-    life.engine.producer_ids.saw(first + 100)
-    life.engine.producer_ids.saw(first + 5 * BLOCK_SIZE)
+    life.engine.producer_ids.seen.saw(first + 100)
+    life.engine.producer_ids.seen.saw(first + 5 * BLOCK_SIZE)
     given = await ids.next()
 
     assert first + 5 * BLOCK_SIZE < given
@@ -183,7 +184,7 @@ async def test_ids_that_others_were_given_take_no_block_away() -> None:
     ids = ids_of(life)
     first = await ids.next()
     await put_end(world.metadata, 10 * BLOCK_SIZE)
-    life.engine.producer_ids.saw(5 * BLOCK_SIZE)
+    life.engine.producer_ids.seen.saw(5 * BLOCK_SIZE)
 
     assert first + 1 == await ids.next()
 

@@ -8,8 +8,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.keep_alive import KeepAlive, Renewing
-from driftlog_agents.log.session.session import CommitOutcome, Session, SessionSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import head_key, session_key
 from driftlog_metadata.schema.model import Agent, FlushRecord
 from driftlog_metadata.stores.errors import FencedError, StoreError, UnavailableError

@@ -1,4 +1,4 @@
-"""What tests of the keeper share: engines with small bounds, and what the stores have of them."""
+"""What tests of consolidation share: engines with small bounds, and what the stores have."""
 
 import asyncio
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.reading.reader import LogReader
-from driftlog_agents.log.session.session import Session
+from driftlog_agents.log.session.lease import SessionLease
 from driftlog_metadata.schema.codec import encode_leader
 from driftlog_metadata.schema.keys import (
     FLUSHES_PREFIX,
@@ -22,7 +22,7 @@ from driftlog_metadata.schema.model import Leader
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Delete, MetadataStore, Operation, Put
 from driftlog_tiering.stores.object_store import NotFoundError
-from tests.agents.log.keeping import (
+from tests.agents.log.flush_records import (
     NEVER,
     SMALL,
     drop_unnamed,
@@ -102,7 +102,7 @@ async def test_a_consolidation_without_an_answer_has_happened_once_or_not_at_all
         assert 10 * n + 10 == len(await life.committed(0))
 
     assert [] == made[0].fates
-    assert life.engine.keeper.records == len(await records(world))
+    assert life.engine.flush_records.records == len(await records(world))
     assert 0 not in await levels(world)
 
 
@@ -128,7 +128,7 @@ async def test_a_consolidation_without_an_answer_is_given_up_in_time() -> None:
     (record,) = (await records(world)).values()
     stat = await world.bucket.stat(record.object_key)
     assert stat.modified_ms > began + 200_000
-    assert 1 == life.engine.keeper.records
+    assert 1 == life.engine.flush_records.records
     failed = [event for event in logs if event["event"] == "consolidation_failed"]
     assert failed
     assert {(1, 0): 10, (1, 1): 10} == {p: len(b) for p, b in (await log_of(world)).items()}
@@ -144,13 +144,13 @@ async def test_a_consolidation_that_happens_after_it_was_given_up_is_found_in_th
     life = await world.start(QUICK, metadata=wrap)
     await flushes(life, 10)
     with (
-        mock.patch.object(Session, "_deadline_ms", 1_000.0),  # of all of them: they are counted
+        mock.patch.object(SessionLease, "deadline_ms", 1_000.0),  # of all of them: they are counted
         capture_logs() as logs,
     ):
         await asyncio.sleep(120)
 
     assert [1] == await levels(world)
-    assert 1 == life.engine.keeper.records
+    assert 1 == life.engine.flush_records.records
     assert ([], 57) == (made[0].fates, made[0].asked)  # one more, for nothing
     assert 2 == len([e for e in logs if e["event"] == "flush_records_changed"])
     assert [] == [e for e in logs if e["event"] == "flushes_consolidated"]
@@ -195,7 +195,7 @@ async def test_an_agent_that_is_killed_around_the_transaction_leaves_a_whole_log
 @on_virtual_time
 async def test_records_that_others_changed_are_read_again() -> None:
     """
-    A dead session's are another keeper's for a moment: what was written for nothing is not named.
+    A dead session's are managed elsewhere for a moment: what was written for nothing is not named.
     """
     world = World(t=2)
     first = await world.start(NEVER)
@@ -242,7 +242,7 @@ async def test_what_is_sealed_while_it_is_rewritten_is_not_deleted_under_the_rew
         await asyncio.sleep(60)
 
     assert {} == await records(world)
-    assert 0 == life.engine.keeper.records
+    assert 0 == life.engine.flush_records.records
     assert 1 == made[0].asked
     assert [1] == [e["objects"] for e in logs if e["event"] == "flushes_consolidated"]
 
@@ -427,8 +427,8 @@ async def test_a_slice_that_was_sealed_in_part_goes_on_with_its_rest() -> None:
     before = log.unsealed_bytes
     untold_record, *_ = await records(world)
 
-    kept = third.engine.keeper._sessions
-    third.engine.keeper._settings = replace(
+    kept = third.engine.flush_records.state.sessions()
+    third.engine.flush_records.state.settings = replace(
         SMALL.consolidation, level_one_records=1, sealed_interval_ms=1_000
     )
     await asyncio.sleep(120)
@@ -448,7 +448,7 @@ def untold(life: Life) -> None:
     async def nothing(*_: Any) -> None:
         pass
 
-    cast(Any, life.engine.keeper)._consolidator._tell_tails = nothing
+    cast(Any, life.engine.flush_records)._rewrite._tell_tails = nothing
 
 
 @on_virtual_time
@@ -470,7 +470,7 @@ async def test_keys_of_somebody_else_under_our_prefixes_end_no_session() -> None
     life = await world.start()  # on its own disk
     life.kill()
     life = await world.other_disk().start()
-    life.engine.keeper.topic_gone(UUID(int=77))
+    life.engine.flush_records.topic_gone(UUID(int=77))
     with capture_logs() as lines:
         await asyncio.sleep(SETTINGS.consolidation.sealed_interval_ms / 1000)
 

@@ -1,0 +1,186 @@
+"""Opens, pauses, retires and closes the partitions of one session.
+
+    claimed ──▶ open ──▶ pause ──▶ retire ──▶ released: closed
+                  ▲        │
+                  └─resume─┘        the topic is deleted, or the session is over: closed
+
+Requests that wait are told of each end.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.log.ingest.admission_verdict import SETTLED_MS
+from driftlog_agents.log.leadership.assignment import PartitionAssignments
+from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
+from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.topic_logs import LedTopics
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+
+T = TypeVar("T")
+Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+
+
+class LedPartitions:
+    """See the module.
+
+    Args:
+        spawn: runs the load of a partition as long as the session lasts.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: LedTopics,
+        assignments: PartitionAssignments,
+        manifests: ManifestCache,
+        loader: MetadataLoader,
+        view: ClusterView,
+        counters: LogCounters,
+        spawn: Spawn,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._topics = topics
+        self._assignments = assignments
+        self._manifests = manifests
+        self._loader = loader
+        self._view = view
+        self._counters = counters
+        self._spawn = spawn
+        self._now_ms = now_ms
+
+    def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
+        """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
+        served: dict[TopicPartition, PartitionLog] = {}
+        for tp, log in taken.logs.items():
+            if not self._topics.open(tp, log):
+                log.close()
+                continue
+            if tp not in taken.fresh:
+                log.settled_ms = self._now_ms() + SETTLED_MS
+            served[tp] = log
+            if log.state is State.LOADING:
+                self._loader.begin(self._spawn, log)
+        return served
+
+    async def loaded(self, log: PartitionLog) -> None:
+        """Waits until the partition's producers and epochs are loaded, or found to be unreadable.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
+        await self._loader.wait(log)
+        if log.state is State.CLOSED:
+            raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
+
+    async def admits(self, log: PartitionLog) -> None:
+        """Waits until the partition is `loaded`, and not paused.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
+        await self.loaded(log)
+        while log.paused:
+            over = asyncio.Event()
+            log.parked.append(over.set)
+            await over.wait()
+            await self.loaded(log)
+
+    def unknown_producers(self, *, at_first: bool) -> str:
+        """Why producers of partitions here may still be unknown; empty: all are known.  Unreadable
+        partitions count only *at_first*: they may stay unreadable."""
+        loading = [log for log in self._topics.logs() if log.state is State.LOADING]
+        if any(not log.damage for log in loading):
+            return "producer state is being loaded"
+        if at_first and (loading or self._assignments.unreadable):
+            return "producer state cannot be read yet"
+        return ""
+
+    def pause(self, log: PartitionLog) -> None:
+        """Pauses admission: batches wait, and reads continue."""
+        log.paused = True
+
+    def resume(self, log: PartitionLog) -> None:
+        """Admits the waiting batches."""
+        log.paused = False
+        if log.state is not State.LOADING or log.damage:
+            log.unpark()
+
+    def retire(self, log: PartitionLog) -> None:
+        """Stops produce and fetch for *log*; admitted batches are still committed."""
+        for waiter in log.retire():
+            waiter.lost(log)
+        log.paused = False
+        log.unpark()  # wakes the parked batches, which are refused now
+
+    def gone(self, log: PartitionLog) -> None:
+        """Forgets *log*: it was released, and others may lead it."""
+        log.close()
+        self._counters.partitions_handed_over += 1
+        self._manifests.forget(log)
+        self._topics.released(log)
+
+    def remove_topic(self, topic_id: UUID) -> bool:
+        """Stops serving a topic that is deleted, or is about to be; False: it was not known."""
+        entry = self._topics.remove(topic_id)
+        if entry is None:
+            return False
+        self._assignments.topic_deleted(TopicPartition(topic_id, n) for n in range(len(entry.logs)))
+        for log in entry.logs:
+            if log is not None:
+                _tell_waiters(log)
+                log.unpark()  # wakes the parked batches, which are refused now
+                self._manifests.forget(log)
+        return True
+
+    def close(self, logs: Iterable[PartitionLog], before_parked: Callable[[], None]) -> None:
+        """The session is over: every request that waits for *logs* is told so.  Parked batches come
+        last, after *before_parked*: they are refused then."""
+        logs = list(logs)
+        for log in logs:
+            _tell_waiters(log)
+        before_parked()
+        for log in logs:
+            log.unpark()
+
+    def offline(self) -> dict[TopicPartition, str]:
+        """Partitions of this agent that need an operator, and why: those led here that are offline,
+        and those placed here that cannot be claimed or opened.  Each reason ends with the
+        advice."""
+        assignments = self._assignments
+        unreadable = {
+            tp: f"{why}; {self._way_back(tp)}" for tp, why in assignments.unreadable.items()
+        }
+        found = {
+            tp: why
+            for tp, why in (unreadable | assignments.damaged).items()
+            if assignments.is_placed_here(tp)
+        }
+        for log in self._topics.logs():
+            if log.state is State.OFFLINE:
+                found[TopicPartition(log.topic_id, log.partition)] = log.offline_reason
+        return found
+
+    def _way_back(self, tp: TopicPartition) -> str:
+        """The advice if the bucket does not return an object that *tp* needs."""
+        topic = self._view.topics.get(tp.topic_id)
+        name = f"{'TOPIC' if topic is None else topic.topic.name}:{tp.partition}"
+        return (
+            "repair the bucket, or restore the missing object (from a version or a replica): "
+            "the agent retries at least once a minute; if a flush object is gone for good, "
+            f"see `driftlog partitions accept-loss {name}`"
+        )
+
+
+def _tell_waiters(log: PartitionLog) -> None:
+    for waiter in log.close():
+        waiter.lost(log)
