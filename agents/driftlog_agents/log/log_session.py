@@ -55,6 +55,8 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
 from driftlog_agents.log.recovery.recovery import Recovery, unreadable
+from driftlog_agents.log.retention.policy import RetentionSettings, TopicRetention
+from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.sealing.sealer import Sealer, Spool
@@ -94,6 +96,7 @@ class EngineSettings:
     memory: MemorySettings = field(default_factory=MemorySettings)
     buffer: BufferSettings = field(default_factory=BufferSettings)
     seal: SealSettings = field(default_factory=SealSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
@@ -154,6 +157,7 @@ class Engine:
     Args:
         cluster: runs as long as the engine does.
         topic_sealing: the topics' configs of sealing, by topic name.
+        topic_retention: the topics' configs of retention, by topic name.
     """
 
     def __init__(
@@ -164,6 +168,7 @@ class Engine:
         cluster: ClusterWatch,
         settings: EngineSettings,
         topic_sealing: dict[str, TopicSealPolicy] | None = None,
+        topic_retention: dict[str, TopicRetention] | None = None,
     ) -> None:
         self.ports = ports
         self.agent = agent
@@ -294,6 +299,17 @@ class Engine:
             outage=ports.health.sealing,
             look_again=self._relocation.look_again,
             decoding=ports.decoding,
+        )
+        self._topic_retention = {} if topic_retention is None else topic_retention
+        self.retention = SegmentExpiry(
+            objects=ports.objects,
+            manifests=self.manifests,
+            deletion=self.deletion,
+            settings=settings.retention,
+            counters=ports.counters,
+            rng=Random(f"retention {agent.session_id}"),
+            logs=self.logs,
+            wall_ms=ports.wall_ms,
         )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
@@ -516,6 +532,7 @@ class Engine:
                 background.extend(leadership)
                 background.append(spawn(tasks, self.keeper.run()))
                 background.append(spawn(tasks, self.sealer.run()))
+                background.append(spawn(tasks, self.retention.run(self._topic_retention)))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()

@@ -379,6 +379,7 @@ class AgentProcess:
             cluster=self.broker.cluster,
             settings=self.settings.engine,
             topic_sealing=self.broker.topics.sealing,
+            topic_retention=self.broker.topics.retention,
         )
         if self._footers is not None:
             engine.footers.inherit(self._footers)
