@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_tiering.formats.manifest import (
     NO_TIMESTAMP,
@@ -146,10 +146,21 @@ def received_bytes(piece: _Piece) -> int:
 
 
 def tail_bytes(log: PartitionLog) -> int:
-    """The size of the unsealed batches of *log* that are above log start."""
-    if log.log_start <= log.sealed_end:
-        return log.unsealed_bytes
-    return sum(tail.size_bytes for tail in log.slices if tail.end > log.log_start)
+    """The size of the unsealed batches of *log* that end above log start.
+
+    A slice that begins below the sealed end holds batches that are sealed, too.
+    """
+    start = max(log.sealed_end, log.log_start)
+    total = log.unsealed_bytes
+    for tail in log.slices:
+        if tail.base >= start:
+            break
+        total -= tail.size_bytes
+        if tail.end > start:
+            data = _flush_of(tail)
+            first = data.index_of(start, tail.first, tail.count)
+            total += sum(data.lengths[first : tail.first + tail.count])
+    return total
 
 
 def sealed_bytes(
@@ -292,12 +303,22 @@ class _Front:
         return self._put_ms[piece.key]
 
 
+def _flush_of(tail: TailSlice) -> FlushBatches:
+    assert isinstance(tail.data, FlushBatches)
+    return tail.data
+
+
 def _largest_of_tail(log: PartitionLog, now_ms: int) -> int:
+    start = max(log.sealed_end, log.log_start)
     largest_ms = NO_TIMESTAMP
     for tail in log.slices:
-        assert isinstance(tail.data, FlushBatches)
-        times = tail.data.max_timestamps_ms[tail.first : tail.first + tail.count]
-        largest_ms = max(largest_ms, max(times))
+        if tail.end <= start:
+            continue
+        data = _flush_of(tail)
+        first = tail.first
+        if tail.base < start:
+            first = data.index_of(start, tail.first, tail.count)
+        largest_ms = max(largest_ms, max(data.max_timestamps_ms[first : tail.first + tail.count]))
     if largest_ms != NO_TIMESTAMP:
         return largest_ms
     return log.slices[-1].flushed_until_ms or now_ms

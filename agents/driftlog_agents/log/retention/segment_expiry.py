@@ -132,11 +132,13 @@ class SegmentExpiry:
         tick_s = min(max(interval_s / _TICKS, _SHORTEST_TICK_S), _LONGEST_TICK_S)
         while True:
             await asyncio.sleep(tick_s)
-            await each(
-                self._due(interval_s),
-                lambda log: self._attempt(log, topics.get(log.topic, TopicRetention())),
-                _AT_ONCE,
-            )
+            due = [
+                (log, retention)
+                for log in self._due(interval_s)
+                if (retention := topics.get(log.topic)) is not None and not retention.keeps_all
+            ]
+            if due:
+                await each(due, lambda entry: self._attempt(*entry), _AT_ONCE)
 
     def size_bytes(self, log: PartitionLog) -> int:
         """The size of *log*, as retention counts it: bytes as received that end above log start.
@@ -195,9 +197,7 @@ class SegmentExpiry:
 
     async def _check(self, log: PartitionLog, retention: TopicRetention) -> None:
         partition = self._partitions.get(log)
-        if partition is None or retention.keeps_all:
-            return
-        if log.state not in (State.ONLINE, State.LOADING):
+        if partition is None or log.state not in (State.ONLINE, State.LOADING):
             return
         if partition.checked is not None and partition.checked.holds(
             log, retention, self._wall_ms()

@@ -7,6 +7,7 @@ active one.
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from uuid import UUID
 
 import pytest
@@ -24,7 +25,6 @@ from driftlog_agents.log.retention.policy import (
     TopicRetention,
     check,
     sealed_bytes,
-    tail_bytes,
 )
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats.manifest import (
@@ -65,6 +65,8 @@ class Store:
     manifest: Manifest
     lists: dict[str, SegmentList] = field(default_factory=dict)
     put_ms: dict[str, int] = field(default_factory=dict)
+    batches: list["KafkaSegment"] = field(default_factory=list)
+    """Those that are not sealed."""
     asked: list[str] = field(default_factory=list)
     """Keys that the last check asked for."""
 
@@ -90,21 +92,32 @@ class Store:
         lists = (*rest[0], ref) if level == 1 else (ref, *rest[0])
         self.manifest = replace(manifest, lists=lists, segments=rest[1])
 
-    def add_tail(self, records: int, size: int, *largest: int, flushed_ms: int = NOW) -> None:
-        """Commit a flush of *records*, in batches of these largest timestamps."""
-        base = self.log.high_watermark
+    def add_tail(
+        self, *batches: tuple[int, int, int], sealed: int = 0, flushed_ms: int = NOW
+    ) -> None:
+        """Commit a flush of *batches*: records, size and largest timestamp of each; before them it
+        has a batch of *sealed* records, which are sealed."""
+        base = self.log.high_watermark - sealed
+        parts = [(sealed, 100, NOW + 100)] * (sealed > 0) + list(batches)
+        ends = list(accumulate((records for records, _, _ in parts), initial=base))
+        sizes = [size for _, size, _ in parts]
+        self.batches += [
+            KafkaSegment(start, end, size, largest)
+            for start, end, (_, size, largest) in zip(ends, ends[1:], parts, strict=False)
+            if end > self.log.sealed_end
+        ]
         data = FlushBatches(
             session_id="s",
-            base_offsets=array("q", [base] * len(largest)),
-            lengths=array("i", [1] * len(largest)),
-            positions=array("i", range(len(largest))),
-            max_timestamps_ms=array("q", largest),
+            base_offsets=array("q", ends[:-1]),
+            lengths=array("i", sizes),
+            positions=array("i", accumulate(sizes[:-1], initial=0)),
+            max_timestamps_ms=array("q", [largest for _, _, largest in parts]),
         )
+        count = len(parts)
         stored_at = StoredAt("flush", 0)
         times = flushed_ms, flushed_ms
-        count = len(largest)
-        end = base + records
-        self.log.restore(TailSlice(base, end, data, 0, count, size, stored_at, *times), 0)
+        tail = TailSlice(base, ends[-1], data, 0, count, sum(sizes), stored_at, *times)
+        self.log.restore(tail, 0)
 
     def check(self, retention: TopicRetention, now_ms: int = NOW) -> Expiry:
         """Check, with what it asks for."""
@@ -212,9 +225,10 @@ def stores(draw: st.DrawFn) -> Store:
         level = 1 + max(ref.level for ref in store.manifest.lists[:count])
         if {ref.level for ref in store.manifest.lists[:count]} == {level - 1}:
             store.spill(count, level)
-    for _ in range(draw(st.integers(0, 3))):
-        timestamps = draw(st.lists(times, min_size=1, max_size=3))
-        store.add_tail(draw(st.integers(1, 4)), draw(st.integers(1, 9)), *timestamps)
+    batch = st.tuples(st.integers(1, 4), st.integers(1, 9), times)
+    for number in range(draw(st.integers(0, 3))):
+        sealed = 0 if number else draw(st.integers(0, store.log.sealed_end))
+        store.add_tail(*draw(st.lists(batch, min_size=1, max_size=3)), sealed=sealed)
     store.log.log_start = draw(st.integers(0, store.log.high_watermark))
     store.log.log_end += draw(st.sampled_from((0, 5)))
     return store
@@ -241,11 +255,9 @@ def as_kafka(store: Store) -> list[KafkaSegment]:
         if ref.end > log.log_start
     ]
     base = max(log.sealed_end, log.log_start)
-    times = [time for tail in log.slices for time in tail.data.max_timestamps_ms]  # type: ignore[attr-defined]
-    active = KafkaSegment(base, log.high_watermark, tail_bytes(log), max(times, default=-1))
-    if base == log.high_watermark:
-        active.size = 0
-    return [*found, active]
+    left = [batch for batch in store.batches if batch.end > base]
+    size, largest = sum(b.size for b in left), max((b.largest for b in left), default=-1)
+    return [*found, KafkaSegment(base, log.high_watermark, size, largest)]
 
 
 @given(stores(), RETENTIONS)
@@ -356,8 +368,8 @@ def test_the_unsealed_tail_counts_and_goes_whole() -> None:
     expired.
     """
     store = Store.of(segment(0, 5, 10, NOW - 50))
-    store.add_tail(2, 10, NOW - 40)
-    store.add_tail(2, 10, NOW - 30, NOW - 35)
+    store.add_tail((2, 10, NOW - 40))
+    store.add_tail((1, 5, NOW - 30), (1, 5, NOW - 35))
 
     assert [5, 5, 0] == [store.check(by_size(n)).log_start for n in (1, 20, 21)]
     assert [9, 5, 0] == [store.check(by_time(ms)).log_start for ms in (29, 30, 50)]
@@ -369,7 +381,7 @@ def test_what_is_not_committed_stays() -> None:
     Log start never passes the high watermark.
     """
     store = Store.of(segment(0, 5, 10, 1))
-    store.add_tail(2, 10, 1)
+    store.add_tail((2, 10, 1))
     store.log.log_end = 20
 
     assert 7 == store.check(TopicRetention(ms=0, size_bytes=0)).log_start
@@ -400,8 +412,8 @@ def test_a_tail_without_timestamps_has_the_time_of_its_flush() -> None:
     A flush whose time is not known stays.
     """
     store, unknown = Store.of(), Store.of()
-    store.add_tail(2, 10, NO_TIMESTAMP, flushed_ms=NOW - 10)
-    unknown.add_tail(2, 10, NO_TIMESTAMP, flushed_ms=0)
+    store.add_tail((2, 10, NO_TIMESTAMP), flushed_ms=NOW - 10)
+    unknown.add_tail((2, 10, NO_TIMESTAMP), flushed_ms=0)
 
     assert [0, 2] == [store.check(by_time(ms)).log_start for ms in (10, 9)]
     assert 0 == unknown.check(by_time(0)).log_start
