@@ -16,7 +16,6 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.log.retention.policy import received_bytes
 from driftlog_metadata.schema.codec import decode_flush_record, decode_partition_state
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, partition_key
 from driftlog_metadata.schema.model import PartitionState, Topic, TopicPartition
@@ -200,6 +199,6 @@ async def _segments(
     world: "World", manifest: Manifest, start: int, sealed_end: int
 ) -> list[tuple[int, int]]:
     return [
-        (segment.end, received_bytes(segment))
+        (segment.end, segment.received_bytes)
         async for segment in iter_segments(world.bucket, manifest, start, sealed_end)
     ]

@@ -126,7 +126,7 @@ class _Tail(NamedTuple):
 
     base: int
     end: int
-    size_bytes: int
+    received_bytes: int
 
     @property
     def records(self) -> int:
@@ -134,15 +134,6 @@ class _Tail(NamedTuple):
 
 
 _Piece = SegmentListRef | SegmentRef | _Tail
-
-
-def received_bytes(piece: _Piece) -> int:
-    """The size of the batches of *piece* as they were received."""
-    if isinstance(piece, _Tail):
-        return piece.size_bytes
-    # References of manifest format 2 have it; of format 1 only the size uncompressed is known.
-    size_bytes: int = getattr(piece, "received_bytes", piece.raw_bytes)
-    return size_bytes
 
 
 def tail_bytes(log: PartitionLog) -> int:
@@ -181,7 +172,7 @@ def sealed_bytes(
             content = lists[ref.key]
             total += sealed_bytes((*content.lists, *content.segments), log_start, lists)
         else:
-            total += received_bytes(ref)
+            total += ref.received_bytes
     return total
 
 
@@ -218,8 +209,8 @@ def _by_size(
     while excess >= 0 and (piece := front.first()) is not None:
         if isinstance(piece, SegmentListRef) and piece.base < log.log_start:
             front.open(piece)
-        elif received_bytes(piece) <= excess:
-            excess -= received_bytes(piece)
+        elif piece.received_bytes <= excess:
+            excess -= piece.received_bytes
             front.expire(piece, Reason.SIZE)
         elif isinstance(piece, SegmentListRef):
             front.open(piece)
@@ -290,7 +281,7 @@ class _Front:
         expired = self.expired.setdefault(reason, Expired())
         expired.segments += piece.segments if isinstance(piece, SegmentListRef) else 1
         expired.records += piece.records
-        expired.size_bytes += received_bytes(piece)
+        expired.size_bytes += piece.received_bytes
 
     def largest_ms(self, piece: SegmentRef | _Tail, now_ms: int) -> int:
         """The largest timestamp of *piece*, or the time that stands for it."""

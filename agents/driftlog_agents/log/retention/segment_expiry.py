@@ -35,7 +35,6 @@ from driftlog_agents.log.retention.policy import (
     RetentionSettings,
     TopicRetention,
     check,
-    received_bytes,
     sealed_bytes,
     tail_bytes,
 )
@@ -152,7 +151,7 @@ class SegmentExpiry:
         key, start, opened_bytes = ("", 0, 0) if found is None else found.opened
         refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
         return tail_bytes(log) + sum(
-            opened_bytes if (ref.key, log.log_start) == (key, start) else received_bytes(ref)
+            opened_bytes if (ref.key, log.log_start) == (key, start) else ref.received_bytes
             for ref in refs
             if ref.end > log.log_start
         )

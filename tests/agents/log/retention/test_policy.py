@@ -172,6 +172,8 @@ def delete_old_segments(
     The last segment is the active one.
     """
 
+    start: int | None = None
+
     def delete(condition: Callable[[KafkaSegment], bool]) -> None:
         nonlocal start
         while segments:
@@ -183,7 +185,6 @@ def delete_old_segments(
             segments.pop(0)
             start = segments[0].base if segments else first.end
 
-    start: int | None = None
     size = sum(one.size for one in segments)
     if retention.size_bytes is not None and size >= retention.size_bytes:
         diff = size - retention.size_bytes
@@ -218,9 +219,9 @@ def stores(draw: st.DrawFn) -> Store:
         put_ms[segments[-1].key] = draw(times)
     store = Store.of(*segments, end=offset + draw(st.sampled_from((0, 0, 2))))
     store.put_ms = put_ms
-    while store.manifest.segments and draw(st.booleans()):
+    while draw(st.booleans()) and store.manifest.segments:
         store.spill(draw(st.integers(1, len(store.manifest.segments))))
-    while store.manifest.lists and draw(st.booleans()):
+    while draw(st.booleans()) and store.manifest.lists:
         count = draw(st.integers(1, len(store.manifest.lists)))
         level = 1 + max(ref.level for ref in store.manifest.lists[:count])
         if {ref.level for ref in store.manifest.lists[:count]} == {level - 1}:
@@ -308,7 +309,7 @@ def test_the_size_is_that_of_what_ends_above_log_start(store: Store) -> None:
     """
     In lists and lists of lists, too.
     """
-    refs = (*store.manifest.lists, *store.manifest.segments)
+    refs: list[SegmentListRef | SegmentRef] = [*store.manifest.lists, *store.manifest.segments]
 
     size = sealed_bytes(refs, store.log.log_start, store.lists)
 

@@ -253,8 +253,9 @@ async def test_nothing_goes_by_a_manifest_of_long_ago() -> None:
     await commit_edit(
         life.world.bucket,
         manifest,
-        ReplaceSegments(replaced=(last,), added=(replace(last, raw_bytes=1),)),
+        ReplaceSegments(replaced=(last,), added=(replace(last, received_bytes=1),)),
         "compacted",
+        author=life.engine.session.author,
         read_at_ms=int(now_ms()),
         deadline_ms=int(now_ms()) + 10_000,
         now_ms=lambda: int(now_ms()),
