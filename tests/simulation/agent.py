@@ -1,6 +1,7 @@
 """One process of the agent: the product's own, on simulated ports."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -18,6 +19,7 @@ from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session_ports import EngineSettings
@@ -320,9 +322,14 @@ class SimulatedAgent(Process):
         engine = settings_of(world.seed, world.long_outage.engine(SETTINGS))
         engine = slow_upkeep.engine_settings(world.seed, engine)
         collector = CollectorSettings(interval_ms=3_000, pause_ms=1)
+        broker = BrokerSettings(groups=SETTINGS_OF_GROUPS, log_retention_ms=-1)
+        if world.retention is not None:
+            broker = world.retention.broker(broker)
+            interval_ms = world.retention.interval_ms
+            engine = replace(engine, retention=RetentionSettings(check_interval_ms=interval_ms))
         return AgentSettings(
             http_address="localhost:9644",
-            broker=BrokerSettings(groups=SETTINGS_OF_GROUPS),
+            broker=broker,
             engine=crowded_reads.engine_settings(world.seed, engine),
             reads=crowded_reads.read_settings(world.seed, READ_SETTINGS),
             collector=world.long_outage.collector(collector),

@@ -328,6 +328,8 @@ class Ledger:
             started <= state.log_start <= end,
             f"{tp}: it started at {started}, then at {state.log_start}, of {end}",
         )
+        if state.log_start > started and self._world.retention is not None:
+            self._world.retention.moved(tp, started, state.log_start)
         leader = self.leaders.get(tp)
         needed = {
             key.removeprefix(FLUSHES_PREFIX).partition("/")[0]

@@ -32,6 +32,8 @@ from tests.simulation.older_metadata import has_older_metadata
 from tests.simulation.one_sided import has_refusals
 from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
+from tests.simulation.retention import has_retention
+from tests.simulation.retention_planted import RETENTION_BUGS, both, by_size, by_time
 from tests.simulation.runner import run_seed
 from tests.simulation.slow_upkeep import has_slow_consolidation, has_slow_sealing
 from tests.simulation.store_loss import has_store_loss, is_restored_while_idle
@@ -155,6 +157,13 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "fetch_leaves_out_the_first_batch": (16, 19, 22),
     "fetches_not_told_of_the_end": (566, 1539, 546),
     "list_offsets_ignores_log_start": (119, 269),
+    "what_is_not_committed_expires": (270, 247, 249),
+    "segments_expire_by_their_smallest_timestamp": (465, 470, 494),
+    "sealed_batches_count_twice": (365,),
+    "log_start_of_an_old_read": (549, 849, 1649),
+    "manifest_moves_before_the_key": (270, 265, 294),
+    "checked_once": (230, 247, 265),
+    "failed_moves_are_forgotten": (349, 149),
 }
 """Seeds that notice a bug, tried first; the quickest first."""
 
@@ -269,6 +278,9 @@ _AIMED: Final[dict[str, Kind]] = {
     "sealing_forgets_log_start": has_deletions,
     "deletion_told_before_it_is_stored": has_deletions,
     "manifest_forgets_what_is_left": has_deletions,
+    "segments_expire_by_their_smallest_timestamp": by_time,
+    "sealed_batches_count_twice": by_size,
+    "log_start_of_an_old_read": both,
 }
 """Bugs that take more than the others of their module to be noticed."""
 
@@ -287,6 +299,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(BUCKET_BUGS, lambda s: has_foreign_objects(s) and has_ending(s)),
     *_all(ENDING_BUGS, has_ending, says="left at the end"),
     *_all(REQUEST_BUGS, has_requests),
+    *_all(RETENTION_BUGS, has_retention),
 )
 
 

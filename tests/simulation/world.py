@@ -35,6 +35,7 @@ What is checked, all the time or when the faults are over:
    hold nothing that nothing names (`ending`).
 11. A metadata store that is not the one that agents have seen is not believed (`store_loss`).
 12. Metadata that lose a key, or go back, make nothing up (`older_metadata`).
+13. What has expired goes, and nothing else does (`retention`).
 """
 
 import asyncio
@@ -81,6 +82,7 @@ from tests.simulation.older_metadata import OlderMetadata
 from tests.simulation.one_sided import LastRefusals, has_refusals
 from tests.simulation.oracle import Oracle, Place
 from tests.simulation.restarts import restart_often
+from tests.simulation.retention import Retention, has_retention
 from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
 from tests.simulation.tail_readers import tail_readers
@@ -144,6 +146,7 @@ class World:
         self.untrue = UntrueAbsence(self)
         self.oracle = Oracle(self.expect)
         self.ledger = Ledger(self)
+        self.retention: Retention | None = Retention(self) if has_retention(seed) else None
         self.nodes = [Node(self, 1)]
         self.calm = False
         """The faults are over."""
@@ -318,6 +321,7 @@ class World:
                 self._consuming = tasks.create_task(self.groups.run())
             if self.deletions is not None:
                 others.append(tasks.create_task(self.deletions.run()))
+            retaining = tasks.create_task(self._watch_retention())
             clocks = tasks.create_task(jump_clocks(self))
             others += [tasks.create_task(r.run()) for r in tail_readers(self)]
             aimed = [tasks.create_task(fault) for fault in aimed_faults(self)]
@@ -363,11 +367,16 @@ class World:
             for task in others:
                 task.cancel()
             await self._finish()
+            retaining.cancel()
             await self.older_metadata.run()
         await self._check()
         if has_ending(self.seed):
             await Ending(self).run()
         await self.foreign.check()
+
+    async def _watch_retention(self) -> None:
+        if self.retention is not None:
+            await self.retention.run()
 
     async def _answered(self, admin: asyncio.Task[None] | None) -> None:
         """Wait until every client has what it asked for."""
@@ -404,6 +413,8 @@ class World:
             await self.requests.read_everything()
         await self._disk_is_used()
         await let_many_produce(self)
+        if self.retention is not None:
+            await self.retention.settle()
         async with asyncio.timeout(60), asyncio.TaskGroup() as leaving:
             for node in self.nodes:
                 leaving.create_task(node.leave())
@@ -592,7 +603,9 @@ class World:
         kept = {node.number: node.kept(tp) for node in self.nodes}
         self.count_many("records set aside", sum(map(len, kept.values())))
         self.oracle.check(tp, log, start, kept)
-        if self.deletions is None:
+        if self.retention is not None:
+            pass  # looked at when it moved
+        elif self.deletions is None:
             self.expect(not start, f"{tp} starts at {start}, and nobody deletes")
         else:
             self.deletions.check(tp, start)

@@ -51,6 +51,8 @@ from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
 from driftlog_agents.log.recovery.recovery import Recovery, unreadable
+from driftlog_agents.log.retention.policy import TopicRetention
+from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
@@ -82,6 +84,7 @@ class Engine:
     Args:
         cluster: runs as long as the engine does.
         topic_sealing: the topics' configs of sealing, by topic name.
+        topic_retention: the topics' configs of retention, by topic name.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Engine:
         cluster: ClusterWatch,
         settings: EngineSettings,
         topic_sealing: dict[str, TopicSealPolicy] | None = None,
+        topic_retention: dict[str, TopicRetention] | None = None,
     ) -> None:
         self.ports = ports
         self.agent = agent
@@ -234,6 +238,17 @@ class Engine:
             counters=ports.counters,
             backpressure=ports.backpressure,
             outage=ports.health.sealing,
+        )
+        self._topic_retention = {} if topic_retention is None else topic_retention
+        self.retention = SegmentExpiry(
+            objects=ports.objects,
+            manifests=self.manifests,
+            deletion=self.deletion,
+            settings=settings.retention,
+            counters=ports.counters,
+            rng=Random(f"retention {agent.session_id}"),
+            logs=self.logs,
+            wall_ms=ports.wall_ms,
         )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
@@ -380,6 +395,7 @@ class Engine:
                 background.extend(leadership)
                 background.append(spawn(tasks, self.flush_records.run()))
                 background.append(spawn(tasks, self.sealer.run()))
+                background.append(spawn(tasks, self.retention.run(self._topic_retention)))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()

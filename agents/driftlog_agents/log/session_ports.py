@@ -16,6 +16,7 @@ from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.leadership.handover_policy import LeadershipSettings
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import Spool
 from driftlog_agents.log.session.backpressure import Backpressure
@@ -39,6 +40,7 @@ class EngineSettings:
     memory: MemorySettings = field(default_factory=MemorySettings)
     buffer: BufferSettings = field(default_factory=BufferSettings)
     seal: SealSettings = field(default_factory=SealSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)

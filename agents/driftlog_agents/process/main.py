@@ -36,6 +36,7 @@ from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
+from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
@@ -617,6 +618,7 @@ def _settings(options: Options, location: str) -> AgentSettings:
             session=SessionSettings(ttl_ms=options.session_timeout_ms),
             flush=flush,
             seal=seal,
+            retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
             producers=ProducerSettings(
                 expiration_ms=broker.producer_id_expiration_ms,
                 state_bytes=broker.driftlog_producer_state_max_bytes,

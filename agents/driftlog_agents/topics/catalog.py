@@ -1,4 +1,5 @@
-"""The topics that this agent knows: by name and id, with their effective limits and sealing policy.
+"""The topics that this agent knows: by name and id, with their effective limits, sealing
+policy and retention.
 
 Shell.
 """
@@ -7,7 +8,13 @@ from uuid import UUID
 
 import structlog
 
-from driftlog_agents.configs.topic import TopicLimits, topic_limits, topic_sealing
+from driftlog_agents.configs.topic import (
+    TopicLimits,
+    topic_limits,
+    topic_retention,
+    topic_sealing,
+)
+from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import RESERVED_TOPICS, check_topic_name
@@ -20,11 +27,15 @@ class TopicCatalog:
     Args:
         agent_configs: the agent's settings that topics inherit, by broker config.
         seal_ms: the agent's `BrokerSettings.seal_ms`; None: only the topic configs count.
+        check_interval_ms: between two checks of retention.
     """
 
-    def __init__(self, agent_configs: dict[str, str], seal_ms: float | None) -> None:
+    def __init__(
+        self, agent_configs: dict[str, str], seal_ms: float | None, check_interval_ms: float
+    ) -> None:
         self._agent_configs = agent_configs
         self._seal_ms = seal_ms
+        self._check_interval_ms = check_interval_ms
         self._log = structlog.get_logger()
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
@@ -32,6 +43,8 @@ class TopicCatalog:
         """Limits by topic name."""
         self.sealing: dict[str, TopicSealPolicy] = {}
         """Sealing policies by topic name."""
+        self.retention: dict[str, TopicRetention] = {}
+        """Retention by topic name."""
         self.partitions = 0
         """The number of partitions of all topics."""
         self._alike: dict[str, set[str]] = {}
@@ -69,13 +82,21 @@ class TopicCatalog:
         self._alike.setdefault(unlike(topic.name), set()).add(topic.name)
         try:
             self.limits[topic.name] = topic_limits(topic.configs, self._agent_configs)
-            sealing = topic_sealing(topic.configs, self._seal_ms)
+            retention = topic_retention(topic.configs, self._agent_configs)
+            sealing = topic_sealing(topic.configs, self._seal_ms, self._longest_ms(retention))
         except ValueError as error:
-            # A newer version set these configs; the topic is served with the defaults.
+            # A newer version set these configs; the topic is served with the defaults, and keeps
+            # all records.
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
             self.limits[topic.name] = topic_limits({}, self._agent_configs)
-            sealing = topic_sealing({}, self._seal_ms)
+            sealing, retention = topic_sealing({}, self._seal_ms), TopicRetention()
         self.sealing[topic.name] = sealing
+        self.retention[topic.name] = retention
+
+    def _longest_ms(self, retention: TopicRetention) -> float | None:
+        """How long a batch may wait to be sealed; nothing expires between two checks, so sealing
+        need not be more frequent."""
+        return None if retention.ms is None else max(retention.ms, self._check_interval_ms)
 
     def forget(self, topic: Topic) -> None:
         """Remove a topic that is deleted or being deleted."""
@@ -87,6 +108,7 @@ class TopicCatalog:
         self.partitions -= now.partitions
         self.limits.pop(topic.name, None)
         self.sealing.pop(topic.name, None)
+        self.retention.pop(topic.name, None)
         alike = self._alike[unlike(topic.name)]
         alike.discard(topic.name)
         if not alike:

@@ -51,7 +51,7 @@ from driftlog_tiering.formats.columns import (
     gap_batches,
 )
 from driftlog_tiering.formats.file_likes import CountingSink, RangedFile
-from driftlog_tiering.formats.manifest import LeaderEpoch
+from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
 
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
@@ -115,6 +115,23 @@ class SegmentInfo:
     leader_epochs: tuple[LeaderEpoch, ...]
     row_groups: tuple[RowGroup, ...]
     format_version: int = FORMAT_VERSION
+
+    def reference(self, key: str, received_bytes: int) -> SegmentRef:
+        """The reference of this segment, stored as *key*."""
+        return SegmentRef(
+            key=key,
+            base=self.base,
+            end=self.end,
+            size_bytes=self.size_bytes,
+            records=self.records,
+            raw_bytes=self.raw_bytes,
+            min_timestamp_ms=self.min_timestamp_ms,
+            max_timestamp_ms=self.max_timestamp_ms,
+            max_timestamp_offset=self.max_timestamp_offset,
+            codec=self.codec,
+            format_version=self.format_version,
+            received_bytes=received_bytes,
+        )
 
 
 class SegmentWriter:

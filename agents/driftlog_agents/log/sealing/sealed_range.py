@@ -17,11 +17,10 @@ from typing import NamedTuple
 from driftlog_agents.log.partition.partition import NO_PRODUCER_ID, PartitionLog
 from driftlog_agents.log.partition.tail import session_of
 from driftlog_metadata.schema.model import PartitionState
-from driftlog_tiering.batches.batch import NO_TIMESTAMP, BatchHeader
+from driftlog_tiering.batches.batch import NO_TIMESTAMP, BatchHeader, Buffer, check_batch
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import LeaderEpoch, Manifest, SegmentRef
-from driftlog_tiering.formats.segment import SegmentInfo
 
 
 class FlushTime(NamedTuple):
@@ -78,21 +77,9 @@ def leader_epochs(headers: Sequence[BatchHeader]) -> tuple[LeaderEpoch, ...]:
     return tuple(epochs)
 
 
-def parquet_ref(key: str, info: SegmentInfo) -> SegmentRef:
-    """The reference of a segment that was written as *key*."""
-    return SegmentRef(
-        key=key,
-        base=info.base,
-        end=info.end,
-        size_bytes=info.size_bytes,
-        records=info.records,
-        raw_bytes=info.raw_bytes,
-        min_timestamp_ms=info.min_timestamp_ms,
-        max_timestamp_ms=info.max_timestamp_ms,
-        max_timestamp_offset=info.max_timestamp_offset,
-        codec=info.codec,
-        format_version=info.format_version,
-    )
+def batch_headers(batches: list[Buffer]) -> list[BatchHeader]:
+    """The header of each batch, which is checked."""
+    return [check_batch(batch, from_client=False) for batch in batches]
 
 
 def raw_ref(key: str, headers: Sequence[BatchHeader], size_bytes: int) -> SegmentRef:

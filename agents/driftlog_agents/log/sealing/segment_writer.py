@@ -28,7 +28,7 @@ from driftlog_agents.log.sealing.batch_faults import (
     find_faults,
 )
 from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.sealed_range import parquet_ref, raw_ref
+from driftlog_agents.log.sealing.sealed_range import batch_headers, raw_ref
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
@@ -98,7 +98,8 @@ class SealedRangeWriter:
     async def write(
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
-        """Segments of ``[base, end)``: one, or more where batches cannot be decoded.
+        """Segments of ``[base, end)``: one, or more where batches cannot be decoded; none where
+        all of them are deleted.
 
         *headers* gets the headers of all batches, in order.
 
@@ -108,6 +109,11 @@ class SealedRangeWriter:
             CorruptError, NotFoundError: a flush object is damaged.
         """
         with disk_errors():
+            if end <= log.log_start:
+                async with aclosing(self._reader.chunks(log, base, end)) as chunks:
+                    async for batches in chunks:
+                        headers += await self._offload(batch_headers, batches)
+                return []
             return await self._write(log, base, end, headers)
 
     async def _write(
@@ -132,12 +138,14 @@ class SealedRangeWriter:
                         limits=self._decoding.limits,
                     ) as writer,
                 ):
+                    known = len(headers)
                     async with self._filling:
                         carried = await self._fill(writer, carried, chunks, headers)
                         stop = writer.next_offset if carried else end
                         info = await self._offload(writer.finish, stop) if stop > start else None
                     if info is not None:
-                        refs.append(await self._put_segment(log, info, spool))
+                        received = sum(header.size_bytes for header in headers[known:])
+                        refs.append(await self._put_segment(log, info, spool, received))
                         start = stop
                 cannot = bool(carried)
                 while cannot:
@@ -210,13 +218,15 @@ class SealedRangeWriter:
                 return carried
         return []
 
-    async def _put_segment(self, log: PartitionLog, info: SegmentInfo, spool: Spool) -> SegmentRef:
+    async def _put_segment(
+        self, log: PartitionLog, info: SegmentInfo, spool: Spool, received_bytes: int
+    ) -> SegmentRef:
         key = self._segment_key(log, info.base, info.end, SegmentKind.PARQUET)
         self._counters.sealed_bytes += info.raw_bytes
         body = spool.body()
         assert body_bytes(body) == info.size_bytes, "another writer wrote to the spool"
         await self.put(key, body)
-        return parquet_ref(key, info)
+        return info.reference(key, received_bytes)
 
     async def _put_raw(
         self, log: PartitionLog, bad: list[Buffer], headers: list[BatchHeader]

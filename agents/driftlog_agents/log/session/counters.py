@@ -5,6 +5,7 @@ Each component adds to its own fields; `metrics` reads them.
 Pure.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from driftlog_agents.foundation.histogram import Histogram
@@ -43,5 +44,9 @@ class LogCounters:
     """Uncompressed."""
     undecodable_batches: int = 0
     """Sealed as they came, not as Parquet."""
+    expired_records: Counter[str] = field(default_factory=Counter)
+    """By the reason: time or size."""
+    expired_bytes: Counter[str] = field(default_factory=Counter)
+    """As they were received."""
     commits: Histogram = field(default_factory=Histogram)
     """Transactions that committed a flush."""

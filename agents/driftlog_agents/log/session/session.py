@@ -21,8 +21,9 @@ from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.log.session.commit_outcome import CommitOutcome, is_closed, outcome_of
 from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_agents.log.session.lease import SessionLease, SessionSettings
+from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY, agent_key, head_key, session_key
-from driftlog_metadata.schema.model import Agent, FlushRecord
+from driftlog_metadata.schema.model import Agent, Cluster, FlushRecord
 from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
@@ -161,6 +162,11 @@ class Session:
         """The value of the cluster's key, which every claim requires."""
         assert self._witness.cluster is not None, "a session before the cluster was joined"
         return self._witness.cluster
+
+    @property
+    def author(self) -> Cluster:
+        """The cluster, at its present format level: what this session stores is of it."""
+        return decode_cluster(self.cluster)
 
     def check_cluster(self, kvs: Sequence[KeyValue]) -> None:
         """Check *kvs*, a linearizable read of the cluster's key.
