@@ -28,17 +28,16 @@ from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
 from driftlog_agents.log.reading.reader import LogReader, read_local
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_tiering.batches.batch import HEADER_BYTES, Codec, build_batch, parse_header
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import (
     AddSegments,
-    Applied,
     Manifest,
     SegmentRef,
-    apply,
     empty_manifest,
 )
+from driftlog_tiering.formats.manifest_edits import Applied, apply
 from driftlog_tiering.formats.segment import SegmentWriter
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 
@@ -94,7 +93,7 @@ class Sealed:
             leader_epochs=info.leader_epochs,
             producers=None,
         )
-        step = apply(self.manifest, edit, nonce)
+        step = apply(self.manifest, edit, nonce, Cluster("benchmark"))
         assert isinstance(step, Applied)
         self.manifest = step.manifest
         self.raw_bytes += info.raw_bytes

@@ -12,7 +12,10 @@ from driftlog_metadata.stores.store import CreateRevisionIs, MetadataStore, Put
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 
-CLUSTER = encode_cluster(Cluster("a-cluster"))
+AUTHOR = Cluster("a-cluster")
+"""The cluster that tests' manifests are of, at the newest level."""
+
+CLUSTER = encode_cluster(AUTHOR)
 """The value of the cluster's key."""
 
 MARK = Put(CLUSTER_KEY, CLUSTER)

@@ -30,6 +30,7 @@ from driftlog_tiering.formats.manifests import commit_edit, load_newest
 from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import AlreadyExistsError, Buffer, ObjectStore
+from tests.support.clusters import AUTHOR
 
 T = TypeVar("T")
 
@@ -52,13 +53,14 @@ class SealedTopic:
     partitions: int = 1
     topic_id: UUID = field(default_factory=uuid4)
     nonces: "count[int]" = field(default_factory=count)
+    cluster: Cluster = AUTHOR
 
     def create(self) -> "SealedTopic":
         """Write its first file, and the cluster's where there is none."""
 
         async def main(store: ObjectStore) -> None:
             with contextlib.suppress(AlreadyExistsError):
-                await store.create(layout.CLUSTER_KEY, [encode_cluster(Cluster("test"))])
+                await store.create(layout.CLUSTER_KEY, [encode_cluster(self.cluster)])
             topic = Topic(name=self.name, topic_id=self.topic_id, partitions=self.partitions)
             body = encode_topic(TopicFile(1, topic))
             await store.create(layout.topic_key(self.name, self.topic_id, 1), [body])
@@ -140,6 +142,7 @@ class SealedTopic:
                 newest,
                 edit,
                 f"e{next(self.nonces)}",
+                author=self.cluster,
                 read_at_ms=0,
                 deadline_ms=60_000,
                 now_ms=lambda: 0,

@@ -62,6 +62,7 @@ from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.formats.manifests import OtherClusterError
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _BACKOFF_S: Final = (0.1, 5.0)
@@ -410,7 +411,7 @@ class AgentProcess:
                 finally:
                     for task in beside:
                         task.cancel()
-        except* WrongClusterError as group:
+        except* (WrongClusterError, OtherClusterError) as group:
             raise WrongClusterError(str(first_of(group))) from group
         except* FencedError as group:
             raise FencedError(str(first_of(group))) from group

@@ -3,7 +3,8 @@
 Compact JSON in UTF-8, one object per value, in exactly this order (a value has one
 encoding, so that it can be compared by its bytes); ``v`` is the format's version:
 
-    Cluster          {"v":1,"cluster_id":s,"format_version":n}
+    Cluster          {"v":1,"cluster_id":s,"format_version":1}  or
+                     {"v":2,"cluster_id":s,"format_version":n from 2 on,"release":s}
     Agent            {"v":1,"node_id":n,"session_id":s,"listeners":[[name,host,port],…],
                       "http_address":s,"rack":s or null,"started_at_ms":n}
     LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
@@ -20,8 +21,9 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
     ProducerIdBlock  {"v":1,"first":producer id,"size":n,"node_id":n}
 
 Numbers ``n`` are not negative and fit an int64, node ids, ports and partition counts
-an int32, replication factors an int16.  Configs stand in the order of their names.  An ended
-head replaces the head under its key, as version 2.  A topic of one replica is of version 1.
+an int32, replication factors an int16.  Configs stand in the order of their names.  The release of
+a cluster is the first one that knows its format version.  An ended head replaces the head under its
+key, as version 2.  A topic of one replica is of version 1.
 
 A decoder raises `UnsupportedFormatError` for a larger ``v`` and `CorruptError` for
 all other bytes that no encoder writes: not JSON, a field missing, unknown, of another type
@@ -38,6 +40,8 @@ from uuid import UUID
 
 from driftlog_metadata.schema.model import (
     CLOSED,
+    FORMAT_VERSION,
+    RELEASES,
     Agent,
     Cluster,
     EndedHead,
@@ -59,6 +63,10 @@ _INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
+_CLUSTER_FIELDS: Final = (
+    ("cluster_id", "format_version"),
+    ("cluster_id", "format_version", "release"),
+)
 _HEAD_CLOSED: Final = "closed"
 _HEAD_FIELDS: Final = (("head",), ("head", "ended_ms"))
 _SESSION_FIELDS: Final = (
@@ -88,7 +96,14 @@ def decode_at(key: str, data: bytes, decode: Callable[[bytes], T]) -> T:
 
 def encode_cluster(cluster: Cluster) -> bytes:
     """Encode the value of the cluster's key."""
-    return _encode(cluster_id=cluster.cluster_id, format_version=cluster.format_version)
+    level = cluster.format_version
+    release = cluster.needs_release or RELEASES[level - 1]
+    return _encode(
+        min(level, 2),
+        cluster_id=cluster.cluster_id,
+        format_version=level,
+        **({"release": release} if level > 1 else {}),
+    )
 
 
 def decode_cluster(data: bytes) -> Cluster:
@@ -101,8 +116,12 @@ def decode_cluster(data: bytes) -> Cluster:
         UnsupportedFormatError: a newer format.
         CorruptError: not a cluster.
     """
-    fields = _Fields("cluster", data, ("cluster_id", "format_version"))
-    return Cluster(fields.string("cluster_id"), fields.number("format_version"))
+    fields = _Fields("cluster", data, *_CLUSTER_FIELDS)
+    level = fields.number("format_version")
+    if level < 1 or (fields.version > 1) != (level > 1):
+        raise fields.corrupt(f"its format version is {level}")
+    release = fields.string("release") if fields.version > 1 else None
+    return Cluster(fields.string("cluster_id"), level, release if level > FORMAT_VERSION else None)
 
 
 def encode_agent(agent: Agent) -> bytes:

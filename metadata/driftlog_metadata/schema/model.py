@@ -12,8 +12,17 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-FORMAT_VERSION: Final = 1
-"""Version of all stored formats together.  An agent refuses a cluster with a larger one.
+RELEASES: Final = ("0.1.0", "0.2.0")
+"""The first release that knows each format level, from level 1 on."""
+
+FORMAT_VERSION: Final = len(RELEASES)
+"""Newest format level that this release knows: of all stored formats together.  An agent refuses a
+cluster with a larger one.
+
+| level | what it adds |
+|---|---|
+| 1 | |
+| 2 | manifests of format 2 |
 
 Each value also has a version of its own (`codec`).
 """
@@ -51,10 +60,16 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The identity that the bucket's ``cluster.json`` repeats."""
+    """The identity that the bucket's ``cluster.json`` repeats.
+
+    ``format_version``: the cluster's level, which only rises, when all live agents know the next
+    one.  No object and no value of a newer format is written before.
+    """
 
     cluster_id: str
     format_version: int = FORMAT_VERSION
+    needs_release: str | None = None
+    """The first release that knows a level that this one does not know; None: it knows it."""
 
 
 @dataclass(frozen=True, slots=True)

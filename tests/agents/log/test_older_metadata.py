@@ -21,6 +21,7 @@ from driftlog_tiering.formats.manifests import commit_edit, load_newest
 from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import ONE, Life, World, now_ms, on_virtual_time
 from tests.agents.log.recovery.test_recovery import left_behind
+from tests.support.clusters import AUTHOR
 
 
 async def restored(world: World) -> MemoryMetadataStore:
@@ -268,6 +269,7 @@ async def moved_by_a_predecessor(world: World) -> None:
         newest,
         SetLogStart(1),
         "late",
+        author=AUTHOR,
         read_at_ms=at,
         deadline_ms=at + 1_000,
         now_ms=lambda: int(now_ms()),

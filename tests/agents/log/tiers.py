@@ -35,19 +35,19 @@ from driftlog_tiering.formats.flush_object import encode_footer
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import (
     AddSegments,
-    Applied,
     LeaderEpoch,
     Manifest,
     SegmentList,
     SegmentRef,
-    apply,
     empty_manifest,
     list_ref,
 )
 from driftlog_tiering.formats.manifest_codec import encode_segment_list
+from driftlog_tiering.formats.manifest_edits import Applied, apply
 from driftlog_tiering.formats.segment import SegmentWriter
 from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer
+from tests.support.clusters import AUTHOR
 
 TOPIC_ID = UUID(int=7)
 _GARBAGE = b"\xff" * 40
@@ -245,7 +245,7 @@ class World:
 
     def _sealed(self, base: int, end: int, segments: tuple[SegmentRef, ...]) -> None:
         edit = AddSegments(base=base, end=end, segments=segments, leader_epochs=(), producers=None)
-        step = apply(self.manifest, edit, self._next_nonce())
+        step = apply(self.manifest, edit, self._next_nonce(), AUTHOR)
         assert isinstance(step, Applied)
         self.manifest = step.manifest
         if not self.manifest.leader_epochs:
@@ -278,7 +278,7 @@ class World:
             entries[-1].end,
             self._next_nonce(),
         )
-        await self.bucket.create(key, [encode_segment_list("t", self.tp, content)])
+        await self.bucket.create(key, [encode_segment_list(self.manifest, content)])
         return list_ref(key, content)
 
     # ── Tail ──

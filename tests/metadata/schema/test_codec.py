@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from driftlog_metadata.schema import codec
 from driftlog_metadata.schema.model import (
     CLOSED,
+    FORMAT_VERSION,
     Agent,
     Cluster,
     EndedHead,
@@ -56,6 +57,18 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         codec.decode_cluster,
         CLUSTER,
         '{"v":1,"cluster_id":"d41d8c","format_version":1}',
+    ),
+    (
+        codec.encode_cluster,
+        codec.decode_cluster,
+        Cluster("d41d8c", 2),
+        '{"v":2,"cluster_id":"d41d8c","format_version":2,"release":"0.2.0"}',
+    ),
+    (
+        codec.encode_cluster,
+        codec.decode_cluster,
+        Cluster("d41d8c", FORMAT_VERSION + 1, "1.2.3"),
+        f'{{"v":2,"cluster_id":"d41d8c","format_version":{FORMAT_VERSION + 1},"release":"1.2.3"}}',
     ),
     (
         codec.encode_agent,
@@ -149,7 +162,11 @@ int64s = st.integers(0, 2**63 - 1)
 listeners = st.builds(Listener, texts, texts, st.integers(0, 65535))
 
 VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
-    (codec.encode_cluster, codec.decode_cluster, st.builds(Cluster, texts, int64s)),
+    (
+        codec.encode_cluster,
+        codec.decode_cluster,
+        st.builds(Cluster, texts, st.integers(1, FORMAT_VERSION)),
+    ),
     (
         codec.encode_agent,
         codec.decode_agent,
@@ -283,7 +300,7 @@ def test_a_newer_version_is_refused_as_newer(
     """
     Whatever else stands in it; the message says which versions these are.
     """
-    known = 2 if {"head", "topic_id", "stage"} & json.loads(golden).keys() else 1
+    known = 2 if {"head", "topic_id", "stage", "format_version"} & json.loads(golden).keys() else 1
     newer = json.dumps(json.loads(golden) | {"v": known + 1, "new": []}).encode()
 
     with pytest.raises(UnsupportedFormatError, match=rf"version {known + 1}.*reads up to {known}"):

@@ -2,31 +2,32 @@
 
 import json
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlog_metadata.schema.model import TopicPartition
-from driftlog_tiering.formats import layout
+from driftlog_metadata.schema.model import Cluster, TopicPartition
+from driftlog_tiering.formats import layout, manifest_edits
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import (
+    MANIFEST_FORMAT,
     AddSegments,
-    AlreadyApplied,
-    Applied,
+    Busy,
     Edit,
     LeaderEpoch,
     Manifest,
-    NeedsLists,
     ProducerSnapshotRef,
     ReplaceSegments,
     SegmentList,
     SegmentListRef,
     SegmentRef,
+    SetBusy,
+    SetCleanedEnd,
     SetLogStart,
-    Void,
-    apply,
+    TombstoneHorizon,
     empty_manifest,
 )
 from driftlog_tiering.formats.manifest_codec import (
@@ -36,6 +37,15 @@ from driftlog_tiering.formats.manifest_codec import (
     encode_manifest,
     encode_segment_list,
 )
+from driftlog_tiering.formats.manifest_edits import (
+    AlreadyApplied,
+    Applied,
+    NeedsLists,
+    OtherCluster,
+    Void,
+    apply,
+)
+from tests.support.clusters import AUTHOR
 
 TP = TopicPartition(UUID("6f1d2b7e-0000-4000-8000-00000000002a"), 7)
 EMPTY = empty_manifest("flights", TP)
@@ -75,13 +85,14 @@ class Bucket:
     model: list[SegmentRef] = field(default_factory=list)
     bodies: dict[str, bytes] = field(default_factory=dict)
     edits: int = 0
+    author: Cluster = AUTHOR
 
-    def apply(self, edit: Edit) -> Applied | AlreadyApplied | Void:
+    def apply(self, edit: Edit) -> Applied | AlreadyApplied | OtherCluster | Void:
         """Apply, reading lists from what was stored; a list's name is used once."""
         self.edits += 1
         read: dict[str, SegmentList] = {}
         while True:
-            outcome = apply(self.manifest, edit, f"n{self.edits}", read)
+            outcome = apply(self.manifest, edit, f"n{self.edits}", self.author, read)
             if not isinstance(outcome, NeedsLists):
                 break
             for ref in outcome.refs:
@@ -90,16 +101,15 @@ class Bucket:
             assert not outcome.lists.keys() & self.lists.keys()
             self.lists.update(outcome.lists)
             for key, content in outcome.lists.items():
-                self.bodies[key] = encode_segment_list("flights", TP, content)
+                self.bodies[key] = encode_segment_list(outcome.manifest, content)
             self.manifest = outcome.manifest
         return outcome
 
     def named(self) -> list[SegmentRef]:
         """What the tree says, in order."""
-        return [
-            *(s for ref in self.manifest.lists for s in self._under(ref)),
-            *(s for s in self.manifest.segments if s.end > self.manifest.log_start),
-        ]
+        tree = [s for ref in self.manifest.lists for s in self._under(ref)]
+        tree += self.manifest.segments
+        return [s for s in tree if s.end > self.manifest.log_start]
 
     def _under(self, ref: SegmentListRef) -> list[SegmentRef]:
         content = self.lists[ref.key]
@@ -109,7 +119,8 @@ class Bucket:
         assert (ref.base, ref.end) == (found[0].base, found[-1].end)
         assert ref.size_bytes == sum(s.size_bytes for s in found)
         assert ref.max_timestamp_ms == max(s.max_timestamp_ms for s in found)
-        return [s for s in found if s.end > self.manifest.log_start]
+        assert ref.received_bytes == sum(s.received_bytes for s in found)
+        return found
 
 
 def test_a_segment_is_added_at_the_end_only() -> None:
@@ -173,7 +184,7 @@ def test_adding_costs_the_same_at_a_thousand_and_at_half_a_million_segments() ->
     segments = [replace(template, key=str(i), base=i, end=i + 1) for i in range(510_000)]
     written = []
     for base in range(0, len(segments), 500):
-        outcome = apply(bucket.manifest, add(*segments[base : base + 500]), "n")
+        outcome = apply(bucket.manifest, add(*segments[base : base + 500]), "n", AUTHOR)
         assert isinstance(outcome, Applied)
         written.append(len(outcome.lists))
         bucket.manifest = outcome.manifest
@@ -188,7 +199,7 @@ def test_adding_costs_the_same_at_a_thousand_and_at_half_a_million_segments() ->
 
     merged = segment(700, 703, "b")
     edit = ReplaceSegments(replaced=tuple(segments[700:703]), added=(merged,))
-    outcome = apply(bucket.manifest, edit, "n", bucket.lists)
+    outcome = apply(bucket.manifest, edit, "n", AUTHOR, bucket.lists)
     assert isinstance(outcome, Applied)
     assert [1, 2] == sorted(content.level for content in outcome.lists.values())
     bucket.manifest = outcome.manifest
@@ -228,10 +239,16 @@ def test_what_log_start_has_passed_is_not_replaced() -> None:
     bucket.apply(add(*segments))
     bucket.apply(SetLogStart(3))
 
-    outcome = bucket.apply(ReplaceSegments(replaced=tuple(segments[2:4]), added=()))
+    gone = bucket.apply(ReplaceSegments(replaced=tuple(segments[1:3]), added=()))
+    outcome = bucket.apply(
+        ReplaceSegments(
+            replaced=tuple(segments[2:4]), added=(segment(2, 3, "b"), segment(3, 4, "b"))
+        )
+    )
 
-    assert isinstance(outcome, Void)
-    assert segments[3:] == bucket.named()
+    assert isinstance(gone, Void)
+    assert isinstance(outcome, Applied)
+    assert [segment(3, 4, "b"), *segments[4:]] == bucket.named()
 
 
 def test_log_start_never_moves_back_nor_past_the_end() -> None:
@@ -299,6 +316,142 @@ def test_edits_do_to_the_tree_what_they_do_to_a_list(data: st.DataObject) -> Non
         assert bucket.manifest == decode_manifest(encode_manifest(bucket.manifest))
 
 
+def replaced_in(
+    model: list[SegmentRef], log_start: int, edit: ReplaceSegments
+) -> list[SegmentRef] | None:
+    """What `ReplaceSegments` does to a plain list of the segments above log start; None: void."""
+    replaced = [s for s in edit.replaced if s.end > log_start]
+    base, end = edit.replaced[0].base, edit.replaced[-1].end
+    within = [s for s in model if s.base < end and base < s.end]
+    if not replaced or within != replaced:
+        return None
+    at = model.index(replaced[0])
+    added = [s for s in edit.added if s.end > log_start]
+    return [*model[:at], *added, *model[at + len(replaced) :]]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_late_edits_do_to_the_tree_what_they_do_to_a_list(data: st.DataObject) -> None:
+    """
+    Replacements that were made from an older version, in a deep tree, while log start moves: one
+    is void exactly if what it replaces is not there, and names nothing below log start.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_edits, "MAX_ENTRIES", 4)
+        patch.setattr(manifest_edits, "SPILLED_ENTRIES", 2)
+        bucket = Bucket()
+        waiting: list[ReplaceSegments] = []
+        for step in range(data.draw(st.integers(1, 25))):
+            match data.draw(st.sampled_from(("add", "add", "plan", "plan", "replace", "start"))):
+                case "add":
+                    base = bucket.manifest.end
+                    new = [segment(base + 2 * i, base + 2 * i + 2) for i in range(4)]
+                    bucket.apply(add(*new))
+                    bucket.model += new
+                case "plan" if bucket.model:
+                    first = data.draw(st.integers(0, len(bucket.model) - 1))
+                    run = bucket.model[first : first + data.draw(st.integers(1, 9))]
+                    cuts = data.draw(st.sets(st.sampled_from(run)).map(list))
+                    borders = sorted({run[0].base, run[-1].end, *(s.base for s in cuts)})
+                    pieces = [segment(b, e, f"r{step}") for b, e in pairwise(borders)]
+                    left = data.draw(st.sets(st.sampled_from(pieces)))
+                    added = tuple(piece for piece in pieces if piece in left)
+                    waiting.append(ReplaceSegments(replaced=tuple(run), added=added))
+                case "replace" if waiting:
+                    late = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+                    expected = replaced_in(bucket.model, bucket.manifest.log_start, late)
+                    outcome = bucket.apply(late)
+                    assert isinstance(outcome, Applied) == (expected is not None)
+                    bucket.model = bucket.model if expected is None else expected
+                case "start":
+                    log_start = data.draw(st.integers(0, bucket.manifest.end))
+                    bucket.apply(SetLogStart(log_start))
+                    at = bucket.manifest.log_start
+                    bucket.model = [s for s in bucket.model if s.end > at]
+                case _:
+                    continue
+            assert bucket.model == bucket.named()
+
+
+def test_a_format_only_rises_and_then_names_its_cluster() -> None:
+    """
+    An author of level 1 takes no field of format 2 away, nor does it write any before.
+    """
+    received = replace(segment(0, 10), received_bytes=7)
+    bucket = Bucket(author=Cluster(AUTHOR.cluster_id, 1))
+    bucket.apply(add(received))
+    first = bucket.manifest
+    bucket.author = AUTHOR
+    bucket.apply(add(replace(segment(10, 20), received_bytes=7)))
+    bucket.apply(SetCleanedEnd(10))
+    bucket.author = Cluster(AUTHOR.cluster_id, 1)
+    bucket.apply(add(replace(segment(20, 30), received_bytes=7)))
+    last = bucket.manifest
+
+    assert (1, None, [1_000]) == (
+        first.format_version,
+        first.cluster_id,
+        [s.received_bytes for s in first.segments],
+    )
+    assert (2, AUTHOR.cluster_id, 10, [1_000, 7, 7]) == (
+        last.format_version,
+        last.cluster_id,
+        last.cleaned_end,
+        [s.received_bytes for s in last.segments],
+    )
+    assert (first, last) == tuple(decode_manifest(encode_manifest(m)) for m in (first, last))
+
+
+def test_another_clusters_edit_is_refused() -> None:
+    """
+    An agent of the old cluster beside a restored one changes nothing.
+    """
+    bucket = Bucket()
+    bucket.apply(add(segment(0, 10)))
+    bucket.author = Cluster("another")
+
+    outcomes = [bucket.apply(edit) for edit in (add(segment(10, 20)), SetLogStart(5))]
+
+    assert [OtherCluster(AUTHOR.cluster_id)] * 2 == outcomes
+
+
+def test_busy_is_taken_by_one() -> None:
+    """
+    Two compactors that read the same version do not both believe that they hold the partition.
+    """
+    bucket = Bucket()
+    mine, other = Busy("job-1", 1_000), Busy("agent-2", 2_000)
+
+    outcomes = [
+        type(bucket.apply(edit))
+        for edit in (
+            SetBusy(None, mine),
+            SetBusy(None, mine),
+            SetBusy(None, other),
+            SetBusy(mine, other),
+            SetBusy(other, None),
+        )
+    ]
+
+    assert [Applied, AlreadyApplied, Void, Applied, Applied] == outcomes
+    assert bucket.manifest.busy is None
+
+
+def test_cleaned_end_moves_with_the_replacement_and_never_back() -> None:
+    """
+    A compaction that is repeated from an older end makes no record dirty again.
+    """
+    bucket = Bucket()
+    bucket.apply(add(segment(0, 10), segment(10, 20)))
+    edit = ReplaceSegments(replaced=(segment(0, 10),), added=(segment(0, 10, "b"),), cleaned_end=10)
+
+    outcomes = [type(bucket.apply(each)) for each in (edit, SetCleanedEnd(5), SetCleanedEnd(21))]
+
+    assert [Applied, AlreadyApplied, Void] == outcomes
+    assert 10 == bucket.manifest.cleaned_end
+
+
 # ── What is stored ──
 
 GOLDEN = Manifest(
@@ -354,12 +507,43 @@ GOLDEN_BYTES = (
 )
 
 
-def test_a_manifest_is_stored_as_these_bytes() -> None:
+GOLDEN_2 = replace(
+    GOLDEN,
+    format_version=2,
+    cluster_id="d41d8c",
+    cleaned_end=250,
+    busy=Busy("job-1", 1_700_000_000_000),
+    lists=(replace(GOLDEN.lists[0], received_bytes=12),),
+    segments=(
+        replace(
+            GOLDEN.segments[0],
+            received_bytes=13,
+            horizons=(TombstoneHorizon(200, 14), TombstoneHorizon(400, 15)),
+        ),
+    ),
+)
+GOLDEN_BYTES_2 = (
+    GOLDEN_BYTES.split(b',"crc32"')[0]
+    .replace(b'"format_version":1,"version"', b'"format_version":2,"version"')
+    .replace(b'"max_timestamp_ms":5}', b'"max_timestamp_ms":5,"received_bytes":12}')
+    .replace(
+        b'"codec":"zstd","format_version":1}',
+        b'"codec":"zstd","format_version":1,"received_bytes":13,"horizons":[[200,14],[400,15]]}',
+    )
+    + b',"cluster_id":"d41d8c","cleaned_end":250,'
+    b'"busy":{"by":"job-1","until_ms":1700000000000},"crc32":"674b6a83"}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "stored"), [(GOLDEN, GOLDEN_BYTES), (GOLDEN_2, GOLDEN_BYTES_2)]
+)
+def test_a_manifest_is_stored_as_these_bytes(manifest: Manifest, stored: bytes) -> None:
     """
     A stored format: these bytes are in buckets, and stay readable.
     """
-    assert GOLDEN_BYTES == encode_manifest(GOLDEN)
-    assert GOLDEN == decode_manifest(GOLDEN_BYTES)
+    assert stored == encode_manifest(manifest)
+    assert manifest == decode_manifest(stored)
 
 
 offsets = st.integers(0, 2**62)
@@ -374,6 +558,9 @@ def manifests(draw: st.DrawFn) -> Manifest:
     end = draw(st.integers(bounds[-1] if bounds else 0, 2**63 - 1))
     split = draw(st.integers(0, len(ranges)))
     sizes = {name: draw(offsets) for name in ("size_bytes", "records", "raw_bytes")}
+    second = draw(st.booleans())
+    if second:
+        sizes["received_bytes"] = draw(offsets)
     times = {name: draw(timestamps) for name in ("min_timestamp_ms", "max_timestamp_ms")}
     return Manifest(
         version=draw(st.integers(1, 2**63 - 1)),
@@ -396,11 +583,19 @@ def manifests(draw: st.DrawFn) -> Manifest:
                 end=e,
                 max_timestamp_offset=draw(st.integers(-1, e)),
                 codec=draw(st.sampled_from(("none", "gzip", "snappy", "lz4", "zstd"))),
+                horizons=tuple(
+                    TombstoneHorizon(at, draw(offsets))
+                    for at in sorted(draw(st.sets(st.integers(b + 1, e), max_size=3 * second)))
+                ),
                 **sizes,
                 **times,
             )
             for b, e in ranges[split:]
         ),
+        format_version=2 if second else 1,
+        cluster_id=draw(st.text()) if second else None,
+        cleaned_end=draw(st.integers(0, end)) if second else 0,
+        busy=draw(st.none() | st.builds(Busy, st.text(), offsets)) if second else None,
     )
 
 
@@ -417,7 +612,7 @@ def test_a_damaged_manifest_is_told(data: st.DataObject) -> None:
     """
     Any cut and any changed byte is a CorruptManifestError, and nothing else is.
     """
-    damaged = bytearray(GOLDEN_BYTES)
+    damaged = bytearray(data.draw(st.sampled_from((GOLDEN_BYTES, GOLDEN_BYTES_2))))
     at = data.draw(st.integers(0, len(damaged) - 1))
     if data.draw(st.booleans()):
         del damaged[at:]
@@ -467,7 +662,7 @@ def test_a_newer_format_says_to_upgrade() -> None:
     from driftlog_tiering.formats.stored_json import encode_json
 
     with pytest.raises(CorruptManifestError, match="upgrade"):
-        decode_manifest(encode_json("driftlog.manifest", 2, {}))
+        decode_manifest(encode_json("driftlog.manifest", MANIFEST_FORMAT + 1, {}))
 
 
 def test_a_list_that_its_reference_does_not_describe_is_told() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import (
@@ -31,6 +31,7 @@ from driftlog_tiering.formats.manifest_codec import (
 from driftlog_tiering.formats.manifests import (
     MAX_MANIFEST_AGE_MS,
     MissingManifestError,
+    OtherClusterError,
     StaleManifestError,
     VoidEditError,
     commit_edit,
@@ -41,6 +42,7 @@ from driftlog_tiering.formats.manifests import (
 )
 from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
+from tests.support.clusters import AUTHOR
 
 TP = TopicPartition(UUID("6f1d2b7e-0000-4000-8000-00000000002a"), 7)
 EMPTY = empty_manifest("flights", TP)
@@ -188,6 +190,7 @@ async def commit(store: ObjectStore, manifest: Manifest, edit: Edit, nonce: str)
         manifest,
         edit,
         nonce,
+        author=AUTHOR,
         read_at_ms=now_ms(),
         deadline_ms=now_ms() + 60_000,
         now_ms=now_ms,
@@ -342,6 +345,29 @@ def test_an_edit_that_is_there_already_is_not_committed_twice() -> None:
     assert second == again
 
 
+def test_another_clusters_author_is_told_to_stop() -> None:
+    """
+    It is not a void edit, after which a sealer adopts the newest manifest and goes on.
+    """
+
+    async def main() -> None:
+        store = MemoryObjectStore(now_ms)
+        await commit(store, EMPTY, add(segment(0, 10)), "a")
+        await commit_edit(
+            store,
+            EMPTY,
+            add(segment(0, 10)),
+            "b",
+            author=Cluster("another", 1),
+            read_at_ms=0,
+            deadline_ms=now_ms() + 60_000,
+            now_ms=now_ms,
+        )
+
+    with pytest.raises(OtherClusterError, match="another"):
+        run(main())
+
+
 def test_an_old_manifest_is_refused() -> None:
     """
     Its successor may have been collected, and then "if none exists" protects nothing.
@@ -354,6 +380,7 @@ def test_an_old_manifest_is_refused() -> None:
             EMPTY,
             SetLogStart(0),
             "a",
+            author=AUTHOR,
             read_at_ms=0,
             deadline_ms=now_ms() + 60_000,
             now_ms=now_ms,
@@ -550,6 +577,7 @@ class World:
                     manifest,
                     edit,
                     nonce,
+                    author=AUTHOR,
                     read_at_ms=read_at_ms,
                     deadline_ms=deadline_ms,
                     now_ms=now_ms,

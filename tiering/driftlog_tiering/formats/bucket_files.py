@@ -1,6 +1,6 @@
 """The bucket's small files: the cluster's identity, a topic's versions, the mark of a deleted one.
 
-    {"format":"driftlog.cluster","format_version":1,"cluster_id":"…","crc32":"…"}
+    {"format":"driftlog.cluster","format_version":2,"cluster_id":"…","release":"…","crc32":"…"}
     {"format":"driftlog.topic","format_version":1,"version":2,"name":"flights","topic_id":"…",
      "partitions":3,"replication_factor":1,"configs":{"retention.ms":"1000"},"crc32":"…"}
     {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
@@ -9,6 +9,8 @@
      "node_id":1,"session_id":"…","crc32":"…"}
 
 They repeat values of the metadata store, so that a bucket alone can be read and restored.
+The first one has the level that its cluster was made with, and the first release that knows it
+(none at level 1); a level that was raised later stands in the metadata store only.
 Agents do not read the last one: its name says what they need (`session/producer_id_blocks`).
 Topic files of the first releases have no replication factor: it was 1.
 `formats/layout` has their keys, `formats/stored_json` the envelope.
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from driftlog_metadata.schema.model import Cluster, ProducerIdBlock, Topic
+from driftlog_metadata.schema.model import FORMAT_VERSION, RELEASES, Cluster, ProducerIdBlock, Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.layout import is_topic_name
@@ -34,6 +36,7 @@ from driftlog_tiering.formats.stored_json import (
 )
 
 FILES_FORMAT: Final = 1
+_ANY_LEVEL: Final = 2**31 - 1
 _CLUSTER: Final = "driftlog.cluster"
 _TOPIC: Final = "driftlog.topic"
 _DELETED: Final = "driftlog.deleted-topic"
@@ -66,21 +69,27 @@ class DeletedTopic:
 
 def encode_cluster(cluster: Cluster) -> bytes:
     """The stored bytes of ``cluster.json``; its format version is the cluster's."""
-    return encode_json(_CLUSTER, cluster.format_version, {"cluster_id": cluster.cluster_id})
+    level = cluster.format_version
+    release = {"release": cluster.needs_release or RELEASES[level - 1]} if level > 1 else {}
+    return encode_json(_CLUSTER, level, {"cluster_id": cluster.cluster_id, **release})
 
 
 def decode_cluster(body: Buffer) -> Cluster:
     """Invert :func:`encode_cluster`; an operator may have restored the file with an editor.
 
+    A level that this release does not know is decoded: the agent that joins refuses it.
+
     Raises:
-        CorruptFileError: damaged, or of a newer format.
+        CorruptFileError: damaged.
     """
     try:
         try:
-            fields = decode_json(_CLUSTER, FILES_FORMAT, body)
+            fields = decode_json(_CLUSTER, _ANY_LEVEL, body)
         except ValueError:
-            fields = decode_json(_CLUSTER, FILES_FORMAT, unedited(body))
-        return Cluster(string(fields, "cluster_id"), integer(fields, "format_version", 1))
+            fields = decode_json(_CLUSTER, _ANY_LEVEL, unedited(body))
+        level = integer(fields, "format_version", 1)
+        needs = string(fields, "release") if level > FORMAT_VERSION else None
+        return Cluster(string(fields, "cluster_id"), level, needs)
     except ValueError as error:
         raise CorruptFileError(f"cluster.json: {error}") from error
 

@@ -22,14 +22,15 @@ Invariants (`problem` says which one is broken):
 3. The producer snapshot is of exactly ``end``.
 4. Leader epochs and their start offsets ascend.
 
-An edit says what it adds and what it replaces, so that it can be applied again to the version
-that won: `apply` is a function of manifest, edit and nonce, and of nothing else.
+5. ``0 ≤ cleaned_end ≤ end``.  What format 1 cannot store is not there in a manifest of format 1.
+
+`formats/manifest_edits` makes the next version from a version and an edit.
 
 Pure.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -37,21 +38,46 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 
-MAX_ENTRIES: Final = 1_000
-"""Segments in a manifest, and lists of one level.  More: every edit writes ~0.3 KB more each."""
-
-SPILLED_ENTRIES: Final = 500
-"""How many of the oldest entries one list takes.  Fewer: more, smaller objects."""
+MANIFEST_FORMAT: Final = 2
+"""Newest format of manifests and their lists.  Format 2 has the cluster id, cleaned end, busy,
+``received_bytes`` and horizons."""
 
 NO_TIMESTAMP: Final = -1
 """Kafka's ``RecordBatch.NO_TIMESTAMP``."""
+
+
+AS_RAW: Final = -1
+"""As ``received_bytes``: not known, so ``raw_bytes`` stands for it (references of format 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneHorizon:
+    """From ``at_ms`` on, by the store's clock, no older value of a tombstone below offset ``end``
+    is in the log.  A segment's horizons ascend by ``end``: each is that of the tombstones from the
+    end of the one before it."""
+
+    end: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The agent or job ``by`` rewrites the partition until ``until_ms``, by the store's clock.
+
+    Advice to others that compact or merge; sealing, log start and adoption ignore it.
+    """
+
+    by: str
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRef:
     """A sealed segment of offsets ``[base, end)``, and what is known before it is opened.
 
-    ``raw_bytes``: size of its batches, uncompressed (retention and read planning);
+    ``raw_bytes``: size of its batches, uncompressed (read planning); ``received_bytes``: size of
+    its batches as they were received (retention, `DescribeLogDirs`), or `AS_RAW`, which becomes
+    ``raw_bytes``; ``horizons``: see `TombstoneHorizon`; a tombstone above the last has none;
     ``max_timestamp_offset``: that of the first record with ``max_timestamp_ms`` (ListOffsets −3).
     Timestamps are −1 where there are no records, or none is known.  ``codec``: that of
     the batches it was sealed from (``compression.type=producer`` reads back with it).
@@ -70,6 +96,12 @@ class SegmentRef:
     max_timestamp_offset: int = -1
     codec: str = "none"
     format_version: int = 1
+    received_bytes: int = AS_RAW
+    horizons: tuple[TombstoneHorizon, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.received_bytes == AS_RAW:
+            object.__setattr__(self, "received_bytes", self.raw_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +109,7 @@ class SegmentListRef:
     """An immutable list object and the sums over its segments.
 
     ``segments``, ``records`` and the bytes count everything in the list, also below log start.
+    ``received_bytes``: as in `SegmentRef`.
     """
 
     key: str
@@ -89,6 +122,11 @@ class SegmentListRef:
     raw_bytes: int
     min_timestamp_ms: int
     max_timestamp_ms: int
+    received_bytes: int = AS_RAW
+
+    def __post_init__(self) -> None:
+        if self.received_bytes == AS_RAW:
+            object.__setattr__(self, "received_bytes", self.raw_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +159,8 @@ class Manifest:
     """One version.  Version 0 is the empty manifest, which is never stored.
 
     ``nonce``: that of the edit that made it.  ``producers`` None: no producer with an id is known.
+    ``format_version``: that of its object.  ``cluster_id``: the cluster whose log it is; None: of
+    format 1.  ``cleaned_end``: compaction has looked at every record below it.
     """
 
     version: int
@@ -133,6 +173,10 @@ class Manifest:
     producers: ProducerSnapshotRef | None = None
     lists: tuple[SegmentListRef, ...] = ()
     segments: tuple[SegmentRef, ...] = ()
+    format_version: int = 1
+    cluster_id: str | None = None
+    cleaned_end: int = 0
+    busy: Busy | None = None
 
     @property
     def key(self) -> str:
@@ -166,13 +210,17 @@ class AddSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceSegments:
-    """Put *added* in the place of *replaced*, which are neighbours.  Void unless all are there.
+    """Put *added* in the place of *replaced*, which are neighbours.
 
+    Void unless all identical segments are there, with no other between them.  One that lies wholly
+    below log start need not be there any more, and one of *added* that does is left out.
     At most as many are added as are replaced, so that no list outgrows its limit.
+    *cleaned_end*: as in `SetCleanedEnd`, with the last piece of a compaction.
     """
 
     replaced: tuple[SegmentRef, ...]
     added: tuple[SegmentRef, ...]
+    cleaned_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,55 +230,22 @@ class SetLogStart:
     log_start: int
 
 
-Edit = AddSegments | ReplaceSegments | SetLogStart
+@dataclass(frozen=True, slots=True)
+class SetCleanedEnd:
+    """Move cleaned end to *cleaned_end*, never back: there was nothing to rewrite below it."""
+
+    cleaned_end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """The next version, and the list objects (by key) to be stored before it."""
+class SetBusy:
+    """Put *busy* in the place of *was*.  Void unless *was* is there: another was faster."""
 
-    manifest: Manifest
-    lists: Mapping[str, SegmentList]
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyApplied:
-    """The manifest already has the edit's result: there is nothing to commit."""
+    was: Busy | None
+    busy: Busy | None
 
 
-@dataclass(frozen=True, slots=True)
-class Void:
-    """The edit does not apply any more, and never will to a later version."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsLists:
-    """Call `apply` again with these list objects as well."""
-
-    refs: tuple[SegmentListRef, ...]
-
-
-def apply(
-    manifest: Manifest, edit: Edit, nonce: str, lists: Mapping[str, SegmentList] | None = None
-) -> Applied | AlreadyApplied | Void | NeedsLists:
-    """Make the next version of *manifest*; *lists* are the list objects read so far, by key.
-
-    Only `ReplaceSegments` of old segments ever needs lists.
-    """
-    outcome: Applied | AlreadyApplied | Void | NeedsLists
-    match edit:
-        case AddSegments():
-            outcome = _add(manifest, edit, nonce)
-        case ReplaceSegments():
-            outcome = _replace(manifest, edit, nonce, lists or {})
-        case SetLogStart():
-            outcome = _set_log_start(manifest, edit, nonce)
-    if isinstance(outcome, Applied):
-        broken = problem(outcome.manifest)
-        assert broken is None, broken
-    return outcome
+Edit = AddSegments | ReplaceSegments | SetLogStart | SetCleanedEnd | SetBusy
 
 
 def problem(manifest: Manifest) -> str | None:
@@ -239,6 +254,18 @@ def problem(manifest: Manifest) -> str | None:
         return f"log start {manifest.log_start} is not in [0, end {manifest.end}]"
     if manifest.producers is not None and manifest.producers.offset != manifest.end:
         return f"the producer snapshot is at {manifest.producers.offset}, not at {manifest.end}"
+    if not 0 <= manifest.cleaned_end <= manifest.end:
+        return f"cleaned end {manifest.cleaned_end} is not in [0, end {manifest.end}]"
+    if manifest.format_version == 1 and (
+        manifest.cluster_id,
+        manifest.cleaned_end,
+        manifest.busy,
+    ) != (
+        None,
+        0,
+        None,
+    ):
+        return "it has what format 1 cannot store"
     for before, after in pairwise(manifest.leader_epochs):
         if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
             return f"leader epochs do not ascend: {before}, {after}"
@@ -253,10 +280,17 @@ def entries_problem(entries: Sequence[SegmentRef | SegmentListRef], end: int) ->
     for entry in entries:
         if not 0 <= entry.base < entry.end <= end:
             return f"{entry.key}: [{entry.base}, {entry.end}) is not a range below {end}"
+        if isinstance(entry, SegmentRef) and not _ascend(entry):
+            return f"{entry.key}: horizons do not ascend within [{entry.base}, {entry.end})"
     for before, after in pairwise(entries):
         if before.end > after.base:
             return f"segments overlap: {before.key}, {after.key}"
     return None
+
+
+def _ascend(entry: SegmentRef) -> bool:
+    ends = [entry.base, *(horizon.end for horizon in entry.horizons)]
+    return ends[-1] <= entry.end and all(before < after for before, after in pairwise(ends))
 
 
 def overlaps(entry: SegmentRef | SegmentListRef, base: int, end: int) -> bool:
@@ -279,221 +313,5 @@ def list_ref(key: str, content: SegmentList) -> SegmentListRef:
         raw_bytes=sum(entry.raw_bytes for entry in entries),
         min_timestamp_ms=min(entry.min_timestamp_ms for entry in entries),
         max_timestamp_ms=max(entry.max_timestamp_ms for entry in entries),
+        received_bytes=sum(entry.received_bytes for entry in entries),
     )
-
-
-# ── Adding ──
-
-
-def _add(manifest: Manifest, edit: AddSegments, nonce: str) -> Applied | AlreadyApplied | Void:
-    assert edit.base < edit.end
-    assert all(edit.base <= segment.base for segment in edit.segments)
-    assert entries_problem(edit.segments, edit.end) is None
-    assert all(edit.base <= epoch.start_offset < edit.end for epoch in edit.leader_epochs)
-    if edit.segments and set(edit.segments) <= set(manifest.segments):
-        return AlreadyApplied()
-    if edit.base != manifest.end:
-        return Void(f"it adds from {edit.base}, but the manifest's end is {manifest.end}")
-    grown = replace(
-        manifest,
-        version=manifest.version + 1,
-        nonce=nonce,
-        end=edit.end,
-        leader_epochs=_assign(manifest.leader_epochs, edit.leader_epochs),
-        producers=edit.producers,
-        segments=(*manifest.segments, *edit.segments),
-    )
-    return _spill(grown)
-
-
-def _assign(
-    history: tuple[LeaderEpoch, ...], added: tuple[LeaderEpoch, ...]
-) -> tuple[LeaderEpoch, ...]:
-    """The history with the epochs of the added range.
-
-    An epoch that begins where the added ones begin has no record left (log start has moved to its
-    end), and is dropped.
-    Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache#assign.
-    """
-    last = history[-1].epoch if history else -1
-    assert all(entry.epoch >= last for entry in added)
-    new = tuple(entry for entry in added if entry.epoch > last)
-    if not new:
-        return history
-    return (*(entry for entry in history if entry.start_offset < new[0].start_offset), *new)
-
-
-def _spill(manifest: Manifest) -> Applied:
-    """Move the oldest entries of every level that has too many into lists of the next."""
-    stored: dict[str, SegmentList] = {}
-    segments = manifest.segments
-    levels: dict[int, tuple[SegmentListRef, ...]] = {}
-    for ref in manifest.lists:
-        levels[ref.level] = (*levels.get(ref.level, ()), ref)
-
-    while len(segments) > MAX_ENTRIES:
-        content = SegmentList(1, segments=segments[:SPILLED_ENTRIES])
-        levels[1] = (*levels.get(1, ()), _store(manifest, content, stored))
-        segments = segments[SPILLED_ENTRIES:]
-    level = 1
-    while level in levels:
-        while len(levels[level]) > MAX_ENTRIES:
-            content = SegmentList(level + 1, lists=levels[level][:SPILLED_ENTRIES])
-            above = _store(manifest, content, stored)
-            levels[level + 1] = (*levels.get(level + 1, ()), above)
-            levels[level] = levels[level][SPILLED_ENTRIES:]
-        level += 1
-
-    if not stored:
-        return Applied(manifest, {})
-    lists = tuple(ref for level in sorted(levels, reverse=True) for ref in levels[level])
-    return Applied(replace(manifest, lists=lists, segments=segments), stored)
-
-
-def _store(
-    manifest: Manifest, content: SegmentList, stored: dict[str, SegmentList]
-) -> SegmentListRef:
-    """Name a list that *manifest* is the first to refer to.
-
-    A nonce and a version have one content: a second attempt to commit
-    the edit, on another version, writes under another name.
-    """
-    entries: Sequence[SegmentRef | SegmentListRef] = content.segments or content.lists
-    key = layout.segment_list_key(
-        manifest.topic,
-        manifest.tp,
-        manifest.version,
-        content.level,
-        entries[0].base,
-        entries[-1].end,
-        manifest.nonce,
-    )
-    assert key not in stored
-    stored[key] = content
-    return list_ref(key, content)
-
-
-# ── Replacing ──
-
-
-def _replace(
-    manifest: Manifest, edit: ReplaceSegments, nonce: str, lists: Mapping[str, SegmentList]
-) -> Applied | AlreadyApplied | Void | NeedsLists:
-    assert edit.replaced
-    assert len(edit.added) <= len(edit.replaced)
-    base, end = edit.replaced[0].base, edit.replaced[-1].end
-    assert entries_problem(edit.replaced, end) is None
-    assert entries_problem(edit.added, end) is None
-    assert all(base <= added.base for added in edit.added)
-    if edit.replaced[0].end <= manifest.log_start:
-        return Void(f"{edit.replaced[0].key} is below log start {manifest.log_start}")
-    missing = _missing(manifest.lists, base, end, lists)
-    if missing:
-        return NeedsLists(missing)
-
-    next_version = replace(manifest, version=manifest.version + 1, nonce=nonce)
-    rewrite = _Rewrite(next_version, edit, lists)
-    kept = rewrite.lists(manifest.lists)
-    segments = rewrite.segments(manifest.segments)
-    if rewrite.found == list(edit.replaced):
-        return Applied(replace(next_version, lists=kept, segments=segments), rewrite.stored)
-    if edit.added and rewrite.found == list(edit.added):
-        return AlreadyApplied()
-    gone = [ref.key for ref in edit.replaced if ref not in rewrite.found]
-    if gone:
-        return Void(f"no longer there: {', '.join(gone)}")
-    return Void(f"there are other segments within [{base}, {end})")
-
-
-def _missing(
-    refs: tuple[SegmentListRef, ...], base: int, end: int, lists: Mapping[str, SegmentList]
-) -> tuple[SegmentListRef, ...]:
-    missing: list[SegmentListRef] = []
-    for ref in refs:
-        if overlaps(ref, base, end):
-            if ref.key not in lists:
-                missing.append(ref)
-            else:
-                missing.extend(_missing(lists[ref.key].lists, base, end, lists))
-    return tuple(missing)
-
-
-class _Rewrite:
-    """One walk over the tree that copies the path to the replaced segments.
-
-    ``found``: every segment within the replaced range, in order.  The walk is discarded unless
-    these are exactly the segments that the edit names.
-    """
-
-    def __init__(
-        self, manifest: Manifest, edit: ReplaceSegments, lists: Mapping[str, SegmentList]
-    ) -> None:
-        self.found: list[SegmentRef] = []
-        self.stored: dict[str, SegmentList] = {}
-        self._manifest = manifest
-        self._added = edit.added
-        self._base = edit.replaced[0].base
-        self._end = edit.replaced[-1].end
-        self._read = lists
-
-    def lists(self, refs: tuple[SegmentListRef, ...]) -> tuple[SegmentListRef, ...]:
-        kept: list[SegmentListRef] = []
-        for ref in refs:
-            if not overlaps(ref, self._base, self._end):
-                kept.append(ref)
-                continue
-            old = self._read[ref.key]
-            new = SegmentList(old.level, self.segments(old.segments), self.lists(old.lists))
-            if new == old:
-                kept.append(ref)
-            elif new.segments or new.lists:
-                kept.append(_store(self._manifest, new, self.stored))
-        return tuple(kept)
-
-    def segments(self, segments: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
-        kept: list[SegmentRef] = []
-        for segment in segments:
-            if not overlaps(segment, self._base, self._end):
-                kept.append(segment)
-                continue
-            if not self.found:  # The added ones go where the first one was.
-                kept.extend(self._added)
-            self.found.append(segment)
-        return tuple(kept)
-
-
-# ── Log start ──
-
-
-def _set_log_start(
-    manifest: Manifest, edit: SetLogStart, nonce: str
-) -> Applied | AlreadyApplied | Void:
-    assert edit.log_start >= 0
-    if edit.log_start <= manifest.log_start:
-        return AlreadyApplied()
-    if edit.log_start > manifest.end:
-        return Void(f"log start {edit.log_start} is beyond the manifest's end {manifest.end}")
-    return Applied(
-        replace(
-            manifest,
-            version=manifest.version + 1,
-            nonce=nonce,
-            log_start=edit.log_start,
-            leader_epochs=_truncate_from_start(manifest.leader_epochs, edit.log_start),
-            lists=tuple(ref for ref in manifest.lists if ref.end > edit.log_start),
-            segments=tuple(ref for ref in manifest.segments if ref.end > edit.log_start),
-        ),
-        {},
-    )
-
-
-def _truncate_from_start(
-    leader_epochs: tuple[LeaderEpoch, ...], log_start: int
-) -> tuple[LeaderEpoch, ...]:
-    """The history from *log_start* on; the epoch that holds it begins there.
-
-    Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache#truncateFromStart.
-    """
-    before = [entry for entry in leader_epochs if entry.start_offset <= log_start]
-    after = tuple(entry for entry in leader_epochs if entry.start_offset > log_start)
-    return (LeaderEpoch(before[-1].epoch, log_start), *after) if before else after

@@ -1,22 +1,25 @@
 """Manifests and their lists as stored: JSON, so that any tool can read them.
 
-    {"format":"driftlog.manifest","format_version":1,
+    {"format":"driftlog.manifest","format_version":2,
      "version":7,"nonce":"5b1c","topic":"flights","topic_id":"…","partition":3,
      "end":400,"log_start":0,"leader_epochs":[[0,0],[2,310]],
      "producers":{"offset":400,"key":"topics/…/producers/….snapshot"},     or null
-     "lists":[LIST, …],"segments":[SEGMENT, …],"crc32":"1c291ca3"}
+     "lists":[LIST, …],"segments":[SEGMENT, …],
+     "cluster_id":"…","cleaned_end":310,"busy":{"by":"…","until_ms":…},"crc32":"1c291ca3"}
 
-    {"format":"driftlog.manifest-list","format_version":1,"level":1,
+    {"format":"driftlog.manifest-list","format_version":2,"level":1,
      "topic":…,"topic_id":…,"partition":3,"lists":[],"segments":[SEGMENT, …],"crc32":…}
 
     SEGMENT {"key":…,"kind":"parquet","base":0,"end":100,"size_bytes":…,"records":…,"raw_bytes":…,
              "min_timestamp_ms":…,"max_timestamp_ms":…,"max_timestamp_offset":…,
-             "codec":"zstd","format_version":1}
+             "codec":"zstd","format_version":1,"received_bytes":…,"horizons":[[90,…],[100,…]]}
     LIST    {"key":…,"level":1,"base":0,"end":100,"segments":500,"size_bytes":…,"records":…,
-             "raw_bytes":…,"min_timestamp_ms":…,"max_timestamp_ms":…}
+             "raw_bytes":…,"min_timestamp_ms":…,"max_timestamp_ms":…,"received_bytes":…}
 
 Ranges are half-open; timestamps are epoch milliseconds, −1 where there is none; leader epochs are
-``[epoch, first offset]``.  Keys are relative to the bucket's prefix.
+``[epoch, first offset]``, horizons ``[end offset, ms]``.  ``busy`` may be null.  Keys are relative
+to the bucket's prefix.  Format 1 has no ``cluster_id``, ``cleaned_end``, ``busy``,
+``received_bytes`` and ``horizons``.
 
 Pure.
 """
@@ -30,12 +33,16 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.layout import SegmentKind, is_topic_name
 from driftlog_tiering.formats.manifest import (
+    AS_RAW,
+    MANIFEST_FORMAT,
+    Busy,
     LeaderEpoch,
     Manifest,
     ProducerSnapshotRef,
     SegmentList,
     SegmentListRef,
     SegmentRef,
+    TombstoneHorizon,
     entries_problem,
     problem,
 )
@@ -48,7 +55,6 @@ from driftlog_tiering.formats.stored_json import (
     string,
 )
 
-MANIFEST_FORMAT: Final = 1
 _MANIFEST: Final = "driftlog.manifest"
 _LIST: Final = "driftlog.manifest-list"
 
@@ -69,11 +75,16 @@ class CorruptManifestError(CorruptError):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The stored bytes of a manifest."""
-    producers = manifest.producers
+    """The stored bytes of a manifest, in its format."""
+    producers, busy, format_version = manifest.producers, manifest.busy, manifest.format_version
+    second = {
+        "cluster_id": manifest.cluster_id,
+        "cleaned_end": manifest.cleaned_end,
+        "busy": busy and {"by": busy.by, "until_ms": busy.until_ms},
+    }
     return encode_json(
         _MANIFEST,
-        MANIFEST_FORMAT,
+        format_version,
         {
             "version": manifest.version,
             "nonce": manifest.nonce,
@@ -84,8 +95,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "log_start": manifest.log_start,
             "leader_epochs": [[e.epoch, e.start_offset] for e in manifest.leader_epochs],
             "producers": producers and {"offset": producers.offset, "key": producers.key},
-            "lists": [_list_fields(ref) for ref in manifest.lists],
-            "segments": [_segment_fields(ref) for ref in manifest.segments],
+            "lists": [_list_fields(ref, format_version) for ref in manifest.lists],
+            "segments": [_segment_fields(ref, format_version) for ref in manifest.segments],
+            **(second if format_version > 1 else {}),
         },
     )
 
@@ -99,6 +111,8 @@ def decode_manifest(body: Buffer) -> Manifest:
     try:
         fields = decode_json(_MANIFEST, MANIFEST_FORMAT, body)
         topic, tp = _topic_partition(fields)
+        format_version = integer(fields, "format_version")
+        second = format_version > 1
         manifest = Manifest(
             version=integer(fields, "version", 1),
             nonce=string(fields, "nonce"),
@@ -108,29 +122,34 @@ def decode_manifest(body: Buffer) -> Manifest:
             log_start=integer(fields, "log_start"),
             leader_epochs=tuple(_leader_epoch(e) for e in array(fields, "leader_epochs")),
             producers=_producers(fields.get("producers")),
-            lists=tuple(_list_ref(e) for e in array(fields, "lists")),
-            segments=tuple(_segment_ref(e) for e in array(fields, "segments")),
+            lists=tuple(_list_ref(e, format_version) for e in array(fields, "lists")),
+            segments=tuple(_segment_ref(e, format_version) for e in array(fields, "segments")),
+            format_version=format_version,
+            cluster_id=string(fields, "cluster_id") if second else None,
+            cleaned_end=integer(fields, "cleaned_end") if second else 0,
+            busy=_busy(fields["busy"]) if second else None,
         )
         broken = problem(manifest)
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         raise CorruptManifestError(f"manifest: {error}") from error
     if broken is not None:
         raise CorruptManifestError(f"manifest: {broken}")
     return manifest
 
 
-def encode_segment_list(topic: str, tp: TopicPartition, content: SegmentList) -> bytes:
-    """The stored bytes of a list."""
+def encode_segment_list(manifest: Manifest, content: SegmentList) -> bytes:
+    """The stored bytes of a list that *manifest* is the first to name, in that one's format."""
+    topic, tp, format_version = manifest.topic, manifest.tp, manifest.format_version
     return encode_json(
         _LIST,
-        MANIFEST_FORMAT,
+        format_version,
         {
             "level": content.level,
             "topic": topic,
             "topic_id": str(tp.topic_id),
             "partition": tp.partition,
-            "lists": [_list_fields(ref) for ref in content.lists],
-            "segments": [_segment_fields(ref) for ref in content.segments],
+            "lists": [_list_fields(ref, format_version) for ref in content.lists],
+            "segments": [_segment_fields(ref, format_version) for ref in content.segments],
         },
     )
 
@@ -143,10 +162,11 @@ def decode_segment_list(body: Buffer, ref: SegmentListRef) -> SegmentList:
     """
     try:
         fields = decode_json(_LIST, MANIFEST_FORMAT, body)
+        format_version = integer(fields, "format_version")
         content = SegmentList(
             integer(fields, "level", 1),
-            segments=tuple(_segment_ref(e) for e in array(fields, "segments")),
-            lists=tuple(_list_ref(e) for e in array(fields, "lists")),
+            segments=tuple(_segment_ref(e, format_version) for e in array(fields, "segments")),
+            lists=tuple(_list_ref(e, format_version) for e in array(fields, "lists")),
         )
     except ValueError as error:
         raise CorruptManifestError(f"{ref.key}: {error}") from error
@@ -160,12 +180,19 @@ def decode_segment_list(body: Buffer, ref: SegmentListRef) -> SegmentList:
     return content
 
 
-def _segment_fields(ref: SegmentRef) -> dict[str, Any]:
-    return dict(zip(_SEGMENT_FIELDS, _segment_values(ref), strict=True))
+def _segment_fields(ref: SegmentRef, format_version: int) -> dict[str, Any]:
+    fields = dict(zip(_SEGMENT_FIELDS, _segment_values(ref), strict=True))
+    if format_version > 1:
+        fields["received_bytes"] = ref.received_bytes
+        fields["horizons"] = [[horizon.end, horizon.at_ms] for horizon in ref.horizons]
+    return fields
 
 
-def _list_fields(ref: SegmentListRef) -> dict[str, Any]:
-    return dict(zip(_LIST_FIELDS, _list_values(ref), strict=True))
+def _list_fields(ref: SegmentListRef, format_version: int) -> dict[str, Any]:
+    fields = dict(zip(_LIST_FIELDS, _list_values(ref), strict=True))
+    if format_version > 1:
+        fields["received_bytes"] = ref.received_bytes
+    return fields
 
 
 def _topic_partition(fields: dict[str, Any]) -> tuple[str, TopicPartition]:
@@ -190,7 +217,26 @@ def _producers(value: object) -> ProducerSnapshotRef | None:
     return ProducerSnapshotRef(integer(fields, "offset"), string(fields, "key"))
 
 
-def _segment_ref(value: object) -> SegmentRef:
+def _busy(value: object) -> Busy | None:
+    if value is None:
+        return None
+    fields = members(value, "busy")
+    return Busy(string(fields, "by"), integer(fields, "until_ms"))
+
+
+def _horizon(value: object) -> TombstoneHorizon:
+    match value:
+        case [int(end), int(at_ms)] if 0 <= end < 2**63 > at_ms >= 0:
+            return TombstoneHorizon(end, at_ms)
+        case _:
+            raise ValueError(f"not a tombstone horizon: {value!r}")
+
+
+def _received_bytes(fields: dict[str, Any], format_version: int) -> int:
+    return integer(fields, "received_bytes") if format_version > 1 else AS_RAW
+
+
+def _segment_ref(value: object, format_version: int) -> SegmentRef:
     fields = members(value, "a segment")
     return SegmentRef(
         key=string(fields, "key"),
@@ -205,10 +251,14 @@ def _segment_ref(value: object) -> SegmentRef:
         max_timestamp_offset=integer(fields, "max_timestamp_offset", -1),
         codec=string(fields, "codec"),
         format_version=integer(fields, "format_version", 1),
+        received_bytes=_received_bytes(fields, format_version),
+        horizons=tuple(_horizon(e) for e in array(fields, "horizons"))
+        if format_version > 1
+        else (),
     )
 
 
-def _list_ref(value: object) -> SegmentListRef:
+def _list_ref(value: object, format_version: int) -> SegmentListRef:
     fields = members(value, "a list")
     return SegmentListRef(
         key=string(fields, "key"),
@@ -221,4 +271,5 @@ def _list_ref(value: object) -> SegmentListRef:
         raw_bytes=integer(fields, "raw_bytes"),
         min_timestamp_ms=integer(fields, "min_timestamp_ms", -(2**63)),
         max_timestamp_ms=integer(fields, "max_timestamp_ms", -(2**63)),
+        received_bytes=_received_bytes(fields, format_version),
     )

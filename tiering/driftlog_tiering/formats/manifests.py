@@ -23,20 +23,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import (
-    AlreadyApplied,
-    Applied,
     Edit,
     Manifest,
-    NeedsLists,
     SegmentList,
     SegmentListRef,
     SegmentRef,
-    Void,
-    apply,
     empty_manifest,
     overlaps,
 )
@@ -46,6 +41,14 @@ from driftlog_tiering.formats.manifest_codec import (
     decode_segment_list,
     encode_manifest,
     encode_segment_list,
+)
+from driftlog_tiering.formats.manifest_edits import (
+    AlreadyApplied,
+    Applied,
+    NeedsLists,
+    OtherCluster,
+    Void,
+    apply,
 )
 from driftlog_tiering.stores.object_keys import MAX_PAGE_SIZE
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
@@ -71,6 +74,10 @@ class VoidEditError(FencedError):
     def __init__(self, reason: str, manifest: Manifest) -> None:
         super().__init__(f"{manifest.key}: {reason}")
         self.manifest = manifest
+
+
+class OtherClusterError(FencedError):
+    """The newest manifest is another cluster's: the author commits nothing any more, and stops."""
 
 
 class MissingManifestError(CorruptManifestError):
@@ -184,6 +191,7 @@ async def commit_edit(
     edit: Edit,
     nonce: str,
     *,
+    author: Cluster,
     read_at_ms: int,
     deadline_ms: int,
     now_ms: Callable[[], int],
@@ -194,12 +202,14 @@ async def commit_edit(
     May be repeated, with the same arguments, after an unknown outcome.  *manifest* is the newest
     that the caller knows (`empty_manifest` before the first), and *read_at_ms* when the read or
     commit that gave it was begun; *nonce* is of this edit and of no other, ``[0-9A-Za-z]{1,64}``.
+    *author*: the cluster that edits, at its present level.
     Failed requests are repeated until *deadline_ms*, and while the edit is *wanted*: no request
     begins after that.  *now_ms* is a clock that counts suspended time.
     The caller ensures that the PUTs of the objects that the edit adds began less than 6 h ago.
 
     Raises:
         VoidEditError: it does not apply to the newest manifest, and nothing was committed.
+        OtherClusterError: the partition is another cluster's.
         UnavailableError: the deadline passed, or it is not wanted, and nothing was committed.
         OutcomeUnknownError: the same, but it may have been committed.
         StaleManifestError: *manifest* was read more than 6 h ago.
@@ -208,7 +218,7 @@ async def commit_edit(
     if now_ms() - read_at_ms > MAX_MANIFEST_AGE_MS:
         raise StaleManifestError(f"{manifest.key}: read more than 6 h ago")
     stale_at_ms = read_at_ms + MAX_MANIFEST_AGE_MS
-    editor = _Editor(store, edit, nonce, min(deadline_ms, stale_at_ms), now_ms, wanted)
+    editor = _Editor(store, edit, nonce, author, min(deadline_ms, stale_at_ms), now_ms, wanted)
     return await editor.commit(manifest)
 
 
@@ -299,6 +309,7 @@ class _Editor:
         store: ObjectStore,
         edit: Edit,
         nonce: str,
+        author: Cluster,
         deadline_ms: int,
         now_ms: Callable[[], int],
         wanted: Callable[[], bool],
@@ -306,6 +317,7 @@ class _Editor:
         self._store = store
         self._edit = edit
         self._nonce = nonce
+        self._author = author
         self._deadline_ms = deadline_ms
         self._now_ms = now_ms
         self._wanted = wanted
@@ -324,6 +336,11 @@ class _Editor:
                     winner = await self._repeat(self._load_winner, manifest)
                     self._may_have_happened = False  # The winner is my attempt, or mine failed.
                     manifest = await self._catch_up(winner)
+                case OtherCluster():
+                    raise OtherClusterError(
+                        f"{manifest.key} is of cluster {step.cluster_id}, and the edit of "
+                        f"{self._author.cluster_id}: the bucket has another cluster's log"
+                    )
                 case Void():
                     newest = await self._catch_up(manifest)
                     if newest is manifest:
@@ -331,9 +348,9 @@ class _Editor:
                     manifest = newest
         return manifest
 
-    async def _apply(self, manifest: Manifest) -> Applied | AlreadyApplied | Void:
+    async def _apply(self, manifest: Manifest) -> Applied | AlreadyApplied | Void | OtherCluster:
         while True:
-            step = apply(manifest, self._edit, self._nonce, self._lists)
+            step = apply(manifest, self._edit, self._nonce, self._author, self._lists)
             if not isinstance(step, NeedsLists):
                 return step
             for ref in step.refs:
@@ -343,7 +360,7 @@ class _Editor:
         """Store the lists, then the manifest; False: one of its name exists, another's or mine."""
         manifest = step.manifest
         for key, content in step.lists.items():
-            body = encode_segment_list(manifest.topic, manifest.tp, content)
+            body = encode_segment_list(manifest, content)
             # An existing list is my own lost attempt's: its content is a function of its name.
             await self._repeat(self._create_object, key, body)
         self._may_have_happened = True

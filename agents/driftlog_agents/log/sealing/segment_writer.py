@@ -178,12 +178,14 @@ class SealedRangeWriter:
                         limits=self._decoding.limits,
                     ) as writer,
                 ):
+                    known = len(headers)
                     async with self._filling:
                         carried = await self._fill(writer, carried, chunks, headers)
                         stop = writer.next_offset if carried else end
                         info = await self._offload(writer.finish, stop) if stop > start else None
                     if info is not None:
-                        refs.append(await self._put_segment(log, info, spool))
+                        received = sum(header.size_bytes for header in headers[known:])
+                        refs.append(await self._put_segment(log, info, spool, received))
                         start = stop
                 cannot = bool(carried)
                 while cannot:
@@ -256,7 +258,9 @@ class SealedRangeWriter:
                 return carried
         return []
 
-    async def _put_segment(self, log: PartitionLog, info: SegmentInfo, spool: Spool) -> SegmentRef:
+    async def _put_segment(
+        self, log: PartitionLog, info: SegmentInfo, spool: Spool, received_bytes: int
+    ) -> SegmentRef:
         key = self._segment_key(log, info.base, info.end, SegmentKind.PARQUET)
         self._counters.sealed_bytes += info.raw_bytes
         body = spool.body()
@@ -274,6 +278,7 @@ class SealedRangeWriter:
             max_timestamp_offset=info.max_timestamp_offset,
             codec=info.codec,
             format_version=info.format_version,
+            received_bytes=received_bytes,
         )
 
     async def _put_raw(

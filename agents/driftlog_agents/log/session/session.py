@@ -26,9 +26,9 @@ import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.log.session.keep_alive import KeepAlive
-from driftlog_metadata.schema.codec import decode_head
+from driftlog_metadata.schema.codec import decode_cluster, decode_head
 from driftlog_metadata.schema.keys import CLUSTER_KEY, agent_key, head_key, session_key
-from driftlog_metadata.schema.model import Agent, FlushRecord
+from driftlog_metadata.schema.model import Agent, Cluster, FlushRecord
 from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
@@ -204,6 +204,11 @@ class Session:
         """The value of the cluster's key, which every claim requires."""
         assert self._witness.cluster is not None, "a session before the cluster was joined"
         return self._witness.cluster
+
+    @property
+    def author(self) -> Cluster:
+        """The cluster, at its present format level: what this session stores is of it."""
+        return decode_cluster(self.cluster)
 
     def check_cluster(self, kvs: Sequence[KeyValue]) -> None:
         """Check *kvs*, a linearizable read of the cluster's key.

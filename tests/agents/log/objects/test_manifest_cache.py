@@ -15,6 +15,7 @@ from driftlog_tiering.formats.manifest import AddSegments, Manifest, empty_manif
 from driftlog_tiering.formats.manifests import commit_edit
 from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.agents.log.lives import World, on_virtual_time
+from tests.support.clusters import AUTHOR
 
 TP = TopicPartition(UUID(int=3), 0)
 
@@ -40,7 +41,14 @@ async def grown(bucket: Bucket, manifest: Manifest) -> Manifest:
     end = manifest.end + 10
     edit = AddSegments(base=manifest.end, end=end, segments=(), leader_epochs=(), producers=None)
     return await commit_edit(
-        bucket, manifest, edit, f"n{end}", read_at_ms=0, deadline_ms=1_000, now_ms=lambda: 0
+        bucket,
+        manifest,
+        edit,
+        f"n{end}",
+        author=AUTHOR,
+        read_at_ms=0,
+        deadline_ms=1_000,
+        now_ms=lambda: 0,
     )
 
 

@@ -23,9 +23,11 @@ from driftlog_agents.log.reading.reader import (
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec, parse_header
-from driftlog_tiering.formats.manifest import Applied, SetLogStart, apply
+from driftlog_tiering.formats.manifest import SetLogStart
+from driftlog_tiering.formats.manifest_edits import Applied, apply
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.tiers import World, make_batch, make_undecodable, rows_of
+from tests.support.clusters import AUTHOR
 
 EVERY_SIZE = (0, 1, 200, 700, 5_000, 10**6)
 
@@ -132,7 +134,7 @@ async def test_what_retention_removed_is_out_of_range_and_not_a_gap() -> None:
     world = World()
     await world.seal([make_batch(0, [(1, None, b"old")])], 1)
     await world.seal([make_batch(1, [(2, None, b"new")])], 2)
-    step = apply(world.manifest, SetLogStart(1), "n")
+    step = apply(world.manifest, SetLogStart(1), "n", AUTHOR)
     assert isinstance(step, Applied)
     world.manifest = step.manifest
 
