@@ -23,7 +23,7 @@ from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSetting
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX
 from driftlog_metadata.schema.model import TopicPartition
-from tests.simulation import crowded_reads, slow_upkeep
+from tests.simulation import compaction, crowded_reads, slow_upkeep
 from tests.simulation.aimed import is_aimed
 from tests.simulation.bucket_faults import bucket_of
 from tests.simulation.faults import FaultyMetadata, Network, Process, Weather
@@ -317,6 +317,7 @@ class SimulatedAgent(Process):
         world = self._world
         engine = settings_of(world.seed, world.long_outage.engine(SETTINGS))
         engine = slow_upkeep.engine_settings(world.seed, engine)
+        engine = compaction.engine_settings(world.seed, engine)
         collector = CollectorSettings(interval_ms=3_000, pause_ms=1)
         return AgentSettings(
             http_address="localhost:9644",

@@ -1,6 +1,6 @@
 """Small record batches whose values say who wrote them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from driftlog_tiering.batches.batch import (
@@ -35,12 +35,12 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _record(delta: int, value: bytes, timestamp_delta: int) -> bytes:
+def _record(delta: int, key: bytes | None, value: bytes, timestamp_delta: int) -> bytes:
     body = (
         b"\0"
         + _varint(timestamp_delta)
         + _varint(delta)
-        + _varint(-1)
+        + (_varint(-1) if key is None else _varint(len(key)) + key)
         + _varint(len(value))
         + value
     )
@@ -57,15 +57,16 @@ def make_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     garbage: bool = False,
+    key_of: Callable[[bytes], bytes | None] = lambda _: None,
 ) -> bytearray:
-    """A batch of *values*, at one time or each at its own.
+    """A batch of *values*, at one time or each at its own, with the keys that *key_of* gives them.
 
     *garbage*: a valid CRC around records that cannot be decoded.
     """
     timestamps_ms = timestamps_ms or [timestamp_ms] * len(values)
     base_ms = timestamps_ms[0]
     records = b"".join(
-        _record(i, value, timestamp_ms - base_ms)
+        _record(i, key_of(value), value, timestamp_ms - base_ms)
         for i, (value, timestamp_ms) in enumerate(zip(values, timestamps_ms, strict=True))
     )
     if garbage:
@@ -118,7 +119,8 @@ def _records(view: bytes, count: int) -> list[tuple[int, int, bytes]]:
         at += 1
         timestamp_delta, at = _read_varint(view, at)
         delta, at = _read_varint(view, at)
-        _, at = _read_varint(view, at)
+        key_size, at = _read_varint(view, at)
+        at += max(0, key_size)
         size, at = _read_varint(view, at)
         found.append((delta, timestamp_delta, view[at : at + size]))
         at = end

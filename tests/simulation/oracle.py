@@ -11,6 +11,9 @@ from tests.simulation.batches import Row
 
 Expect = Callable[[bool, str], None]
 _NOTHING: Final[Mapping[int, Sequence[tuple[int, Row]]]] = MappingProxyType({})
+GONE: Final = Row(b"", False, 0, -1)
+"""Of an offset without a record: below log start, or compacted."""
+
 At = tuple[TopicPartition, int]
 """An offset of a partition."""
 
@@ -197,16 +200,26 @@ class Oracle:
         *kept*: what each node has set aside of it, by the offset that it had.
         """
         end = len(log)
+        newest = newest_offsets(log)
+
+        def stands(offset: int, wanted: Callable[[Row], bool], value: bytes) -> bool:
+            """Whether the record is there, or compacted: then its key has a newer one."""
+            if log[offset] is GONE and start <= offset:
+                return newest.get(key_of(value), -1) > offset
+            return wanted(log[offset])
+
         self.saw_start(tp, start)
         for (at, offset), told in self.acked.items():
             if at == tp and offset >= start and ((at, offset), told) not in self.lost:
                 self.expect(offset < end, f"acknowledged {told} at {offset} is lost")
-                self.expect(told.is_in(log[offset]), f"{offset}: {told} told, {log[offset]} there")
+                there = stands(offset, told.is_in, told.value)
+                self.expect(there, f"{offset}: {told} told, {log[offset]} there")
         moved = {told for _, told in self.displaced}
         values = {row.value for row in log}
         for ((place, offset), told), node in self.owed.items():
             if place == tp and not told.garbage and not start:  # or it may be deleted
                 aside = any(told.is_in(row) for _, row in kept.get(node, ()))
+                aside = aside or (GONE in log and key_of(told.value) in newest)
                 self.expect(
                     told.value in values or aside, f"{told}, told at {offset} by {node}, is nowhere"
                 )
@@ -221,22 +234,37 @@ class Oracle:
         for (at, offset), row in self.shown.items():
             if at == tp and offset >= start:
                 self.expect(offset < end, f"{row} was shown at {offset} and is lost")
-                self.expect(log[offset] == row, f"{offset}: {row} shown, {log[offset]} there")
+                there = stands(offset, row.__eq__, row.value)
+                self.expect(there, f"{offset}: {row} shown, {log[offset]} there")
         seen = self.high_watermarks.get(tp, 0)
         self.expect(seen <= end, f"high watermark {seen} was told, the log ends at {end}")
         read = self.read_back.get(tp)
         if read is not None:
-            unread = [offset for offset in range(*read) if (tp, offset) not in self.shown]
+            unread = [
+                offset
+                for offset in range(*read)
+                if (tp, offset) not in self.shown and log[offset] is not GONE
+            ]
             self.expect(not unread, f"consumers never got {unread}")
-        epochs = [row.epoch for row in log]
+        epochs = [row.epoch for row in log if row is not GONE]
         self.expect(epochs == sorted(epochs), f"leader epochs go back: {epochs}")
-        for lookup in self.lookups.get(tp, ()):
+        for lookup in self.lookups.get(tp, ()) if GONE not in log[start:] else ():
             if lookup.starts != (start, start):
                 continue  # what it was true of is gone by now
             low, high = lookup.ends
             ends = range(low, high + 1)
             possible = {_answer(log[:upper], lookup.target_ms, start) for upper in ends}
             self.expect(lookup.found in possible, f"{lookup}: not one of {possible}")
+
+
+def key_of(value: bytes) -> bytes:
+    """The key of a record of a compacted topic, by its value."""
+    return value[-1:]
+
+
+def newest_offsets(log: Sequence[Row]) -> dict[bytes, int]:
+    """The offset of each key's newest record."""
+    return {key_of(row.value): offset for offset, row in enumerate(log) if row is not GONE}
 
 
 def _answer(log: list[Row], target_ms: int | None, start: int = 0) -> tuple[int, int, int] | None:

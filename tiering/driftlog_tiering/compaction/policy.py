@@ -80,32 +80,28 @@ class Dirtiness:
 
 
 def measure(
-    segments: Iterable[SegmentRef],
-    cleaned_end: int,
+    dirty: Iterable[SegmentRef],
+    clean_bytes: int,
     sealed_end: int,
     policy: CompactionPolicy,
     now_ms: int,
 ) -> Dirtiness:
-    """The dirtiness of the partition that consists of *segments*, those above log start, ascending.
+    """The dirtiness of a partition of *clean_bytes* and the segments *dirty*, ascending.
 
     *now_ms* is the clock of record timestamps, since 1970.
     """
-    clean = dirty = 0
-    oldest_ms, next_ms = -1, None
-    end = sealed_end
-    for segment in segments:
+    dirty_bytes, oldest_ms, next_ms, end = 0, -1, None, sealed_end
+    for segment in dirty:
         if segment.end > sealed_end:
+            end = min(end, segment.base)
             break
-        if segment.end <= cleaned_end:
-            clean += segment.received_bytes
-            continue
         if policy.min_lag_ms and segment.max_timestamp_ms > now_ms - policy.min_lag_ms:
             end, next_ms = segment.base, segment.max_timestamp_ms + policy.min_lag_ms
             break
-        dirty += segment.received_bytes
+        dirty_bytes += segment.received_bytes
         if segment.min_timestamp_ms > 0 and (oldest_ms < 0 or segment.min_timestamp_ms < oldest_ms):
             oldest_ms = segment.min_timestamp_ms
-    return Dirtiness(clean, dirty, max(cleaned_end, end), oldest_ms, next_ms)
+    return Dirtiness(clean_bytes, dirty_bytes, end, oldest_ms, next_ms)
 
 
 def is_due(found: Dirtiness, policy: CompactionPolicy, now_ms: int) -> bool:

@@ -43,5 +43,10 @@ class LogCounters:
     """Uncompressed."""
     undecodable_batches: int = 0
     """Sealed as they came, not as Parquet."""
+    compactions: int = 0
+    compaction_read_bytes: int = 0
+    """Row groups of segments; those of the dirty part twice."""
+    compaction_written_bytes: int = 0
+    compaction_removed_records: int = 0
     commits: Histogram = field(default_factory=Histogram)
     """Transactions that committed a flush."""
