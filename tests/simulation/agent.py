@@ -258,6 +258,8 @@ class SimulatedAgent(Process):
     def _count(self) -> None:
         world, counters = self._world, self.agent.counters
         world.count_many("segments sealed", counters.segments_sealed)
+        world.count_many("compactions", counters.compactions)
+        world.count_many("records compacted", counters.compaction_removed_records)
         world.count_many("sessions", self.agent.sessions)
         if self.server.accepts:
             world.count_many("objects collected", self.agent.collector.deleted_objects)

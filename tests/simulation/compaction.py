@@ -16,10 +16,10 @@ from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
 from driftlog_agents.log.log_session import EngineSettings
 from driftlog_tiering.compaction.cleaner import CleanerSettings
 from tests.simulation.batches import Row
+from tests.simulation.deletions import has_deletions
 from tests.simulation.oracle import GONE, Expect, key_of
 
 TOPIC: Final = "b"
-CONFIGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2"}
 
 _SINGLES: Final = (29, 40, 47)
 _CLUSTERS: Final = (42, 65, 145, 152, 165)
@@ -38,14 +38,22 @@ def has_compaction(seed: int) -> bool:
 
 def configs(seed: int, topic: str) -> dict[str, str]:
     """Those of a topic that is made at the beginning."""
-    return CONFIGS if topic == TOPIC and has_compaction(seed) else {}
+    if topic != TOPIC or not has_compaction(seed):
+        return {}
+    # As Kafka, agents delete no records of a topic that is only compacted.
+    policy = "compact,delete" if has_deletions(seed) else "compact"
+    return {
+        "cleanup.policy": policy,
+        "min.cleanable.dirty.ratio": "0",
+        "retention.ms": "-1",
+    }
 
 
 def engine_settings(seed: int, usual: EngineSettings) -> EngineSettings:
-    """Compaction every second; a small map in every second of its seeds."""
+    """Compaction as soon as there is a new segment; a small map in every second of its seeds."""
     slots = _SLOTS if seed // 100 % 2 else 1_000
     cleaner = CleanerSettings(map_bytes=24 * slots)
-    return replace(usual, compaction=CompactionSettings(backoff_ms=1_000, cleaner=cleaner))
+    return replace(usual, compaction=CompactionSettings(backoff_ms=200, cleaner=cleaner))
 
 
 def check(log: Sequence[Row], start: int, cleaned_end: int, expect: Expect) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Log = list[Row]
 """By offset."""
 
+
 async def read_topics(world: "World") -> dict[UUID, Topic]:
     """The topics that are there."""
     _, kvs = await world.metadata.get_prefix(TOPICS_PREFIX)

@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,11 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn
+from driftlog_agents.log.compaction.log_cleaner import (
+    CompactionPorts,
+    CompactionSettings,
+    LogCleaner,
+)
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.ingest.admission import SETTLED_MS, Admission
@@ -71,6 +76,7 @@ from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.batches import kernel
+from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -95,6 +101,7 @@ class EngineSettings:
     buffer: BufferSettings = field(default_factory=BufferSettings)
     seal: SealSettings = field(default_factory=SealSettings)
     leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     drain_ms: float = 20_000
@@ -153,7 +160,8 @@ class Engine:
 
     Args:
         cluster: runs as long as the engine does.
-        topic_sealing: the topics' configs of sealing, by topic name.
+        topic_sealing, topic_compaction: the topics' configs of sealing and of compaction, by topic
+            name.
     """
 
     def __init__(
@@ -164,6 +172,7 @@ class Engine:
         cluster: ClusterWatch,
         settings: EngineSettings,
         topic_sealing: dict[str, TopicSealPolicy] | None = None,
+        topic_compaction: Mapping[str, CompactionPolicy] | None = None,
     ) -> None:
         self.ports = ports
         self.agent = agent
@@ -294,6 +303,23 @@ class Engine:
             outage=ports.health.sealing,
             look_again=self._relocation.look_again,
             decoding=ports.decoding,
+        )
+        self._topic_compaction = topic_compaction or {}
+        self._log_cleaner = LogCleaner(
+            session=self.session,
+            manifests=self.manifests,
+            sealed_cache=self.sealer.sealed_cache,
+            settings=settings.compaction,
+            counters=ports.counters,
+            ports=CompactionPorts(
+                objects=ports.objects,
+                offload=ports.offload,
+                spool=ports.spool,
+                rng=ports.rng,
+                now_ms=ports.now_ms,
+                wall_ms=ports.wall_ms,
+            ),
+            logs=self.logs,
         )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
@@ -516,6 +542,7 @@ class Engine:
                 background.extend(leadership)
                 background.append(spawn(tasks, self.keeper.run()))
                 background.append(spawn(tasks, self.sealer.run()))
+                background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()

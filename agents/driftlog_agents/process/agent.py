@@ -380,6 +380,7 @@ class AgentProcess:
             cluster=self.broker.cluster,
             settings=self.settings.engine,
             topic_sealing=self.broker.topics.sealing,
+            topic_compaction=self.broker.topics.compaction,
         )
         if self._footers is not None:
             engine.footers.inherit(self._footers)

@@ -7,11 +7,12 @@ from uuid import UUID
 
 import structlog
 
-from driftlog_agents.configs.topic import TopicLimits, topic_limits, topic_sealing
+from driftlog_agents.configs.topic import TopicLimits, topic_compaction, topic_limits, topic_sealing
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import RESERVED_TOPICS, check_topic_name
 from driftlog_metadata.schema.model import Topic
+from driftlog_tiering.compaction.policy import CompactionPolicy
 
 
 class TopicCatalog:
@@ -32,6 +33,8 @@ class TopicCatalog:
         """Limits by topic name."""
         self.sealing: dict[str, TopicSealPolicy] = {}
         """Sealing policies by topic name."""
+        self.compaction: dict[str, CompactionPolicy] = {}
+        """Policies of compaction by topic name, of the topics that are compacted."""
         self.partitions = 0
         """The number of partitions of all topics."""
         self._alike: dict[str, set[str]] = {}
@@ -70,12 +73,17 @@ class TopicCatalog:
         try:
             self.limits[topic.name] = topic_limits(topic.configs, self._agent_configs)
             sealing = topic_sealing(topic.configs, self._seal_ms)
+            compaction = topic_compaction(topic.configs, self._agent_configs)
         except ValueError as error:
             # A newer version set these configs; the topic is served with the defaults.
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
             self.limits[topic.name] = topic_limits({}, self._agent_configs)
-            sealing = topic_sealing({}, self._seal_ms)
+            sealing, compaction = topic_sealing({}, self._seal_ms), None
         self.sealing[topic.name] = sealing
+        if compaction is None:
+            self.compaction.pop(topic.name, None)
+        else:
+            self.compaction[topic.name] = compaction
 
     def forget(self, topic: Topic) -> None:
         """Remove a topic that is deleted or being deleted."""
@@ -87,6 +95,7 @@ class TopicCatalog:
         self.partitions -= now.partitions
         self.limits.pop(topic.name, None)
         self.sealing.pop(topic.name, None)
+        self.compaction.pop(topic.name, None)
         alike = self._alike[unlike(topic.name)]
         alike.discard(topic.name)
         if not alike:

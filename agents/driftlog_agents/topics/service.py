@@ -86,6 +86,8 @@ class Topics:
         """Limits of every topic, by name; for Produce."""
         self.sealing = known.sealing
         """Sealing policies, by name."""
+        self.compaction = known.compaction
+        """Policies of compaction, by name."""
         host.cluster.on_topic = self._changed
         self._turns = TopicChangeQueue()
         self._next_session = asyncio.Event()

@@ -498,6 +498,8 @@ def test_a_reader_ends_with_the_same_table_and_misses_no_deletion(steps: list[ob
                 case Cleans(slots):
                     done = await log.clean(CleanerSettings(map_bytes=24 * slots))
                     assert log.manifest.cleaned_end == max(done.end, log.manifest.cleaned_end)
+                case _:
+                    raise AssertionError(step)
             await check(log, before, older_seen_ms, compacted=isinstance(step, Cleans))
 
     asyncio.run(main())

@@ -48,7 +48,12 @@ from driftlog_tiering.compaction.policy import (
     measure,
 )
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
+from driftlog_tiering.formats.manifest import (
+    Manifest,
+    ReplaceSegments,
+    SegmentListRef,
+    SegmentRef,
+)
 from driftlog_tiering.formats.manifests import VoidEditError, commit_edit, iter_segments
 from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, ObjectStore
@@ -56,6 +61,9 @@ from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 T = TypeVar("T")
 
 _SERVED: Final = (State.ONLINE, State.LOADING)
+
+_LEVEL: Final = 2
+"""Manifests of an older cluster have no place for cleaned end and horizons."""
 
 _MANIFEST_AGE_MS: Final = 3_600_000.0
 """A run reads the manifest again after this: no edit may be based on a read more than grace / 2
@@ -184,8 +192,7 @@ class LogCleaner:
         except FencedError:
             pass  # it is led elsewhere, or the session is over: its keep-alive learns that
         except (*NO_ANSWER, *ANSWERED) as error:
-            if log.state is not State.CLOSED:
-                self._failed(log, str(error) or repr(error), now_ms)
+            self._failed(log, str(error) or repr(error), now_ms)
         else:
             self._outage.ended(self._ports.now_ms())
             return done
@@ -193,6 +200,8 @@ class LogCleaner:
         return None
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+        if log.state not in _SERVED:
+            return
         self._manifests.drop(log)  # an object may be gone because it was replaced
         if self._outage.failed(error, sent_ms, self._ports.now_ms()):
             self._log.warning(
@@ -205,6 +214,8 @@ class LogCleaner:
 
     async def _look(self, log: PartitionLog, policy: CompactionPolicy) -> float | None:
         """The share of *log* that is dirty, if it is due."""
+        if self._session.author.format_version < _LEVEL:
+            return None
         looked, now_ms = self._looked.get(log), self._ports.wall_ms()
         if not log.manifest_version or (looked and looked.holds(log, policy, now_ms)):
             return None
@@ -220,7 +231,7 @@ class LogCleaner:
     ) -> Dirtiness:
         """How dirty *log* is; lists of what is clean are not opened."""
         cleaned_end = max(manifest.cleaned_end, manifest.log_start)
-        refs = (*manifest.lists, *manifest.segments)
+        refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
         total = sum(ref.received_bytes for ref in refs if ref.end > manifest.log_start)
         store = self._ports.objects
         dirty = [ref async for ref in iter_segments(store, manifest, cleaned_end)]
