@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
-from driftlog_agents.configs.definitions import ConfigDef, ConfigType, OneOf, Range
+from driftlog_agents.configs.definitions import (
+    ConfigDef,
+    ConfigType,
+    OneOf,
+    PositiveOrUnlimited,
+    Range,
+)
 from driftlog_agents.configs.limits import LIMITS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.process.main import DEV_REBALANCE_DELAY_MS
@@ -56,7 +62,7 @@ _NO_EFFECT: Final = {
     "": "works",
 }
 """The last sentence of a topic config's documentation, and the word for it on the page."""
-_SUBJECT: Final = "Retention and compaction themselves"
+_SUBJECT: Final = "Compaction itself"
 """What remains of cleanup.policy's documentation without that sentence."""
 
 _DEV: Final = "with `driftlog dev` and `--dev`"
@@ -70,6 +76,7 @@ _DEFAULTS: Final = {
 _UNITS: Final = {
     ".ms": "milliseconds",
     ".minutes": "minutes",
+    ".hours": "hours",
     ".bytes": "bytes",
     ".rate": "connections a second",
     ".per.second": "lines a second",
@@ -91,6 +98,8 @@ def page() -> str:
 def _topic_row(config: ConfigDef) -> str:
     text = config.documentation
     end, word = next((end, word) for end, word in _NO_EFFECT.items() if text.endswith(end))
+    if _SUBJECT in text:
+        word = "delete works, compact not yet"
     if "cannot be turned on" in text:
         word = "cannot be turned on"
     does = text.removesuffix(end).rstrip(" :").removesuffix(_SUBJECT).replace("|", "\\|").rstrip()
@@ -110,6 +119,11 @@ def _values(config: ConfigDef) -> str:
             unit = next((unit for end, unit in _UNITS.items() if config.name.endswith(end)), "")
             span = f"{least} to {_MOST[config.type] if most is None else most}"
             return f"{unit}, {span}" if unit else span
+        case PositiveOrUnlimited():
+            unit = next(unit for end, unit in _UNITS.items() if config.name.endswith(end))
+            return f"{unit}, 1 to {_MOST[config.type]}, or -1"
+        case None if config.type in _MOST:
+            return f"-{_MOST[config.type] + 1} to {_MOST[config.type]}"
         case None:
             assert config.type is ConfigType.BOOLEAN
             return "`true`, `false`"

@@ -11,6 +11,7 @@ from typing import Final
 from driftlog_agents.configs.definitions import (
     ConfigDef,
     ConfigType,
+    PositiveOrUnlimited,
     at_least,
     between,
     definitions_of,
@@ -24,6 +25,9 @@ from driftlog_agents.configs.topic import TOPIC_CONFIGS, broker_default
 from driftlog_tiering.batches.producers import EXPIRATION_MS, MAX_BODY_BYTES, STATE_BYTES
 
 _MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
+_RETENTION_BYTES: Final = TOPIC_CONFIGS["retention.bytes"]
+_INHERITED: Final = (_MAX_BATCH, _RETENTION_BYTES)
+_MINUTE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,30 @@ class BrokerSettings:
         ConfigType.LONG,
         at_least(1024 * 1024),
     )
+    log_retention_ms: int | None = setting(
+        None,
+        "The default of retention.ms; -1: no limit. It goes before log.retention.minutes.",
+        ConfigType.LONG,
+        PositiveOrUnlimited(),
+    )
+    log_retention_minutes: int | None = setting(
+        None,
+        "The default of retention.ms, in minutes; -1: no limit. It goes before "
+        "log.retention.hours.",
+        check=PositiveOrUnlimited(),
+    )
+    log_retention_hours: int = setting(
+        168,
+        "The default of retention.ms, in hours; -1: no limit.",
+        check=PositiveOrUnlimited(),
+    )
+    log_retention_bytes: int = setting_of(broker_default(_RETENTION_BYTES), -1)
+    log_retention_check_interval_ms: int = setting(
+        300_000,
+        "How often a partition is checked for segments that have expired. A partition that has not "
+        "changed, and of which nothing is due, costs no request.",
+        ConfigType.LONG,
+    )
     limits: Limits = field(default_factory=Limits)
     given: frozenset[str] = frozenset()
     """Names of the configs that `--config` set at the start, even to their defaults."""
@@ -100,6 +128,33 @@ class BrokerSettings:
     def configs(self) -> dict[str, str]:
         """Effective values by config name."""
         return values_of(self) | self.groups.configs
+
+    @property
+    def retention_ms(self) -> int:
+        """The default of `retention.ms`; −1: no limit (LogConfig#retentionTimeMillis)."""
+        if self.log_retention_ms is not None:
+            limit_ms = self.log_retention_ms
+        elif self.log_retention_minutes is not None:
+            limit_ms = self.log_retention_minutes * _MINUTE_MS
+        else:
+            limit_ms = self.log_retention_hours * 60 * _MINUTE_MS
+        return max(limit_ms, -1)
+
+    @property
+    def topic_defaults(self) -> dict[str, str]:
+        """What topics inherit and differs from Kafka's defaults, as in `definitions.resolve`."""
+        configs = self.configs
+        found = {
+            c.broker_name: configs[c.broker_name]
+            for c in _INHERITED
+            if configs[c.broker_name] != c.default
+        }
+        retention = TOPIC_CONFIGS["retention.ms"]
+        if str(self.retention_ms) != retention.default:
+            found[retention.name] = str(self.retention_ms)
+        if self.log_retention_ms is not None:
+            found[retention.broker_override] = str(self.retention_ms)
+        return found
 
 
 STARTUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(BrokerSettings))

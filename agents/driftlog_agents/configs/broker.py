@@ -148,20 +148,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("log.flush.scheduler.interval.ms", LONG, "9223372036854775807", _LOG_FILES),
     ("log.flush.start.offset.checkpoint.interval.ms", INT, "60000", _LOG_FILES),
     ("log.message.format.version", STRING, "3.0-IV1", "Record batches are version 2."),
-    (
-        "log.retention.check.interval.ms",
-        LONG,
-        "300000",
-        "How often retention looks; there is no retention yet.",
-    ),
-    ("log.retention.hours", INT, "168", "The default of retention.ms, in hours; does nothing yet."),
-    (
-        "log.retention.minutes",
-        INT,
-        None,
-        "The default of retention.ms, in minutes; does nothing yet.",
-    ),
-    ("log.retention.ms", LONG, None, "The default of retention.ms; does nothing yet."),
     ("log.roll.hours", INT, "1", "The default of segment.ms, in hours."),
     (
         "log.roll.jitter.hours",

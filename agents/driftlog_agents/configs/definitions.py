@@ -67,7 +67,8 @@ Check = Callable[[Value], str | None]
 class ConfigDef:
     """One config: its type, its default as text, and its valid values.
 
-    ``broker_name``: for a topic config, the broker config with its default.
+    ``broker_name``: for a topic config, the broker config with its default.  ``broker_override``:
+    one that replaces its default where it is set, and has no default itself (`log.retention.ms`).
     """
 
     name: str
@@ -76,6 +77,7 @@ class ConfigDef:
     documentation: str
     check: Check | None = None
     broker_name: str = ""
+    broker_override: str = ""
 
     def parse(self, text: str) -> Value:
         """Parse *text* by the config's type.
@@ -178,6 +180,16 @@ def one_of(*words: str) -> OneOf:
     return OneOf(words)
 
 
+@dataclass(frozen=True, slots=True)
+class PositiveOrUnlimited:
+    """At least 1; a negative number means no limit (AbstractKafkaConfig#validateValues)."""
+
+    def __call__(self, value: Value) -> str | None:
+        if value == 0:
+            return "{name} must be unlimited (-1) or, equal or greater than 1"
+        return None
+
+
 def gzip_level(value: Value) -> str | None:
     """CompressionType.GZIP#levelValidator."""
     if value == -1 or (isinstance(value, int) and 1 <= value <= 9):
@@ -215,7 +227,7 @@ T = TypeVar("T")
 
 
 def setting(
-    default: bool | int | str | tuple[str, ...],
+    default: bool | int | str | tuple[str, ...] | None,
     documentation: str,
     type_: ConfigType = ConfigType.INT,
     check: Check | None = None,
@@ -227,6 +239,7 @@ def setting(
     The config's name is the class's ``CONFIG_PREFIX`` and the name of the field with dots.
 
     Args:
+        default: None: not set, and without a value until it is.
         check: checks the value; None: any text, or any integer of at least 1.
         shown: the default that DescribeConfigs returns, if it differs from the agent's.
     """
@@ -235,7 +248,7 @@ def setting(
     definition = ConfigDef(
         name="",
         type=type_,
-        default=_text(default) if shown is None else shown,
+        default=_text_or_none(default) if shown is None else shown,
         documentation=documentation,
         check=check,
     )
@@ -259,13 +272,14 @@ def definitions_of(settings: Any) -> dict[str, ConfigDef]:
 
 
 def values_of(settings: Any) -> dict[str, str]:
-    """Effective values of *settings* and its nested settings, by config name."""
+    """Effective values of *settings* and its nested settings, by config name; without those that
+    are not set."""
     found: dict[str, str] = {}
     for f in fields(settings):
         value = getattr(settings, f.name)
         if is_dataclass(value):
             found |= values_of(value)
-        elif (name := _name(settings, f)) is not None:
+        elif (name := _name(settings, f)) is not None and value is not None:
             found[name] = _text(value)
     return found
 
@@ -289,6 +303,10 @@ def _name(settings: Any, f: Any) -> str | None:
     return f"{getattr(settings, 'CONFIG_PREFIX', '')}{dotted}" if _CONFIG in f.metadata else None
 
 
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
 def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
@@ -307,6 +325,12 @@ class ConfigValue:
     source: ConfigSource
     synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
 
+    @property
+    def parsed(self) -> Value:
+        """The value by the config's type, of a config that has one."""
+        assert self.value is not None, f"{self.definition.name} has no value"
+        return self.definition.parse(self.value)
+
 
 def resolve(
     definitions: Mapping[str, ConfigDef],
@@ -317,24 +341,26 @@ def resolve(
 
     Args:
         configs: the values that are set on the topic.
-        agent: the agent's settings that differ from Kafka's defaults, by broker name.
+        agent: the agent's settings that differ from Kafka's defaults, by broker name; and defaults
+            of topics that several of them make, by topic config.
     """
-    return [
-        _resolve_one(definition, configs.get(name), agent.get(definition.broker_name))
-        for name, definition in definitions.items()
-    ]
+    return [_resolve_one(definition, configs, agent) for definition in definitions.values()]
 
 
-def _resolve_one(definition: ConfigDef, on_topic: str | None, on_agent: str | None) -> ConfigValue:
+def _resolve_one(
+    definition: ConfigDef, configs: Mapping[str, str], agent: Mapping[str, str]
+) -> ConfigValue:
     synonyms: list[tuple[str, str | None, ConfigSource]] = []
-    if on_topic is not None:
+    if (on_topic := configs.get(definition.name)) is not None:
         synonyms.append((definition.name, on_topic, ConfigSource.DYNAMIC_TOPIC))
+    broker_name = definition.broker_name or definition.broker_override
+    if (on_agent := agent.get(broker_name)) is not None:
+        synonyms.append((broker_name, on_agent, ConfigSource.STATIC_BROKER))
     if definition.broker_name:
-        if on_agent is not None:
-            synonyms.append((definition.broker_name, on_agent, ConfigSource.STATIC_BROKER))
-        synonyms.append((definition.broker_name, definition.default, ConfigSource.DEFAULT))
+        synonyms.append((broker_name, definition.default, ConfigSource.DEFAULT))
     if not synonyms:
-        return ConfigValue(definition, definition.default, ConfigSource.DEFAULT)
+        default = agent.get(definition.name, definition.default)
+        return ConfigValue(definition, default, ConfigSource.DEFAULT)
     _, value, source = synonyms[0]
     return ConfigValue(definition, value, source, tuple(synonyms))
 

@@ -24,6 +24,7 @@ from driftlog_agents.configs.definitions import (
     resolve,
     throttled_replicas,
 )
+from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.compaction.policy import CompactionPolicy
@@ -46,7 +47,7 @@ _ALL: Final = (
         broker_name="log.cleanup.policy",
         documentation="What happens to old records: delete drops them by age and size, compact "
         "keeps the last one of each key. A compacted topic takes no record without a key. "
-        "Retention itself:" + _NOT_YET,
+        "A topic with compact alone keeps records whatever their age.",
     ),
     ConfigDef(
         name="compression.gzip.level",
@@ -261,16 +262,19 @@ _ALL: Final = (
         type=LONG,
         default="-1",
         broker_name="log.retention.bytes",
-        documentation="Size of a partition above which its oldest segments go; negative: none. "
-        "Only with cleanup.policy=delete." + _NOT_YET,
+        documentation="Size of a partition, in bytes as received, above which its oldest segments "
+        "go: while at least this much stays without them. Negative: no limit. Only where "
+        "cleanup.policy has delete.",
     ),
     ConfigDef(
         name="retention.ms",
         type=LONG,
         default=str(7 * _DAY_MS),
         check=at_least(-1),
-        documentation="Age of records above which they go; -1: never. Only with "
-        "cleanup.policy=delete." + _NOT_YET,
+        broker_override="log.retention.ms",
+        documentation="Age of a segment's largest record timestamp above which the segment goes; "
+        "-1: never. Where it is less than segment.ms, batches are sealed at this age. Only where "
+        "cleanup.policy has delete.",
     ),
     ConfigDef(
         name="segment.bytes",
@@ -418,10 +422,25 @@ def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicL
     )
 
 
-def topic_sealing(configs: Mapping[str, str], seal_ms: float | None) -> TopicSealPolicy:
+def topic_retention(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicRetention:
+    """Retention from *configs*, which are valid; *agent* as in `definitions.resolve`."""
+    found = {c.definition.name: c for c in resolve(_RETENTION, configs, agent)}
+    policies = found["cleanup.policy"].parsed
+    assert isinstance(policies, list)
+    if "delete" not in policies:
+        return TopicRetention()
+    return TopicRetention(
+        ms=_limit(found["retention.ms"].parsed), size_bytes=_limit(found["retention.bytes"].parsed)
+    )
+
+
+def topic_sealing(
+    configs: Mapping[str, str], seal_ms: float | None, longest_ms: float | None = None
+) -> TopicSealPolicy:
     """The sealing policy from *configs*; None in a field: the agent's setting applies.
 
     *seal_ms*: batches of this age are sealed whatever the topic's configs; None: no such age.
+    *longest_ms*: see `TopicSealPolicy`.
     """
     segment_bytes = configs.get("segment.bytes")
     own_ms = configs.get("segment.ms")
@@ -431,6 +450,7 @@ def topic_sealing(configs: Mapping[str, str], seal_ms: float | None) -> TopicSea
     return TopicSealPolicy(
         segment_bytes=None if segment_bytes is None else int(segment_bytes),
         segment_ms=min(ages) if ages else None,
+        longest_ms=longest_ms,
     )
 
 
@@ -451,10 +471,7 @@ def topic_compaction(
 ) -> CompactionPolicy | None:
     """The policy of compaction from *configs*, which are valid; None: the topic is not compacted.
     *agent* as in `definitions.resolve`."""
-    found = {
-        c.definition.name: c.definition.parse(c.value or "")
-        for c in resolve(_COMPACTION, configs, agent)
-    }
+    found = {c.definition.name: c.parsed for c in resolve(_COMPACTION, configs, agent)}
     policies, ratio = found["cleanup.policy"], found["min.cleanable.dirty.ratio"]
     assert isinstance(policies, list)
     assert isinstance(ratio, float)
@@ -468,6 +485,16 @@ def topic_compaction(
         delete_retention_ms=_int(found["delete.retention.ms"]),
         segment_bytes=_SEAL.segment_bytes if segment_bytes is None else int(segment_bytes),
     )
+
+
+_RETENTION: Final = {
+    name: TOPIC_CONFIGS[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")
+}
+
+
+def _limit(value: Value) -> int | None:
+    limit = _int(value)
+    return None if limit < 0 else limit
 
 
 def _long(configs: Mapping[str, str], name: str) -> int:

@@ -60,6 +60,8 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
 from driftlog_agents.log.recovery.recovery import Recovery, unreadable
+from driftlog_agents.log.retention.policy import RetentionSettings, TopicRetention
+from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.sealing.sealer import Sealer, Spool
@@ -100,6 +102,7 @@ class EngineSettings:
     memory: MemorySettings = field(default_factory=MemorySettings)
     buffer: BufferSettings = field(default_factory=BufferSettings)
     seal: SealSettings = field(default_factory=SealSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
@@ -160,8 +163,7 @@ class Engine:
 
     Args:
         cluster: runs as long as the engine does.
-        topic_sealing, topic_compaction: the topics' configs of sealing and of compaction, by topic
-            name.
+        topic_sealing, topic_retention, topic_compaction: the topics' policies, by topic name.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class Engine:
         settings: EngineSettings,
         topic_sealing: dict[str, TopicSealPolicy] | None = None,
         topic_compaction: Mapping[str, CompactionPolicy] | None = None,
+        topic_retention: dict[str, TopicRetention] | None = None,
     ) -> None:
         self.ports = ports
         self.agent = agent
@@ -304,7 +307,7 @@ class Engine:
             look_again=self._relocation.look_again,
             decoding=ports.decoding,
         )
-        self._topic_compaction = topic_compaction or {}
+        self._topic_compaction = {} if topic_compaction is None else topic_compaction
         self._log_cleaner = LogCleaner(
             session=self.session,
             manifests=self.manifests,
@@ -320,6 +323,17 @@ class Engine:
                 wall_ms=ports.wall_ms,
             ),
             logs=self.logs,
+        )
+        self._topic_retention = {} if topic_retention is None else topic_retention
+        self.retention = SegmentExpiry(
+            objects=ports.objects,
+            manifests=self.manifests,
+            deletion=self.deletion,
+            settings=settings.retention,
+            counters=ports.counters,
+            rng=Random(f"retention {agent.session_id}"),
+            logs=self.logs,
+            wall_ms=ports.wall_ms,
         )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
@@ -543,6 +557,7 @@ class Engine:
                 background.append(spawn(tasks, self.keeper.run()))
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
+                background.append(spawn(tasks, self.retention.run(self._topic_retention)))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()

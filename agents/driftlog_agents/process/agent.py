@@ -381,6 +381,7 @@ class AgentProcess:
             settings=self.settings.engine,
             topic_sealing=self.broker.topics.sealing,
             topic_compaction=self.broker.topics.compaction,
+            topic_retention=self.broker.topics.retention,
         )
         if self._footers is not None:
             engine.footers.inherit(self._footers)

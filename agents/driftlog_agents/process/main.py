@@ -38,6 +38,7 @@ from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.log_session import EngineSettings
+from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
@@ -624,6 +625,7 @@ def _settings(options: Options, location: str) -> AgentSettings:
                 backoff_ms=broker.log_cleaner_backoff_ms,
                 cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
             ),
+            retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
             producers=ProducerSettings(
                 expiration_ms=broker.producer_id_expiration_ms,
                 state_bytes=broker.driftlog_producer_state_max_bytes,

@@ -28,6 +28,7 @@ from prometheus_client.core import (
 from driftlog_agents.configs.limits import LOG_LINES, PRODUCER_STATE
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.log.retention.policy import Reason
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentProcess
 
@@ -162,6 +163,19 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     counters = agent.counters
     for name, text in _LOG_COUNTERS.items():
         yield _counter(f"driftlog_{name}", text, getattr(counters, name))
+    expired_records = CounterMetricFamily(
+        "driftlog_expired_records",
+        "Records that log start has passed, by retention.ms (time) or retention.bytes (size)",
+        labels=["reason"],
+    )
+    expired_bytes = CounterMetricFamily(
+        "driftlog_expired_bytes", "Bytes of their batches, as received", labels=["reason"]
+    )
+    for reason in Reason:
+        expired_records.add_metric([reason], counters.expired_records[reason])
+        expired_bytes.add_metric([reason], counters.expired_bytes[reason])
+    yield expired_records
+    yield expired_bytes
     commits = counters.commits
     yield HistogramMetricFamily(
         "driftlog_commit_seconds",

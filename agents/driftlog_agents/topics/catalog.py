@@ -1,4 +1,5 @@
-"""The topics that this agent knows: by name and id, with their effective limits and sealing policy.
+"""The topics that this agent knows: by name and id, with their effective limits and
+policies of sealing, retention and compaction.
 
 Shell.
 """
@@ -7,7 +8,14 @@ from uuid import UUID
 
 import structlog
 
-from driftlog_agents.configs.topic import TopicLimits, topic_compaction, topic_limits, topic_sealing
+from driftlog_agents.configs.topic import (
+    TopicLimits,
+    topic_compaction,
+    topic_limits,
+    topic_retention,
+    topic_sealing,
+)
+from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import RESERVED_TOPICS, check_topic_name
@@ -21,11 +29,15 @@ class TopicCatalog:
     Args:
         agent_configs: the agent's settings that topics inherit, by broker config.
         seal_ms: the agent's `BrokerSettings.seal_ms`; None: only the topic configs count.
+        check_interval_ms: between two checks of retention.
     """
 
-    def __init__(self, agent_configs: dict[str, str], seal_ms: float | None) -> None:
+    def __init__(
+        self, agent_configs: dict[str, str], seal_ms: float | None, check_interval_ms: float
+    ) -> None:
         self._agent_configs = agent_configs
         self._seal_ms = seal_ms
+        self._check_interval_ms = check_interval_ms
         self._log = structlog.get_logger()
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
@@ -35,6 +47,8 @@ class TopicCatalog:
         """Sealing policies by topic name."""
         self.compaction: dict[str, CompactionPolicy] = {}
         """Policies of compaction by topic name, of the topics that are compacted."""
+        self.retention: dict[str, TopicRetention] = {}
+        """Retention by topic name."""
         self.partitions = 0
         """The number of partitions of all topics."""
         self._alike: dict[str, set[str]] = {}
@@ -72,18 +86,35 @@ class TopicCatalog:
         self._alike.setdefault(unlike(topic.name), set()).add(topic.name)
         try:
             self.limits[topic.name] = topic_limits(topic.configs, self._agent_configs)
-            sealing = topic_sealing(topic.configs, self._seal_ms)
+            retention = topic_retention(topic.configs, self._agent_configs)
             compaction = topic_compaction(topic.configs, self._agent_configs)
+            longest_ms = self._longest_ms(retention, compaction)
+            sealing = topic_sealing(topic.configs, self._seal_ms, longest_ms)
         except ValueError as error:
-            # A newer version set these configs; the topic is served with the defaults.
+            # A newer version set these configs; the topic is served with the defaults, and keeps
+            # all records.
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
             self.limits[topic.name] = topic_limits({}, self._agent_configs)
-            sealing, compaction = topic_sealing({}, self._seal_ms), None
+            sealing, retention = topic_sealing({}, self._seal_ms), TopicRetention()
+            compaction = None
         self.sealing[topic.name] = sealing
+        self.retention[topic.name] = retention
         if compaction is None:
             self.compaction.pop(topic.name, None)
         else:
             self.compaction[topic.name] = compaction
+
+    def _longest_ms(
+        self, retention: TopicRetention, compaction: CompactionPolicy | None
+    ) -> float | None:
+        """How long a batch may wait to be sealed; nothing expires between two checks, so sealing
+        need not be more frequent."""
+        limits: list[float] = []
+        if retention.ms is not None:
+            limits.append(max(retention.ms, self._check_interval_ms))
+        if compaction is not None:
+            limits.append(compaction.max_lag_ms)
+        return min(limits, default=None)
 
     def forget(self, topic: Topic) -> None:
         """Remove a topic that is deleted or being deleted."""
@@ -96,6 +127,7 @@ class TopicCatalog:
         self.limits.pop(topic.name, None)
         self.sealing.pop(topic.name, None)
         self.compaction.pop(topic.name, None)
+        self.retention.pop(topic.name, None)
         alike = self._alike[unlike(topic.name)]
         alike.discard(topic.name)
         if not alike:

@@ -34,7 +34,7 @@ import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.configs.definitions import InvalidConfigError
-from driftlog_agents.configs.topic import TOPIC_CONFIGS, validate
+from driftlog_agents.configs.topic import validate
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.bucket_files import TopicBucketFiles
@@ -77,7 +77,10 @@ class Topics:
         self._host = host
         self._log = structlog.get_logger()
         self._files = TopicBucketFiles(host)
-        self._known = known = TopicCatalog(self.agent_configs, host.settings.seal_ms)
+        settings = host.settings
+        self._known = known = TopicCatalog(
+            self.agent_configs, settings.seal_ms, settings.log_retention_check_interval_ms
+        )
         self.by_name = known.by_name
         """Every topic, by name; also between two sessions."""
         self.by_id = known.by_id
@@ -88,6 +91,8 @@ class Topics:
         """Sealing policies, by name."""
         self.compaction = known.compaction
         """Policies of compaction, by name."""
+        self.retention = known.retention
+        """Retention, by name."""
         host.cluster.on_topic = self._changed
         self._turns = TopicChangeQueue()
         self._next_session = asyncio.Event()
@@ -107,12 +112,9 @@ class Topics:
 
     @property
     def agent_configs(self) -> dict[str, str]:
-        """The agent's settings that topics inherit and that differ from Kafka's defaults, by
-        broker config."""
-        largest = str(self._host.settings.message_max_bytes)
-        if largest == TOPIC_CONFIGS["max.message.bytes"].default:
-            return {}
-        return {"message.max.bytes": largest}
+        """The agent's settings that topics inherit and that differ from Kafka's defaults, as in
+        `definitions.resolve`."""
+        return self._host.settings.topic_defaults
 
     @property
     def pending(self) -> int:

@@ -7,15 +7,22 @@ from pathlib import Path
 import pytest
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.definitions import InvalidConfigError
+from driftlog_agents.configs.definitions import InvalidConfigError, resolve
 from driftlog_agents.configs.group_settings import ConsumerSettings, GroupSettings
-from driftlog_agents.configs.topic import TOPIC_CONFIGS, TopicLimits, topic_limits, validate
+from driftlog_agents.configs.topic import (
+    TOPIC_CONFIGS,
+    TopicLimits,
+    topic_limits,
+    topic_retention,
+    validate,
+)
 from driftlog_agents.handlers.api import (
     alter_configs,
     delete_topics,
     describe_configs,
     incremental_alter_configs,
 )
+from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.messages import alter_configs as ac
 from driftlog_agents.protocol.messages import incremental_alter_configs as iac
@@ -31,6 +38,7 @@ from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+WEEK_MS = 604_800_000
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 Operation = tuple[str, int, str | None]
 
@@ -119,6 +127,37 @@ async def test_every_topic_config_is_said_with_where_it_comes_from(tmp_path: Pat
     assert ("604800000", 5) == (found["retention.ms"].value, found["retention.ms"].config_source)
     assert not any(c.is_sensitive or c.read_only for c in found.values())
     assert all(c.config_type and c.documentation for c in found.values())
+
+
+@pytest.mark.parametrize(
+    "given, value, source, synonyms",
+    [
+        ({}, "604800000", 5, []),
+        ({"log_retention_hours": 5}, "18000000", 5, []),
+        ({"log_retention_hours": -7}, "-1", 5, []),
+        ({"log_retention_hours": 5, "log_retention_minutes": 9}, "540000", 5, []),
+        (
+            {"log_retention_minutes": 9, "log_retention_ms": 77},
+            "77",
+            4,
+            [("log.retention.ms", "77", 4)],
+        ),
+        ({"log_retention_ms": -1}, "-1", 4, [("log.retention.ms", "-1", 4)]),
+    ],
+)
+def test_the_agents_retention_is_the_default_of_topics(
+    given: dict[str, int], value: str, source: int, synonyms: list[tuple[str, str, int]]
+) -> None:
+    """
+    Milliseconds before minutes before hours; only milliseconds are named, as Kafka 4.3.1 does.
+    """
+    agent = BrokerSettings(**given).topic_defaults  # type: ignore[arg-type]
+    found = {c.definition.name: c for c in resolve(TOPIC_CONFIGS, {}, agent)}["retention.ms"]
+
+    assert (value, source, synonyms) == (found.value, found.source, list(found.synonyms))
+    ms = topic_retention({}, agent).ms
+    assert int(value) == (-1 if ms is None else ms)
+    assert 5 == topic_retention({"retention.ms": "5"}, agent).ms
 
 
 async def test_what_nobody_set_is_a_default(tmp_path: Path) -> None:
@@ -511,6 +550,7 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
         topics = agent.broker.topics
         await create(agent, new("t"))
         before = topics.limits["t"], topics.sealing["t"]
+        kept = [topics.retention["t"]]
         await alter(
             agent,
             ("max.message.bytes", SET, "2000"),
@@ -521,11 +561,24 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
             ("segment.ms", SET, "5000"),
         )
         after = topics.limits["t"], topics.sealing["t"]
+        kept.append(topics.retention["t"])
+        for policy in ("delete", "compact,delete", ""):
+            await alter(
+                agent,
+                ("cleanup.policy", SET, policy),
+                ("retention.ms", SET, "1000"),
+                ("retention.bytes", SET, "5"),
+            )
+            kept.append(topics.retention["t"])
+        eager = topics.sealing["t"]
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
         await delete_topics.handle(agent.broker, request, agent.context(6))
-        left = topics.limits.get("t"), topics.sealing.get("t")
+        left = topics.limits.get("t"), topics.sealing.get("t"), topics.retention.get("t")
 
-    assert (TopicLimits(max_message_bytes=1_000), TopicSealPolicy(segment_ms=60_000)) == before
+    assert (
+        TopicLimits(max_message_bytes=1_000),
+        TopicSealPolicy(segment_ms=60_000, longest_ms=WEEK_MS),
+    ) == before
     assert (
         TopicLimits(
             max_message_bytes=2_000,
@@ -536,7 +589,10 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
         ),
         TopicSealPolicy(segment_bytes=2_000_000, segment_ms=5_000),
     ) == after
-    assert (None, None) == left
+    assert (None, None, None) == left
+    nothing, both = TopicRetention(), TopicRetention(ms=1_000, size_bytes=5)
+    assert [TopicRetention(ms=WEEK_MS), nothing, both, both, nothing] == kept
+    assert eager.longest_ms is None
 
 
 @pytest.mark.parametrize(

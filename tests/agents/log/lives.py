@@ -34,6 +34,8 @@ from driftlog_agents.log.objects.manifest_check import ManifestCheck
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import object_range
+from driftlog_agents.log.retention.policy import TopicRetention
+from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session
@@ -92,7 +94,12 @@ def on_virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 
 def make_batch(
-    values: Sequence[bytes], *, producer: int = -1, epoch: int = -1, sequence: int = -1
+    values: Sequence[bytes],
+    *,
+    producer: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    timestamp_ms: int = 1,
 ) -> bytearray:
     """A batch of *values*, as a producer sends it."""
     records = (encode_record(Record(0, i, None, v, ())) for i, v in enumerate(values))
@@ -102,8 +109,8 @@ def make_batch(
         last_offset_delta=len(values) - 1,
         record_count=len(values),
         attributes=0,
-        base_timestamp=1,
-        max_timestamp=1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
         producer_id=producer,
         producer_epoch=epoch,
         base_sequence=sequence,
@@ -318,6 +325,9 @@ class World:
         self.wall_skew_ms = 0.0
         self.wall_ms: Callable[[], int] = lambda: int(_SINCE_1970_MS + now_ms() + self.wall_skew_ms)
         """The wall clock of its agents."""
+        self.sealing: dict[str, TopicSealPolicy] = {}
+        self.retention: dict[str, TopicRetention] = {}
+        """What the topics' configs say, by name."""
         self.offloaded: set[str] = set()
         """Functions that ran off the event loop, by name."""
         self._created = False
@@ -418,6 +428,8 @@ class Life:
             ),
             cluster=self.cluster,
             settings=settings,
+            topic_sealing=world.sealing,
+            topic_retention=world.retention,
         )
         self.cluster.on_topic = self._topic_changed
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -470,10 +482,13 @@ class Life:
         producer: int = -1,
         epoch: int = -1,
         sequence: int = -1,
+        timestamp_ms: int = 1,
         source: ConnectionActivity | None = None,
     ) -> tuple[Admitted, Request]:
         """One batch; what admission says, and the request that waits if it must."""
-        batch = make_batch(values, producer=producer, epoch=epoch, sequence=sequence)
+        batch = make_batch(
+            values, producer=producer, epoch=epoch, sequence=sequence, timestamp_ms=timestamp_ms
+        )
         header, request = check_batch(batch), Request()
         admitted = self.engine.admission.admit(
             self.log(partition, topic),

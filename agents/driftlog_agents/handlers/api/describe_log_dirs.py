@@ -1,8 +1,8 @@
 """DescribeLogDirs: one directory, the store, and the size of each partition in it.
 
 Each agent answers for the partitions that it leads: clients ask all agents.  A partition's size is
-the bytes of its segments by its manifest, and of its unsealed batches.  A bucket has no total and
-no usable bytes: both are −1, "not known".
+that which retention counts: the batches above log start, in bytes as received.  A bucket has no
+total and no usable bytes: both are −1, "not known".
 Source: kafka.server.ReplicaManager#describeLogDirs.
 Shell.
 """
@@ -11,7 +11,7 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -55,7 +55,7 @@ def _described(engine: Engine, name: str, numbers: set[int] | None) -> DescribeL
         name=name,
         partitions=[
             DescribeLogDirsPartition(
-                partition_index=log.partition, partition_size=_size_bytes(engine, log)
+                partition_index=log.partition, partition_size=engine.retention.size_bytes(log)
             )
             for log in ([] if entry is None else entry.logs)
             if log is not None
@@ -63,11 +63,3 @@ def _described(engine: Engine, name: str, numbers: set[int] | None) -> DescribeL
             and (numbers is None or log.partition in numbers)
         ],
     )
-
-
-def _size_bytes(engine: Engine, log: PartitionLog) -> int:
-    manifest = engine.manifests.known(log)
-    if manifest is None:  # Nothing is sealed, or the manifest is being loaded.
-        return log.unsealed_bytes
-    lists = sum(entry.size_bytes for entry in manifest.lists)
-    return lists + sum(entry.size_bytes for entry in manifest.segments) + log.unsealed_bytes

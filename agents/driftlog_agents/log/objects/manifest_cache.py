@@ -103,6 +103,10 @@ class ManifestCache:
         """When the read of the cached manifest began; now, if there is none."""
         return self._read_at_ms.get(log, self._now_ms())
 
+    def age_ms(self, log: PartitionLog) -> float:
+        """How long ago the read of the cached manifest began; 0: there is none."""
+        return self._now_ms() - self.read_at_ms(log)
+
     def drop(self, log: PartitionLog) -> None:
         """Removes the cached manifest, which may be old: the next `get` reads it again."""
         self._newest.pop(log, None)

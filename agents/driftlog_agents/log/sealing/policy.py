@@ -1,11 +1,11 @@
 """Which partition is sealed next, and up to where.
 
 A partition is due when it has `segment.bytes` of committed batches, or its oldest batch was flushed
-`segment.ms` ago (a day ago below 1 MiB: small files cost Spark dearly), or too many sessions have
-flushed its batches: its key stays short however often agents start.  Above the agent's bounds the
-fullest partition is due whatever its age.  At twice the bounds producers wait, so that unsealed
-data stays bounded.  A partition with damaged data cannot be sealed, and is never due; such
-partitions have the same bounds for themselves.
+`segment.ms` ago (a day ago below 1 MiB: small files cost Spark dearly), or `retention.ms` ago (it
+expires with its segment), or too many sessions have flushed its batches: its key stays short
+however often agents start.  Above the agent's bounds the fullest partition is due whatever its age.
+At twice the bounds producers wait, so that unsealed data stays bounded.  A partition with damaged
+data cannot be sealed, and is never due; such partitions have the same bounds for themselves.
 
 Pure.
 """
@@ -59,6 +59,8 @@ class TopicSealPolicy:
 
     segment_bytes: int | None = None
     segment_ms: float | None = None
+    longest_ms: float | None = None
+    """No batch waits longer, whatever the other settings: `retention.ms`.  None: no limit."""
 
 
 def can_be_sealed(log: PartitionLog) -> bool:
@@ -153,6 +155,8 @@ def _is_due(
     if log.unsealed_bytes >= segment_bytes(settings, topic):
         return True
     if len(log.sessions) > settings.sessions < len(unsealed_sessions(log, log.sealed_end)):
+        return True
+    if topic.longest_ms is not None and age_ms >= topic.longest_ms:
         return True
     if topic.segment_ms is not None:
         return age_ms >= topic.segment_ms

@@ -144,7 +144,8 @@ class SealedRangeWriter:
     async def write(
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
-        """Segments of ``[base, end)``: one, or more where batches cannot be decoded.
+        """Segments of ``[base, end)``: one, or more where batches cannot be decoded; none where
+        all of them are deleted.
 
         *headers* gets the headers of all batches, in order.
 
@@ -154,6 +155,11 @@ class SealedRangeWriter:
             CorruptError, NotFoundError: a flush object is damaged.
         """
         with disk_errors():
+            if end <= log.log_start:
+                async with aclosing(self._chunks(log, base, end)) as chunks:
+                    async for batches in chunks:
+                        headers += await self._offload(_headers, batches)
+                return []
             return await self._write(log, base, end, headers)
 
     async def _write(
@@ -466,6 +472,10 @@ def _is_batch(batch: Buffer, base_offset: int) -> bool:
     an error has older bytes, and the flush object has the batch as it was."""
     sound = not isinstance(kernel.check(batch, 0, len(batch), False), int)
     return sound and int.from_bytes(batch[:8], "big") == base_offset
+
+
+def _headers(batches: list[Buffer]) -> list[BatchHeader]:
+    return [check_batch(batch, from_client=False) for batch in batches]
 
 
 def _append(

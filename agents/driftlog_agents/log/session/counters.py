@@ -5,6 +5,7 @@ Each component adds to its own fields; `metrics` reads them.
 Pure.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from driftlog_agents.foundation.histogram import Histogram
@@ -48,5 +49,9 @@ class LogCounters:
     """Row groups of segments; those of the dirty part twice."""
     compaction_written_bytes: int = 0
     compaction_removed_records: int = 0
+    expired_records: Counter[str] = field(default_factory=Counter)
+    """By the reason: time or size."""
+    expired_bytes: Counter[str] = field(default_factory=Counter)
+    """As they were received."""
     commits: Histogram = field(default_factory=Histogram)
     """Transactions that committed a flush."""

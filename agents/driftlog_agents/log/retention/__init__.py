@@ -1,0 +1,4 @@
+"""Retention: log start passes segments that have expired, by time and by size.
+
+Shell.
+"""

@@ -1,0 +1,270 @@
+"""Expires the segments of the partitions that one session leads.
+
+    every `log.retention.check.interval.ms`, at a partition's own phase
+        ──▶ due? ──▶ manifest, lists, as the check asks for them ──▶ `policy.check`
+        ──▶ the partition's key: log start (`sealing/record_deletion`)
+        ──▶ the manifest follows (`sealing/sealer`); the collector deletes the objects
+
+A partition that has not changed since its last check, and of which nothing is due by time, costs no
+request.  Nothing expires by a manifest that was read more than a minute ago: segments may have been
+replaced since.
+
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import structlog
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.loop_slices import each
+from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.objects.object_retry import ANSWERED
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.retention.policy import (
+    Expiry,
+    Known,
+    NeededError,
+    RetentionSettings,
+    TopicRetention,
+    check,
+    received_bytes,
+    sealed_bytes,
+    tail_bytes,
+)
+from driftlog_agents.log.sealing.record_deletion import RecordDeletion
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
+from driftlog_tiering.formats.manifests import load_list
+from driftlog_tiering.stores.object_store import ObjectStore
+
+_MANIFEST_AGE_MS: Final = 60_000.0
+"""Longer: a partition may lose by size what a compaction has made room for."""
+
+_REQUEST_DEADLINE_S: Final = 30.0
+_AT_ONCE: Final = 4
+"""Partitions checked at once.  More: a burst of requests after a start; fewer: slower behind a slow
+store."""
+
+_TICKS: Final = 100
+_SHORTEST_TICK_S: Final = 0.05
+_LONGEST_TICK_S: Final = 5.0
+"""A tick finds the partitions whose check is due: a hundred ticks an interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The last check of a partition: what it saw, and when the next segment is due."""
+
+    retention: TopicRetention
+    log_start: int
+    high_watermark: int
+    manifest_version: int
+    due_ms: int | None
+
+    def holds(self, log: PartitionLog, retention: TopicRetention, now_ms: int) -> bool:
+        """Whether nothing can have expired since."""
+        if (self.retention, self.log_start) != (retention, log.log_start):
+            return False
+        if self.due_ms is not None and now_ms >= self.due_ms:
+            return False
+        if retention.size_bytes is None and self.due_ms is not None:
+            return True  # what came since is behind the first segment
+        return (self.high_watermark, self.manifest_version) == (
+            log.high_watermark,
+            log.manifest_version,
+        )
+
+
+@dataclass(slots=True)
+class _Partition:
+    """The state of one partition between two checks."""
+
+    next_check_s: float
+    checked: _Checked | None = None
+    opened: tuple[str, int, int] = ("", 0, 0)
+    """The list that log start is in: its key, that log start, and the bytes above it."""
+
+
+class SegmentExpiry:
+    """See the module.
+
+    Args:
+        logs: the partitions that the session leads.
+        wall_ms: Unix time in ms; record timestamps are compared with it, as in Kafka.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: ObjectStore,
+        manifests: ManifestCache,
+        deletion: RecordDeletion,
+        settings: RetentionSettings,
+        counters: LogCounters,
+        rng: Random,
+        logs: Callable[[], Iterable[PartitionLog]],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._objects = objects
+        self._manifests = manifests
+        self._deletion = deletion
+        self._settings = settings
+        self._counters = counters
+        self._rng = rng
+        self._logs = logs
+        self._wall_ms = wall_ms
+        self._partitions: dict[PartitionLog, _Partition] = {}
+        self._outage = FailureTracker()
+        self._log = structlog.get_logger()
+
+    async def run(self, topics: Mapping[str, TopicRetention]) -> None:
+        """Check the partitions until cancelled; *topics* has the retention of each topic now."""
+        interval_s = self._settings.check_interval_ms / 1000
+        tick_s = min(max(interval_s / _TICKS, _SHORTEST_TICK_S), _LONGEST_TICK_S)
+        while True:
+            await asyncio.sleep(tick_s)
+            await each(
+                self._due(interval_s),
+                lambda log: self._attempt(log, topics.get(log.topic, TopicRetention())),
+                _AT_ONCE,
+            )
+
+    def size_bytes(self, log: PartitionLog) -> int:
+        """The size of *log*, as retention counts it: bytes as received that end above log start.
+
+        A list that log start is in counts whole until a check has opened it.
+        """
+        manifest = self._manifests.known(log)
+        if manifest is None:  # nothing is sealed, or the manifest is being loaded
+            return tail_bytes(log)
+        found = self._partitions.get(log)
+        key, start, opened_bytes = ("", 0, 0) if found is None else found.opened
+        refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
+        return tail_bytes(log) + sum(
+            opened_bytes if (ref.key, log.log_start) == (key, start) else received_bytes(ref)
+            for ref in refs
+            if ref.end > log.log_start
+        )
+
+    def _due(self, interval_s: float) -> list[PartitionLog]:
+        """The partitions whose check is due; the next one is an interval later."""
+        now_s = asyncio.get_running_loop().time()
+        partitions: dict[PartitionLog, _Partition] = {}
+        due: list[PartitionLog] = []
+        for log in self._logs():
+            found = self._partitions.get(log)
+            if found is None:
+                first_ms = self._settings.first_check_ms(self._rng.random())
+                found = _Partition(now_s + first_ms / 1000)
+            elif found.next_check_s <= now_s:
+                found.next_check_s = now_s + interval_s
+                due.append(log)
+            partitions[log] = found
+        self._partitions = partitions
+        return due
+
+    async def _attempt(self, log: PartitionLog, retention: TopicRetention) -> None:
+        """Check *log*, or note why that failed: the next check tries again."""
+        sent_ms = self._now_ms()
+        try:
+            await self._check(log, retention)
+        except FencedError:
+            pass  # it is led elsewhere, or the session is over: its keep-alive learns that
+        except (*NO_ANSWER, *ANSWERED) as error:
+            if log.state is State.CLOSED:
+                return
+            if self._outage.failed(str(error) or repr(error), sent_ms, self._now_ms()):
+                self._log.warning(
+                    "retention_failed",
+                    partition=_name(log),
+                    error=self._outage.error,
+                    failures=self._outage.failures,
+                    advice="repeated at the next check; until it succeeds expired records stay",
+                )
+        else:
+            self._outage.ended(self._now_ms())
+
+    async def _check(self, log: PartitionLog, retention: TopicRetention) -> None:
+        partition = self._partitions.get(log)
+        if partition is None or retention.keeps_all:
+            return
+        if log.state not in (State.ONLINE, State.LOADING):
+            return
+        if partition.checked is not None and partition.checked.holds(
+            log, retention, self._wall_ms()
+        ):
+            return
+        known = Known()
+        expiry, manifest = await self._expiry(log, retention, known)
+        if expiry.log_start > log.log_start and self._manifests.age_ms(log) > _MANIFEST_AGE_MS:
+            self._manifests.drop(log)
+            expiry, manifest = await self._expiry(log, retention, known)
+        partition.checked = _Checked(
+            retention,
+            expiry.log_start,
+            log.high_watermark,
+            log.manifest_version,
+            expiry.due_ms,
+        )
+        if manifest is not None:
+            partition.opened = _opened(manifest, expiry.log_start, known)
+        before = log.log_start
+        if expiry.log_start > before:
+            await self._deletion.delete_to(log, expiry.log_start)
+            self._tell(log, before, expiry)
+
+    async def _expiry(
+        self, log: PartitionLog, retention: TopicRetention, known: Known
+    ) -> tuple[Expiry, Manifest | None]:
+        """What has expired, by the newest manifest; *known* gets what was read for it."""
+        while True:
+            manifest = await self._manifests.get(log) if log.manifest_version else None
+            found = check(log, manifest, retention, self._wall_ms(), known)
+            if isinstance(found, Expiry):
+                return found, manifest
+            key = found.ref.key
+            async with asyncio.timeout(_REQUEST_DEADLINE_S):
+                if isinstance(found.ref, SegmentListRef):
+                    known.lists[key] = await load_list(self._objects, found.ref)
+                else:
+                    known.put_ms[key] = (await self._objects.stat(key)).modified_ms
+
+    def _tell(self, log: PartitionLog, before: int, expiry: Expiry) -> None:
+        totals: Counter[str] = Counter()
+        for reason, expired in expiry.expired.items():
+            self._counters.expired_records[reason] += expired.records
+            self._counters.expired_bytes[reason] += expired.size_bytes
+            totals[f"by_{reason}"] += expired.segments
+            totals["records"] += expired.records
+            totals["bytes"] += expired.size_bytes
+        self._log.info(
+            "segments_expired",
+            partition=_name(log),
+            log_start_before=before,
+            log_start=expiry.log_start,
+            **totals,
+        )
+
+    def _now_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+
+def _opened(manifest: Manifest, log_start: int, known: Known) -> tuple[str, int, int]:
+    for ref in manifest.lists:
+        if ref.base < log_start < ref.end:
+            with suppress(NeededError):
+                return ref.key, log_start, sealed_bytes((ref,), log_start, known.lists)
+    return "", 0, 0
+
+
+def _name(log: PartitionLog) -> str:
+    return f"{log.topic}-{log.partition}"
