@@ -28,7 +28,7 @@ from driftlog_tiering.stores.object_store import Buffer
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.batches import make_batch
 from tests.simulation.clocks import has_clock_jumps
-from tests.simulation.oracle import Place, Told, key_of
+from tests.simulation.oracle import Place, Told
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -427,7 +427,7 @@ class Producer:
             producer_epoch=epoch if self.idempotent else -1,
             base_sequence=sequence if self.idempotent else -1,
             garbage=sent.garbage,
-            key_of=key_of if self.topic in self.world.compacted else lambda _: None,
+            keyed=self.topic in self.world.compacted,
         )
         connection.source.heard_ms = self.world.now_ms()
         data = PartitionProduceData(index=self.partition, records=memoryview(batch))

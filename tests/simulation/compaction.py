@@ -1,11 +1,13 @@
 """A topic that is compacted while it is written, read, handed over and restarted.
 
-Some seeds compact the topic `TOPIC`.  The key of a record is the last byte of its value.
+Some seeds compact the topic `TOPIC`.  `batches` says which keys and tombstones it has.
 
 1. Of each key the newest record stays, at its offset.  A record that is gone had a newer one of its
    key, and is below the manifest's cleaned end.
 2. Below cleaned end no key has two records.
 3. What is read at an offset is always the same record (`oracle`); a reader reaches the end.
+4. The reader that reads everything at the end has the newest value of each key, and none of a key
+   whose newest record was a tombstone.
 """
 
 from collections.abc import Sequence
@@ -15,9 +17,9 @@ from typing import Final
 from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
 from driftlog_agents.log.log_session import EngineSettings
 from driftlog_tiering.compaction.cleaner import CleanerSettings
-from tests.simulation.batches import Row
+from tests.simulation.batches import Row, key_of
 from tests.simulation.deletions import has_deletions
-from tests.simulation.oracle import GONE, Expect, key_of
+from tests.simulation.oracle import GONE, Expect
 
 TOPIC: Final = "b"
 
@@ -46,13 +48,14 @@ def configs(seed: int, topic: str) -> dict[str, str]:
         "cleanup.policy": policy,
         "min.cleanable.dirty.ratio": "0",
         "retention.ms": "-1",
+        "delete.retention.ms": "100",
     }
 
 
 def engine_settings(seed: int, usual: EngineSettings) -> EngineSettings:
     """Compaction as soon as there is a new segment; a small map in every second of its seeds."""
     slots = _SLOTS if seed // 100 % 2 else 1_000
-    cleaner = CleanerSettings(map_bytes=24 * slots)
+    cleaner = CleanerSettings(map_bytes=24 * slots, reader_ms=100)
     return replace(usual, compaction=CompactionSettings(backoff_ms=200, cleaner=cleaner))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftlog_metadata.schema.codec import decode_flush_record, decode_partition_state, decode_topic
@@ -76,7 +77,7 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
             world.expect(len(offsets) == segment.records, f"{segment.key}: records")
             for offset, value, timestamp in zip(
                 offsets,
-                table.column("value").to_pylist(),
+                _values(table),
                 table.column("timestamp").cast("int64").to_pylist(),
                 strict=True,
             ):
@@ -128,6 +129,16 @@ async def read_ends(world: "World", *, without: Set[UUID]) -> dict[TopicPartitio
         if topic.topic_id not in without
         for tp in (TopicPartition(topic.topic_id, p) for p in range(topic.partitions))
     }
+
+
+def _values(table: pa.Table) -> list[bytes]:
+    """Of a tombstone: which record it is."""
+    headers = table.column("headers").to_pylist()
+    values = table.column("value").to_pylist()
+    return [
+        found[0]["value"] if value is None else value
+        for value, found in zip(values, headers, strict=True)
+    ]
 
 
 def _put(world: "World", found: dict[int, Row], offset: int, row: Row) -> None:

@@ -482,5 +482,5 @@ def test_the_hash_of_keys_is_siphash() -> None:
     ],
 )
 def test_key_rows_refuse_buffers_that_do_not_fit(count: int, buffers: list[bytes | None]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError):
         kernel.KeyRows(count, buffers)

@@ -1,4 +1,4 @@
-"""The cleaner: a reader of a compacted partition ends with the same table, and misses no deletion."""
+"""The cleaner: a reader of a compacted partition has the same table, and misses no deletion."""
 
 import asyncio
 import io
@@ -17,7 +17,7 @@ from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, TopicPartiti
 from driftlog_tiering.batches.batch import Buffer, Codec, build_batch, iterate_batches
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.compaction.cleaner import PIECE_MS, Cleaned, Cleaner, CleanerSettings
-from driftlog_tiering.compaction.policy import READER_MS, CompactionPolicy
+from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import (
@@ -41,6 +41,7 @@ from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 
 TP = TopicPartition(UUID(int=7), 0)
 RETENTION_MS = 1_000_000
+READER_MS = CleanerSettings().reader_ms
 POLICY = CompactionPolicy(delete_retention_ms=RETENTION_MS)
 
 

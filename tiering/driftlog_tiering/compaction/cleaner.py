@@ -111,6 +111,10 @@ class CleanerSettings:
     map_load: float = 0.9
     """``log.cleaner.io.buffer.load.factor``."""
 
+    reader_ms: int = 300_000
+    """The longest time for which a leader reads a partition without looking for a newer manifest:
+    tombstones stay so much longer than ``delete.retention.ms``."""
+
 
 @dataclass(slots=True)
 class Cleaned:
@@ -196,8 +200,8 @@ class Cleaner:
         cleaned_end = max(manifest.cleaned_end, manifest.log_start)
         below = [each for each in segments if each.end <= dirty_end]
         key_map, end = await self._build_map(manifest, below, cleaned_end, dirty_end, done)
-        store_now_ms = await self._bucket.store_now_ms()
-        gone = tombstones_end(segments, policy, store_now_ms)
+        kept_ms = policy.delete_retention_ms + self._settings.reader_ms
+        gone = tombstones_end(segments, await self._bucket.store_now_ms() - kept_ms)
         raw = first_raw(segments)
         dated_end = end if raw is None else min(end, raw)
 

@@ -9,8 +9,8 @@
 2. A partition is due when its dirty part is more than ``min.cleanable.dirty.ratio`` of it, or has
    a record older than ``max.compaction.lag.ms``.
 3. A tombstone gets a horizon in the run that removes the last older value of its key, and goes in a
-   run that begins ``delete.retention.ms`` and `READER_MS` after its horizon: a reader that saw the
-   older value has seen the tombstone by then.
+   run that begins ``delete.retention.ms`` and `CleanerSettings.reader_ms` after its horizon: a
+   reader that saw the older value has seen the tombstone by then.
 4. Horizons stand in the references of segments: `TombstoneHorizon`.  They are times of the store's
    clock.
 5. An undecodable segment (``.raw``) is kept as it is.  It may hold an older value of any key: no
@@ -31,9 +31,6 @@ from driftlog_tiering.formats.manifest import SegmentRef, TombstoneHorizon
 
 _DAY_MS: Final = 86_400_000
 _FOREVER_MS: Final = 2**63 - 1
-
-READER_MS: Final = 300_000
-"""The longest time for which a leader reads a partition without looking for a newer manifest."""
 
 _STEPS: Final = 16
 """Horizons are rounded up to multiples of this share of ``delete.retention.ms``: equal neighbours
@@ -149,14 +146,11 @@ def first_raw(segments: Iterable[SegmentRef]) -> int | None:
     return next((each.base for each in segments if each.kind is SegmentKind.RAW), None)
 
 
-def tombstones_end(
-    segments: Sequence[SegmentRef], policy: CompactionPolicy, store_now_ms: int
-) -> int:
-    """Where the tombstones end that go now, by their horizons; 0: none does.
+def tombstones_end(segments: Sequence[SegmentRef], latest_ms: int) -> int:
+    """Where the tombstones end that go now: those with a horizon of *latest_ms* or before; 0: none.
 
-    *segments*: all above log start, ascending.  The first horizon that is too young ends them.
+    *segments*: all above log start, ascending.  The first later horizon ends them.
     """
-    latest_ms = store_now_ms - policy.delete_retention_ms - READER_MS
     end = 0
     for segment in segments:
         for horizon in segment.horizons:
