@@ -49,7 +49,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if not source.exists():
             return
         target = package / f"_kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
-        inputs = [source, Path(__file__), *package.glob("*.h"), *package.glob("*.pxd")]
+        inputs = [source, Path(__file__), *package.glob("*.h"), *package.glob("*.px[di]")]
         if not target.exists() or target.stat().st_mtime < max(f.stat().st_mtime for f in inputs):
             reason = why_nothing_compiles()
             if reason is not None:

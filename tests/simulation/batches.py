@@ -1,7 +1,7 @@
 """Small record batches whose values say who wrote them."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
@@ -35,16 +35,35 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _record(delta: int, value: bytes, timestamp_delta: int) -> bytes:
+TOMBSTONE: Final = "tombstone"
+"""The header that says which record a tombstone is."""
+
+
+def key_of(value: bytes) -> bytes:
+    """The key of a record of a compacted topic, by its value, which ends with its number."""
+    return value[-1:]
+
+
+def is_tombstone(value: bytes) -> bool:
+    """Whether the record of a compacted topic has no value: one in four."""
+    return value[-2:-1] in (b"0", b"4", b"8")
+
+
+def _bytes(value: bytes) -> bytes:
+    return _varint(len(value)) + value
+
+
+def _record(delta: int, value: bytes, timestamp_delta: int, *, keyed: bool) -> bytes:
     body = (
         b"\0"
         + _varint(timestamp_delta)
         + _varint(delta)
-        + _varint(-1)
-        + _varint(len(value))
-        + value
+        + (_bytes(key_of(value)) if keyed else _varint(-1))
     )
-    body += _varint(0)
+    if keyed and is_tombstone(value):
+        body += _varint(-1) + _varint(1) + _bytes(TOMBSTONE.encode()) + _bytes(value)
+    else:
+        body += _bytes(value) + _varint(0)
     return _varint(len(body)) + body
 
 
@@ -57,15 +76,17 @@ def make_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     garbage: bool = False,
+    keyed: bool = False,
 ) -> bytearray:
     """A batch of *values*, at one time or each at its own.
 
+    *keyed*: for a compacted topic.
     *garbage*: a valid CRC around records that cannot be decoded.
     """
     timestamps_ms = timestamps_ms or [timestamp_ms] * len(values)
     base_ms = timestamps_ms[0]
     records = b"".join(
-        _record(i, value, timestamp_ms - base_ms)
+        _record(i, value, timestamp_ms - base_ms, keyed=keyed)
         for i, (value, timestamp_ms) in enumerate(zip(values, timestamps_ms, strict=True))
     )
     if garbage:
@@ -118,8 +139,13 @@ def _records(view: bytes, count: int) -> list[tuple[int, int, bytes]]:
         at += 1
         timestamp_delta, at = _read_varint(view, at)
         delta, at = _read_varint(view, at)
-        _, at = _read_varint(view, at)
+        key_size, at = _read_varint(view, at)
+        at += max(0, key_size)
         size, at = _read_varint(view, at)
+        if size < 0:
+            _, at = _read_varint(view, at)
+            header_size, at = _read_varint(view, at)
+            size, at = _read_varint(view, at + header_size)
         found.append((delta, timestamp_delta, view[at : at + size]))
         at = end
     return found

@@ -391,7 +391,7 @@ class Producer:
         count = self.rng.randint(1, 3)
         values = [f"{self.name}/{self.produced + i}".encode() for i in range(count)]
         garbage = self.rng.random() < 0.01
-        if self.idempotent and self.window > 1:
+        if (self.idempotent and self.window > 1) or self.topic in self.world.compacted:
             garbage = False  # if it is refused, what is behind it is not: its place is taken
         if garbage:
             values = [values[0]]
@@ -427,6 +427,7 @@ class Producer:
             producer_epoch=epoch if self.idempotent else -1,
             base_sequence=sequence if self.idempotent else -1,
             garbage=sent.garbage,
+            keyed=self.topic in self.world.compacted,
         )
         connection.source.heard_ms = self.world.now_ms()
         data = PartitionProduceData(index=self.partition, records=memoryview(batch))

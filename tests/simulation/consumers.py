@@ -18,8 +18,8 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec, check_batch
 from driftlog_tiering.stores.object_store import Buffer
 from tests.simulation.agent import Led
-from tests.simulation.batches import rows_of
-from tests.simulation.oracle import Lookup, random_target
+from tests.simulation.batches import Row, rows_of
+from tests.simulation.oracle import Lookup, random_target, table_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -62,6 +62,8 @@ class Consumer:
     world: "World"
     rng: Random
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    got: list[tuple[int, Row]] = field(default_factory=list)
+    """Of the partition that `read_all` reads."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -120,6 +122,7 @@ class Consumer:
         self._see(led)
         log = led.log
         offset, end = log.log_start, log.high_watermark
+        self.got = []
         while offset < end:
             try:
                 offset = await self._fetch(led, offset)
@@ -130,6 +133,8 @@ class Consumer:
                 offset = max(offset, log.log_start)
         tp = TopicPartition(log.topic_id, log.partition)
         self.world.oracle.read_back[tp] = (log.log_start, end)
+        if log.topic in self.world.compacted:
+            self.world.oracle.tables[tp] = table_of(self.got)
 
     def _see(self, led: Led) -> None:
         log = led.log
@@ -204,6 +209,8 @@ class Consumer:
             for at, row in rows_of(bytes(batch)):
                 self._expect(at < end, f"{log!r}: record {at} in a batch that ends at {end}")
                 self.world.show(TopicPartition(log.topic_id, log.partition), at, row)
+                if at >= offset:  # the first batch may begin before
+                    self.got.append((at, row))
         self._expect(end <= log.high_watermark, f"{log!r}: read up to {end}")
         return end
 

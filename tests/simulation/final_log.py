@@ -7,9 +7,10 @@ footers; every object that is named must be there.
 import io
 import json
 from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftlog_metadata.schema.codec import decode_flush_record, decode_partition_state, decode_topic
@@ -20,16 +21,15 @@ from driftlog_tiering.formats.flush_object import decode_footer
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import LeaderEpoch
 from driftlog_tiering.formats.manifests import iter_segments, load_newest
+from tests.simulation import compaction
 from tests.simulation.batches import Row, rows_of
+from tests.simulation.oracle import GONE
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Log = list[Row]
 """By offset."""
-
-_GONE: Final = Row(b"", False, 0, -1)
-"""What is below log start and was collected."""
 
 
 async def read_topics(world: "World") -> dict[UUID, Topic]:
@@ -77,7 +77,7 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
             world.expect(len(offsets) == segment.records, f"{segment.key}: records")
             for offset, value, timestamp in zip(
                 offsets,
-                table.column("value").to_pylist(),
+                _values(table),
                 table.column("timestamp").cast("int64").to_pylist(),
                 strict=True,
             ):
@@ -108,13 +108,17 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
                 for offset, row in rows_of(batch):
                     _put(world, found, offset, row)
     end = max(found, default=sealed_end - 1) + 1
-    first = min(found, default=end)
     start = max(state.log_start, manifest.log_start if manifest else 0)
+    cleaned_end = manifest.cleaned_end if manifest is not None else 0
+    world.expect(topic in world.compacted or not cleaned_end, f"{tp} is compacted")
+    dense = max(start, cleaned_end)  # below it, there may be gaps
+    missing = [offset for offset in range(dense, end) if offset not in found]
     world.expect(
-        first <= start and sorted(found) == list(range(first, end)) and sealed_end <= end,
-        f"offsets are not dense from {start} on: {sorted(found)}",
+        not missing and sealed_end <= end, f"offsets are not dense from {dense} on: {missing}"
     )
-    return [found.get(offset, _GONE) for offset in range(end)]
+    log = [found.get(offset, GONE) for offset in range(end)]
+    compaction.check(log, start, cleaned_end, world.expect)
+    return log
 
 
 async def read_ends(world: "World", *, without: Set[UUID]) -> dict[TopicPartition, int]:
@@ -125,6 +129,16 @@ async def read_ends(world: "World", *, without: Set[UUID]) -> dict[TopicPartitio
         if topic.topic_id not in without
         for tp in (TopicPartition(topic.topic_id, p) for p in range(topic.partitions))
     }
+
+
+def _values(table: pa.Table) -> list[bytes]:
+    """Of a tombstone: which record it is."""
+    headers = table.column("headers").to_pylist()
+    values = table.column("value").to_pylist()
+    return [
+        found[0]["value"] if value is None else value
+        for value, found in zip(values, headers, strict=True)
+    ]
 
 
 def _put(world: "World", found: dict[int, Row], offset: int, row: Row) -> None:

@@ -1,16 +1,19 @@
 """What clients were told, and whether the log that is there at the end keeps to it."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from driftlog_metadata.schema.model import TopicPartition
-from tests.simulation.batches import Row
+from tests.simulation.batches import Row, is_tombstone, key_of
 
 Expect = Callable[[bool, str], None]
 _NOTHING: Final[Mapping[int, Sequence[tuple[int, Row]]]] = MappingProxyType({})
+GONE: Final = Row(b"", False, 0, -1)
+"""Of an offset without a record: below log start, or compacted."""
+
 At = tuple[TopicPartition, int]
 """An offset of a partition."""
 
@@ -74,6 +77,8 @@ class Oracle:
     lookups: dict[TopicPartition, list[Lookup]] = field(default_factory=dict)
     read_back: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """From where on, and up to where, the last consumer has read everything."""
+    tables: dict[TopicPartition, dict[bytes, int]] = field(default_factory=dict)
+    """What the last consumer of a compacted topic has read: see `table_of`."""
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     """Where logs start at least, as somebody was told."""
 
@@ -185,6 +190,15 @@ class Oracle:
 
     # ── At the end ──
 
+    def _values(self, tp: TopicPartition) -> Iterator[tuple[int, bytes]]:
+        """What was acknowledged or shown of *tp*."""
+        for (at, offset), told in self.acked.items():
+            if at == tp and ((at, offset), told) not in self.lost:
+                yield offset, told.value
+        for (at, offset), row in self.shown.items():
+            if at == tp:
+                yield offset, row.value
+
     def check(
         self,
         tp: TopicPartition,
@@ -197,16 +211,30 @@ class Oracle:
         *kept*: what each node has set aside of it, by the offset that it had.
         """
         end = len(log)
+        newest = newest_offsets(log)
+        for offset, value in self._values(tp):
+            if is_tombstone(value) and offset < end and log[offset] is GONE:
+                newest[key_of(value)] = max(offset, newest.get(key_of(value), -1))
+
+        def stands(offset: int, wanted: Callable[[Row], bool], value: bytes) -> bool:
+            """Whether the record is there, or compacted: it is a tombstone, or there is or was a
+            newer one of its key."""
+            if log[offset] is GONE and start <= offset:
+                return newest.get(key_of(value), -1) > offset or is_tombstone(value)
+            return wanted(log[offset])
+
         self.saw_start(tp, start)
         for (at, offset), told in self.acked.items():
             if at == tp and offset >= start and ((at, offset), told) not in self.lost:
                 self.expect(offset < end, f"acknowledged {told} at {offset} is lost")
-                self.expect(told.is_in(log[offset]), f"{offset}: {told} told, {log[offset]} there")
+                there = stands(offset, told.is_in, told.value)
+                self.expect(there, f"{offset}: {told} told, {log[offset]} there")
         moved = {told for _, told in self.displaced}
         values = {row.value for row in log}
         for ((place, offset), told), node in self.owed.items():
             if place == tp and not told.garbage and not start:  # or it may be deleted
                 aside = any(told.is_in(row) for _, row in kept.get(node, ()))
+                aside = aside or GONE in log  # it may be compacted
                 self.expect(
                     told.value in values or aside, f"{told}, told at {offset} by {node}, is nowhere"
                 )
@@ -221,23 +249,54 @@ class Oracle:
         for (at, offset), row in self.shown.items():
             if at == tp and offset >= start:
                 self.expect(offset < end, f"{row} was shown at {offset} and is lost")
-                self.expect(log[offset] == row, f"{offset}: {row} shown, {log[offset]} there")
+                there = stands(offset, row.__eq__, row.value)
+                self.expect(there, f"{offset}: {row} shown, {log[offset]} there")
         seen = self.high_watermarks.get(tp, 0)
         self.expect(seen <= end, f"high watermark {seen} was told, the log ends at {end}")
         read = self.read_back.get(tp)
         if read is not None:
             first = max(read[0], start)  # what expired meanwhile is owed to nobody
-            unread = [at for at in range(first, read[1]) if (tp, at) not in self.shown]
+            unread = [
+                at
+                for at in range(first, read[1])
+                if (tp, at) not in self.shown and log[at] is not GONE
+            ]
             self.expect(not unread, f"consumers never got {unread}")
-        epochs = [row.epoch for row in log]
+        if tp in self.tables and read is not None:
+            later = {key_of(row.value) for row in log[read[1] :] if row is not GONE}
+            wanted = table_of(enumerate(log[start:], start))
+            got, wanted = (
+                {key: at for key, at in table.items() if key not in later}
+                for table in (self.tables[tp], wanted)
+            )
+            self.expect(got == wanted, f"a reader has {got}, and the log {wanted}")
+        epochs = [row.epoch for row in log if row is not GONE]
         self.expect(epochs == sorted(epochs), f"leader epochs go back: {epochs}")
-        for lookup in self.lookups.get(tp, ()):
+        for lookup in self.lookups.get(tp, ()) if GONE not in log[start:] else ():
             if lookup.starts != (start, start):
                 continue  # what it was true of is gone by now
             low, high = lookup.ends
             ends = range(low, high + 1)
             possible = {_answer(log[:upper], lookup.target_ms, start) for upper in ends}
             self.expect(lookup.found in possible, f"{lookup}: not one of {possible}")
+
+
+def table_of(rows: Iterable[tuple[int, Row]]) -> dict[bytes, int]:
+    """The offset of each key's value, for a reader of *rows* of a compacted topic."""
+    table: dict[bytes, int] = {}
+    for offset, row in rows:
+        if row is GONE:
+            continue
+        if is_tombstone(row.value):
+            table.pop(key_of(row.value), None)
+        else:
+            table[key_of(row.value)] = offset
+    return table
+
+
+def newest_offsets(log: Sequence[Row]) -> dict[bytes, int]:
+    """The offset of each key's newest record."""
+    return {key_of(row.value): offset for offset, row in enumerate(log) if row is not GONE}
 
 
 def _answer(log: list[Row], target_ms: int | None, start: int = 0) -> tuple[int, int, int] | None:

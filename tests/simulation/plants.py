@@ -20,6 +20,8 @@ from tests.simulation.bucket_faults import has_foreign_objects
 from tests.simulation.bucket_planted import BUCKET_BUGS
 from tests.simulation.clocks import has_clock_jumps
 from tests.simulation.cluster_planted import CLUSTER_BUGS, GROUP_BUGS
+from tests.simulation.compaction import has_compaction
+from tests.simulation.compaction_planted import COMPACTION_BUGS
 from tests.simulation.consumer_requests import has_requests
 from tests.simulation.deletions import has_deletions
 from tests.simulation.ending import has_ending
@@ -144,6 +146,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "foreign_objects_of_topics_are_collected": (3, 44, 33),
     "foreign_objects_end_a_look": (3, 44, 33),
     "foreign_objects_hide_manifests": (3, 33, 44),
+    "map_with_a_hole": (97, 90, 29),
     "flush_objects_stay": (3, 14, 25),
     "flush_records_stay": (3, 14, 25),
     "partition_keys_stay": (3, 14, 25),
@@ -300,6 +303,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(ENDING_BUGS, has_ending, says="left at the end"),
     *_all(REQUEST_BUGS, has_requests),
     *_all(RETENTION_BUGS, has_retention),
+    *_all(COMPACTION_BUGS, has_compaction),
 )
 
 

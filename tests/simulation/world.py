@@ -54,6 +54,7 @@ from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY, TOPICS_PREFIX, topic
 from driftlog_metadata.schema.model import ProducerIdBlock, Topic, TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import Put
+from tests.simulation import compaction
 from tests.simulation.admin import Admin
 from tests.simulation.agent import SETTINGS, Led
 from tests.simulation.aimed import aimed_faults, is_aimed, swap_disks
@@ -150,6 +151,8 @@ class World:
         self.nodes = [Node(self, 1)]
         self.calm = False
         """The faults are over."""
+        self.compacted = frozenset({compaction.TOPIC} if compaction.has_compaction(seed) else ())
+        """Names of topics that are compacted."""
         self.unsettled: set[TopicPartition] = set()
         """What a disk was lost of, or another node has led: acks=1 may be in no log."""
         self.admin = Admin(self, Random(self.rng.random()))
@@ -303,7 +306,12 @@ class World:
 
     async def _main(self) -> None:
         topics = [
-            Topic(name=name, topic_id=UUID(int=self.rng.getrandbits(128)), partitions=2)
+            Topic(
+                name=name,
+                topic_id=UUID(int=self.rng.getrandbits(128)),
+                partitions=2,
+                configs=compaction.configs(self.seed, name),
+            )
             for name in ("a", "b")
         ]
         self.first_topics = topics

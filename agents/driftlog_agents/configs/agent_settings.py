@@ -72,6 +72,22 @@ class BrokerSettings:
         ConfigType.LONG,
         between(0, MAX_BODY_BYTES),
     )
+    log_cleaner_enable: bool = setting(
+        True, "Whether this agent compacts the partitions that it leads.", ConfigType.BOOLEAN
+    )
+    log_cleaner_backoff_ms: int = setting(
+        15_000,
+        "How long the cleaner waits when no partition is due for compaction.",
+        ConfigType.LONG,
+        at_least(0),
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        134_217_728,
+        "Memory for the keys of one run of compaction, 24 bytes each. A partition whose new "
+        "records have more keys is compacted in several runs.",
+        ConfigType.LONG,
+        at_least(1024 * 1024),
+    )
     log_retention_ms: int | None = setting(
         None,
         "The default of retention.ms; -1: no limit. It goes before log.retention.minutes.",

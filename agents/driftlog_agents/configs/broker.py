@@ -23,9 +23,10 @@ INT = ConfigType.INT
 LIST, LONG, PASSWORD = ConfigType.LIST, ConfigType.LONG, ConfigType.PASSWORD
 SHORT, STRING = ConfigType.SHORT, ConfigType.STRING
 
-_COMPACTION: Final = "Compaction is not there yet."
 _FOLLOWERS: Final = "There are no followers: the bucket is the replica."
 _LOG_FILES: Final = "There are no log files: what is acknowledged is durable."
+_KEY_MAP: Final = "Share of log.cleaner.dedupe.buffer.size that holds keys."
+_NO_LIMIT: Final = "Compaction has no limit of bytes per second."
 _LOOP: Final = "The agent has one event loop and a few worker threads."
 _METRICS: Final = "Metrics are on the agent's HTTP port."
 _OFFSETS: Final = "Groups and their offsets are in the metadata store, not in a topic."
@@ -131,13 +132,10 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ),
     ("listener.security.protocol.map", STRING, None, "Protocol by listener."),
     ("listeners", LIST, None, "Where this agent listens."),
-    ("log.cleaner.backoff.ms", LONG, "15000", _COMPACTION),
-    ("log.cleaner.dedupe.buffer.size", LONG, "134217728", _COMPACTION),
-    ("log.cleaner.enable", BOOLEAN, "true", "Whether logs are compacted."),
-    ("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", _COMPACTION),
-    ("log.cleaner.io.buffer.size", INT, "524288", _COMPACTION),
-    ("log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308", _COMPACTION),
-    ("log.cleaner.threads", INT, "1", _COMPACTION),
+    ("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", _KEY_MAP),
+    ("log.cleaner.io.buffer.size", INT, "524288", "Row groups are read whole."),
+    ("log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308", _NO_LIMIT),
+    ("log.cleaner.threads", INT, "1", "An agent compacts one partition at a time."),
     ("log.dir", LIST, None, "Where the objects are."),
     (
         "log.dir.failure.timeout.ms",

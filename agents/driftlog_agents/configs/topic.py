@@ -27,6 +27,7 @@ from driftlog_agents.configs.definitions import (
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_tiering.batches.batch import Codec
+from driftlog_tiering.compaction.policy import CompactionPolicy
 
 _DAY_MS: Final = 86_400_000
 _FOREVER: Final = str(INT64_MAX)
@@ -46,8 +47,7 @@ _ALL: Final = (
         broker_name="log.cleanup.policy",
         documentation="What happens to old records: delete drops them by age and size, compact "
         "keeps the last one of each key. A compacted topic takes no record without a key. "
-        "A topic with compact alone keeps records whatever their age. Compaction "
-        "itself:" + _NOT_YET,
+        "A topic with compact alone keeps records whatever their age.",
     ),
     ConfigDef(
         name="compression.gzip.level",
@@ -88,7 +88,8 @@ _ALL: Final = (
         default=str(_DAY_MS),
         check=at_least(0),
         broker_name="log.cleaner.delete.retention.ms",
-        documentation="How long compaction keeps tombstones." + _NOT_YET,
+        documentation="How long compaction keeps a tombstone after it has removed the last older "
+        "value of its key.",
     ),
     ConfigDef(
         name="file.delete.delay.ms",
@@ -165,7 +166,8 @@ _ALL: Final = (
         default=_FOREVER,
         check=at_least(1),
         broker_name="log.cleaner.max.compaction.lag.ms",
-        documentation="After this time a record must be compacted." + _NOT_YET,
+        documentation="A sealed record that is older than this is compacted, whatever "
+        "min.cleanable.dirty.ratio says; batches are sealed at this age.",
     ),
     ConfigDef(
         name="max.message.bytes",
@@ -207,7 +209,8 @@ _ALL: Final = (
         default="0.5",
         check=between(0, 1),
         broker_name="log.cleaner.min.cleanable.ratio",
-        documentation="Share of a log that is not compacted before compaction starts." + _NOT_YET,
+        documentation="Compaction of a partition starts when a larger share of its sealed bytes "
+        "than this came after the last compaction.",
     ),
     ConfigDef(
         name="min.compaction.lag.ms",
@@ -215,7 +218,8 @@ _ALL: Final = (
         default="0",
         check=at_least(0),
         broker_name="log.cleaner.min.compaction.lag.ms",
-        documentation="How long a record is not compacted." + _NOT_YET,
+        documentation="A segment with a record younger than this is not compacted, nor what "
+        "follows it.",
     ),
     ConfigDef(
         name="min.insync.replicas",
@@ -447,6 +451,39 @@ def topic_sealing(
         segment_bytes=None if segment_bytes is None else int(segment_bytes),
         segment_ms=min(ages) if ages else None,
         longest_ms=longest_ms,
+    )
+
+
+_COMPACTION: Final = {
+    name: TOPIC_CONFIGS[name]
+    for name in (
+        "cleanup.policy",
+        "delete.retention.ms",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+    )
+}
+
+
+def topic_compaction(
+    configs: Mapping[str, str], agent: Mapping[str, str]
+) -> CompactionPolicy | None:
+    """The policy of compaction from *configs*, which are valid; None: the topic is not compacted.
+    *agent* as in `definitions.resolve`."""
+    found = {c.definition.name: c.parsed for c in resolve(_COMPACTION, configs, agent)}
+    policies, ratio = found["cleanup.policy"], found["min.cleanable.dirty.ratio"]
+    assert isinstance(policies, list)
+    assert isinstance(ratio, float)
+    if "compact" not in policies:
+        return None
+    segment_bytes = configs.get("segment.bytes")
+    return CompactionPolicy(
+        min_lag_ms=_int(found["min.compaction.lag.ms"]),
+        max_lag_ms=_int(found["max.compaction.lag.ms"]),
+        min_dirty_ratio=ratio,
+        delete_retention_ms=_int(found["delete.retention.ms"]),
+        segment_bytes=_SEAL.segment_bytes if segment_bytes is None else int(segment_bytes),
     )
 
 

@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
@@ -26,6 +26,7 @@ from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
+from driftlog_agents.log.compaction.log_cleaner import CompactionPorts, LogCleaner
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.ingest.admission import Admission
@@ -65,6 +66,7 @@ from driftlog_agents.log.session_ports import EngineSettings, Ports
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
+from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats.flush_object import Slice
 
 T = TypeVar("T")
@@ -83,8 +85,7 @@ class Engine:
 
     Args:
         cluster: runs as long as the engine does.
-        topic_sealing: the topics' configs of sealing, by topic name.
-        topic_retention: the topics' configs of retention, by topic name.
+        topic_sealing, topic_retention, topic_compaction: the topics' policies, by topic name.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Engine:
         cluster: ClusterWatch,
         settings: EngineSettings,
         topic_sealing: dict[str, TopicSealPolicy] | None = None,
+        topic_compaction: Mapping[str, CompactionPolicy] | None = None,
         topic_retention: dict[str, TopicRetention] | None = None,
     ) -> None:
         self.ports = ports
@@ -238,6 +240,23 @@ class Engine:
             counters=ports.counters,
             backpressure=ports.backpressure,
             outage=ports.health.sealing,
+        )
+        self._topic_compaction = {} if topic_compaction is None else topic_compaction
+        self._log_cleaner = LogCleaner(
+            session=self.session,
+            manifests=self.manifests,
+            sealed_cache=self.sealer.sealed_cache,
+            settings=settings.compaction,
+            counters=ports.counters,
+            ports=CompactionPorts(
+                objects=ports.objects,
+                offload=ports.offload,
+                spool=ports.spool,
+                rng=ports.rng,
+                now_ms=ports.now_ms,
+                wall_ms=ports.wall_ms,
+            ),
+            logs=self.logs,
         )
         self._topic_retention = {} if topic_retention is None else topic_retention
         self.retention = SegmentExpiry(
@@ -395,6 +414,7 @@ class Engine:
                 background.extend(leadership)
                 background.append(spawn(tasks, self.flush_records.run()))
                 background.append(spawn(tasks, self.sealer.run()))
+                background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
                 background.append(spawn(tasks, self.retention.run(self._topic_retention)))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))

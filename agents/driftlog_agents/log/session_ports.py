@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
@@ -42,6 +43,7 @@ class EngineSettings:
     seal: SealSettings = field(default_factory=SealSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     drain_ms: float = 20_000

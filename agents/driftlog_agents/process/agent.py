@@ -382,6 +382,7 @@ class AgentProcess:
             cluster=self.broker.cluster,
             settings=self.settings.engine,
             topic_sealing=self.broker.topics.sealing,
+            topic_compaction=self.broker.topics.compaction,
             topic_retention=self.broker.topics.retention,
         )
         if self._footers is not None:

@@ -33,6 +33,7 @@ from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.health.directory_monitor import DirectoryMonitor
 from driftlog_agents.health.directory_repair import move_back, put_back
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
@@ -74,6 +75,7 @@ from driftlog_metadata.stores.errors import (
 )
 from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_tiering.compaction.cleaner import CleanerSettings
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -618,6 +620,11 @@ def _settings(options: Options, location: str) -> AgentSettings:
             session=SessionSettings(ttl_ms=options.session_timeout_ms),
             flush=flush,
             seal=seal,
+            compaction=CompactionSettings(
+                enabled=broker.log_cleaner_enable,
+                backoff_ms=broker.log_cleaner_backoff_ms,
+                cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
+            ),
             retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
             producers=ProducerSettings(
                 expiration_ms=broker.producer_id_expiration_ms,

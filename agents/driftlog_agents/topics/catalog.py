@@ -1,5 +1,5 @@
-"""The topics that this agent knows: by name and id, with their effective limits, sealing
-policy and retention.
+"""The topics that this agent knows: by name and id, with their effective limits and
+policies of sealing, retention and compaction.
 
 Shell.
 """
@@ -10,6 +10,7 @@ import structlog
 
 from driftlog_agents.configs.topic import (
     TopicLimits,
+    topic_compaction,
     topic_limits,
     topic_retention,
     topic_sealing,
@@ -19,6 +20,7 @@ from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import RESERVED_TOPICS, check_topic_name
 from driftlog_metadata.schema.model import Topic
+from driftlog_tiering.compaction.policy import CompactionPolicy
 
 
 class TopicCatalog:
@@ -43,6 +45,8 @@ class TopicCatalog:
         """Limits by topic name."""
         self.sealing: dict[str, TopicSealPolicy] = {}
         """Sealing policies by topic name."""
+        self.compaction: dict[str, CompactionPolicy] = {}
+        """Policies of compaction by topic name, of the topics that are compacted."""
         self.retention: dict[str, TopicRetention] = {}
         """Retention by topic name."""
         self.partitions = 0
@@ -83,20 +87,34 @@ class TopicCatalog:
         try:
             self.limits[topic.name] = topic_limits(topic.configs, self._agent_configs)
             retention = topic_retention(topic.configs, self._agent_configs)
-            sealing = topic_sealing(topic.configs, self._seal_ms, self._longest_ms(retention))
+            compaction = topic_compaction(topic.configs, self._agent_configs)
+            longest_ms = self._longest_ms(retention, compaction)
+            sealing = topic_sealing(topic.configs, self._seal_ms, longest_ms)
         except ValueError as error:
             # A newer version set these configs; the topic is served with the defaults, and keeps
             # all records.
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
             self.limits[topic.name] = topic_limits({}, self._agent_configs)
             sealing, retention = topic_sealing({}, self._seal_ms), TopicRetention()
+            compaction = None
         self.sealing[topic.name] = sealing
         self.retention[topic.name] = retention
+        if compaction is None:
+            self.compaction.pop(topic.name, None)
+        else:
+            self.compaction[topic.name] = compaction
 
-    def _longest_ms(self, retention: TopicRetention) -> float | None:
+    def _longest_ms(
+        self, retention: TopicRetention, compaction: CompactionPolicy | None
+    ) -> float | None:
         """How long a batch may wait to be sealed; nothing expires between two checks, so sealing
         need not be more frequent."""
-        return None if retention.ms is None else max(retention.ms, self._check_interval_ms)
+        limits: list[float] = []
+        if retention.ms is not None:
+            limits.append(max(retention.ms, self._check_interval_ms))
+        if compaction is not None:
+            limits.append(compaction.max_lag_ms)
+        return min(limits, default=None)
 
     def forget(self, topic: Topic) -> None:
         """Remove a topic that is deleted or being deleted."""
@@ -108,6 +126,7 @@ class TopicCatalog:
         self.partitions -= now.partitions
         self.limits.pop(topic.name, None)
         self.sealing.pop(topic.name, None)
+        self.compaction.pop(topic.name, None)
         self.retention.pop(topic.name, None)
         alike = self._alike[unlike(topic.name)]
         alike.discard(topic.name)

@@ -89,6 +89,8 @@ class Topics:
         """Limits of every topic, by name; for Produce."""
         self.sealing = known.sealing
         """Sealing policies, by name."""
+        self.compaction = known.compaction
+        """Policies of compaction, by name."""
         self.retention = known.retention
         """Retention, by name."""
         host.cluster.watch_topics(self._changed)

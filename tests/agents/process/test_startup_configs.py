@@ -16,6 +16,8 @@ def test_each_config_has_the_place_that_it_names() -> None:
     """
     other = {
         "auto.create.topics.enable": "false",
+        "log.cleaner.enable": "false",
+        "log.cleaner.dedupe.buffer.size": "12345678",
         "group.consumer.assignors": "range",
         "max.connections.per.ip.overrides": "10.0.0.7:5000",
         "group.consumer.migration.policy": "upgrade",

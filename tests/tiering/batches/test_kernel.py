@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -422,3 +423,64 @@ def test_without_the_compiled_kernel_the_twin_does_all_and_says_so() -> None:
     )
 
     assert "False RuntimeWarning True" == run.stdout.strip()
+
+
+# ── Compaction ──
+
+KEYS = st.lists(st.none() | st.sampled_from([b"", b"a", b"bb", b"c" * 30]), max_size=12)
+
+
+def key_rows(kernel_of: Any, keys: list[bytes | None], has_value: list[bool], base: int) -> Any:
+    """Rows of these keys, every second offset."""
+    offsets = pa.array([base + 2 * i for i in range(len(keys))], pa.int64())
+    values = pa.array([b"v" if each else None for each in has_value], pa.binary())
+    key = pa.array(keys, pa.binary())
+    buffers = [offsets.buffers()[1], *key.buffers(), values.buffers()[0]]
+    return kernel_of.KeyRows(len(keys), buffers)
+
+
+@given(st.lists(KEYS, max_size=4), st.integers(2, 8), st.integers(0, 60), st.data())
+def test_key_maps_are_alike(
+    parts: list[list[bytes | None]], slots: int, end: int, data: st.DataObject
+) -> None:
+    maps = [k.KeyMap(24 * slots, 0.9, bytes(range(16))) for k in (kernel, kernel_py)]
+    assert maps[0].capacity == maps[1].capacity
+    made = []
+    for number, keys in enumerate(parts):
+        has_value = data.draw(st.lists(st.booleans(), min_size=len(keys), max_size=len(keys)))
+        made.append([key_rows(k, keys, has_value, 100 * number) for k in (kernel, kernel_py)])
+    for rows in made:
+        taken = [m.add(r, 0, r.count) for m, r in zip(maps, rows, strict=True)]
+        assert taken[0] == taken[1]
+    assert maps[0].keys == maps[1].keys
+    for rows in made:
+        first, second = (m.survivors(r, 5 * end, end) for m, r in zip(maps, rows, strict=True))
+        assert first == second
+
+
+def test_the_hash_of_keys_is_siphash() -> None:
+    # Source: the reference implementation's vectors_sip128, of no bytes and of 00 01 … 0e.
+    seed = bytes(range(16))
+    found = [
+        b"".join(word.to_bytes(8, "little") for word in kernel.KeyMap(48, 0.5, seed).hash_of(data))
+        for data in (b"", bytes(range(15)))
+    ]
+    assert found[0].hex() == "a3817f04ba25a8e66df67214c7550293"
+    assert found[1].hex() == "5493e99933b0a8117e08ec0f97cfc3d9"
+
+
+@pytest.mark.parametrize(
+    ("count", "buffers"),
+    [
+        (1, [bytes(8), None, bytes(4), b"", None]),  # one key offset of two
+        (1, [bytes(7), None, bytes(8), b"", None]),
+        (2, [bytes(16), None, bytes(12), b"", None]),  # record offsets that do not ascend
+        (1, [bytes(8), None, (1).to_bytes(4, "little") * 2, b"", None]),  # past the data
+        (9, [bytes(72), bytes(1), bytes(40), b"", None]),  # validity of eight
+        (-1, [bytes(8), None, bytes(8), b"", None]),
+        (1, [bytes(8), None, bytes(8), b""]),
+    ],
+)
+def test_key_rows_refuse_buffers_that_do_not_fit(count: int, buffers: list[bytes | None]) -> None:
+    with pytest.raises(ValueError):
+        kernel.KeyRows(count, buffers)

@@ -20,6 +20,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from driftlog_tiering.batches.batch import CorruptRecordsError
@@ -924,3 +925,8 @@ cdef class Rows:
             return p - <uint8_t*>view.buf
         finally:
             PyBuffer_Release(&view)
+
+
+# ── Compaction ──
+
+include "_key_map.pxi"

@@ -9,6 +9,8 @@ import warnings
 
 try:
     from driftlog_tiering.batches._kernel import (
+        KeyMap,
+        KeyRows,
         Rows,
         check,
         crc32c,
@@ -22,6 +24,8 @@ try:
     COMPILED = True
 except ImportError as error:
     from driftlog_tiering.batches.kernel_py import (  # type: ignore[assignment]
+        KeyMap,
+        KeyRows,
         Rows,
         check,
         crc32c,
@@ -42,6 +46,8 @@ except ImportError as error:
 
 __all__ = [
     "COMPILED",
+    "KeyMap",
+    "KeyRows",
     "Rows",
     "check",
     "crc32c",

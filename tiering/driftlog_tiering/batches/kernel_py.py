@@ -518,3 +518,91 @@ class Rows:
                 headers,
             )
         )
+
+
+class KeyRows:
+    """What compaction looks at of each row: offset, key, and whether there is a value.
+
+    Args:
+        buffers: Arrow's, of offset; of key validity, offsets, data; of value validity.  Validity
+            may be None: no null.
+
+    Raises:
+        ValueError: buffers that are too small, offsets that do not ascend strictly.
+    """
+
+    def __init__(self, count: int, buffers: Sequence[Buffer | None]) -> None:
+        if count < 0 or len(buffers) != 5:
+            raise ValueError("five buffers of rows, please")
+        offset, validity, offsets, data, values = buffers
+        self.count = count
+        self.offsets: tuple[int, ...] = struct.unpack_from(f"={count}q", offset or b"")
+        if not all(a < b for a, b in pairwise((-1, *self.offsets))):
+            raise ValueError("offsets that do not ascend")
+        self.keys = _Strings(count, validity, offsets or b"", data or b"")
+        self._values = None if values is None else memoryview(values).cast("B")
+
+    def has_value(self, row: int) -> bool:
+        """Whether the value in that row is not null."""
+        return _is_set(self._values, row)
+
+
+class KeyMap:
+    """The newest offset of each key; the compiled one holds a hash of 128 bits for each key.
+
+    Args:
+        memory_bytes: of all slots, 24 bytes each.
+        load: the share of the slots that may be used (``log.cleaner.io.buffer.load.factor``).
+        seed: 16 random bytes of the hash: without them nobody can make two keys of one hash.
+    """
+
+    def __init__(self, memory_bytes: int, load: float, seed: bytes) -> None:
+        slots = memory_bytes // 24
+        if len(seed) != 16 or slots < 2 or not 0 < load < 1:
+            raise ValueError("a seed of 16 bytes, memory of 2 slots, a load below 1")
+        self.capacity = max(1, min(int(load * slots), slots - 1))
+        self._offsets: dict[bytes, int] = {}
+
+    @property
+    def keys(self) -> int:
+        """Distinct keys so far."""
+        return len(self._offsets)
+
+    def add(self, rows: KeyRows, first: int, stop: int) -> int:
+        """Add the keys of the rows ``[first, stop)``, null keys apart.
+
+        Returns the first row that was not added: *stop*, or the row whose key has no slot left.
+        """
+        if not 0 <= first <= stop <= rows.count:
+            raise IndexError("no such rows")
+        for i in range(first, stop):
+            key = rows.keys[i]
+            if key is None:
+                continue
+            if key not in self._offsets and len(self._offsets) == self.capacity:
+                return i
+            self._offsets[key] = max(self._offsets.get(key, -1), rows.offsets[i])
+        return stop
+
+    def survivors(
+        self, rows: KeyRows, end_offset: int, tombstones_end: int
+    ) -> tuple[bytearray, int, int]:
+        """Which rows stay: (their bits in Arrow's order, how many, tombstones among them).
+
+        A row at or above *end_offset* stays, and no tombstone is counted there.  Below it a row
+        goes that has no key, or whose key has a newer offset, or that is a tombstone below
+        *tombstones_end*.
+        """
+        mask, kept, tombstones = bytearray((rows.count + 7) // 8), 0, 0
+        for i in range(rows.count):
+            offset, key = rows.offsets[i], rows.keys[i]
+            if offset < end_offset:
+                deletes = not rows.has_value(i)
+                if key is None or (deletes and offset < tombstones_end):
+                    continue
+                if self._offsets.get(key, -1) > offset:
+                    continue
+                tombstones += deletes
+            mask[i >> 3] |= 1 << (i & 7)
+            kept += 1
+        return mask, kept, tombstones

@@ -189,13 +189,10 @@ class ColumnBuilder:
             sizes[7],
             children=[element],
         )
-        first_of_dictionary = pa.Array.from_buffers(
-            pa.int32(), rows, [None, pa.py_buffer(bytes(4 * rows))], 0
-        )
         columns = [
             key,
             value,
-            pa.DictionaryArray.from_arrays(first_of_dictionary, pa.array([self._topic])),
+            _one_topic(self._topic, rows),
             pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
             pa.Array.from_buffers(pa.int64(), rows, [None, buffers[0]], 0),
             pa.Array.from_buffers(
@@ -205,6 +202,37 @@ class ColumnBuilder:
             headers,
         ]
         return pa.Table.from_arrays(columns, schema=BUILT_SCHEMA)
+
+
+def with_one_topic(rows: pa.Table, topic: str) -> pa.Table:
+    """Rows of `SCHEMA` in `BUILT_SCHEMA`: the topic is one string.
+
+    Raises:
+        ValueError: columns that a segment cannot have.
+    """
+    columns = [
+        _one_topic(topic, rows.num_rows) if name == "topic" else _one_chunk(rows, name)
+        for name in SCHEMA.names
+    ]
+    return pa.Table.from_arrays(columns, schema=BUILT_SCHEMA)
+
+
+def _one_topic(topic: str, rows: int) -> pa.DictionaryArray:
+    zeros = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(bytes(4 * rows))], 0)
+    return pa.DictionaryArray.from_arrays(zeros, pa.array([topic]))
+
+
+def key_rows(table: pa.Table) -> kernel.KeyRows:
+    """Offset, key, and, where the table has values, whether there is one, for compaction.
+
+    Raises:
+        ValueError: columns that a segment cannot have.
+    """
+    offset, key = (_one_chunk(table, name) for name in ("offset", "key"))
+    if offset.null_count:
+        raise ValueError("a null offset")
+    values = _one_chunk(table, "value").buffers()[0] if "value" in table.column_names else None
+    return kernel.KeyRows(table.num_rows, [offset.buffers()[1], *key.buffers(), values])
 
 
 def _buffer_bytes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ from driftlog_tiering.formats.columns import (
     ColumnBuilder,
     EncodedBatch,
     gap_batches,
+    with_one_topic,
 )
 from driftlog_tiering.formats.file_likes import CountingSink, RangedFile
 from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
@@ -70,6 +71,11 @@ _MAGIC: Final = b"PAR1"
 _TRAILER_BYTES: Final = 8
 _OFFSET, _TIMESTAMP = SCHEMA.get_field_index("offset"), SCHEMA.get_field_index("timestamp")
 _TIMESTAMP_TYPE_NAMES: Final = {0: "CreateTime", LOG_APPEND_TIME_FLAG: "LogAppendTime"}
+_TIMESTAMP_FLAGS: Final = {
+    "CreateTime": {0},
+    "LogAppendTime": {LOG_APPEND_TIME_FLAG},
+    "mixed": {0, LOG_APPEND_TIME_FLAG},
+}
 
 
 class CorruptSegmentError(CorruptError):
@@ -229,6 +235,28 @@ class SegmentWriter:
             self._decode()
         return header
 
+    def append_rows(self, rows: pa.Table, source: "SegmentReader", raw_bytes: int) -> None:
+        """Add records of another segment of the partition: rows of `columns.SCHEMA`, the next ones
+        in offset order.
+
+        *raw_bytes*: size of their batches, uncompressed.
+        """
+        assert not self._columns.records, "batches and rows do not mix"
+        for epoch in source.leader_epochs:
+            if not self._leader_epochs or self._leader_epochs[-1].epoch < epoch.epoch:
+                self._leader_epochs.append(epoch)
+        self._codec_bytes[source.codec] += raw_bytes
+        self._raw_bytes += raw_bytes
+        if not rows.num_rows:
+            return
+        self._timestamp_flags |= _TIMESTAMP_FLAGS[source.timestamp_type]
+        first, last = (rows.column(_OFFSET)[i].as_py() for i in (0, -1))
+        assert first >= self._next_offset, "rows come in offset order"
+        self._next_offset = last + 1
+        self._decoded.append(with_one_topic(rows, self._topic))
+        if self.raw_bytes - self._group_start >= self._row_group_bytes:
+            self.flush()
+
     def _decode(self) -> None:
         self._raw_bytes += self._columns.raw_bytes
         self._decoded.append(self._columns.take())
@@ -361,15 +389,18 @@ class SegmentReader:
         """The first row group with a record at or after *offset*; None: only a gap follows."""
         return next((g for g in self.row_groups if g.last_offset >= offset), None)
 
-    def read_table(self, row_group: RowGroup, data: Buffer) -> pa.Table:
-        """The row group as a table of `columns.SCHEMA`, from its bytes ``[start, end)``.
+    def read_table(
+        self, row_group: RowGroup, data: Buffer, columns: Sequence[str] = SCHEMA.names
+    ) -> pa.Table:
+        """The row group as a table of *columns* of `columns.SCHEMA`, from its bytes
+        ``[start, end)``.
 
         Raises:
             CorruptSegmentError: *data* is not those bytes.
         """
         if len(data) != row_group.end - row_group.start or kernel.crc32c(data) != row_group.crc:
             raise CorruptSegmentError(f"row group {row_group.index} is damaged")
-        return self._read(row_group, data, row_group.start, SCHEMA.names)
+        return self._read(row_group, data, row_group.start, list(columns))
 
     def encoder(self, row_group: RowGroup, data: Buffer) -> "RowGroupBatches":
         """The row group's records, ready to become batches; keep it while it is being read.

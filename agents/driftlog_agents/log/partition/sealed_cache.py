@@ -37,6 +37,17 @@ class SealedCache:
                 self._batches += tail.count
         self.trim()
 
+    def forget(self, log: PartitionLog, end: int) -> None:
+        """Forget the slices of *log* that begin below *end*."""
+        kept = [tail for tail in log.sealed_slices if tail.base >= end]
+        if len(kept) == len(log.sealed_slices):
+            return
+        log.sealed_slices[:] = kept
+        self._remembered = deque(
+            (each, tail) for each, tail in self._remembered if each is not log or tail.base >= end
+        )
+        self._batches = sum(tail.count for _, tail in self._remembered)
+
     def trim(self) -> None:
         """Forget slices that are no longer local, and the oldest above the limit."""
         while self._remembered:

@@ -44,6 +44,11 @@ class LogCounters:
     """Uncompressed."""
     undecodable_batches: int = 0
     """Sealed as they came, not as Parquet."""
+    compactions: int = 0
+    compaction_read_bytes: int = 0
+    """Row groups of segments; those of the dirty part twice."""
+    compaction_written_bytes: int = 0
+    compaction_removed_records: int = 0
     expired_records: Counter[str] = field(default_factory=Counter)
     """By the reason: time or size."""
     expired_bytes: Counter[str] = field(default_factory=Counter)

@@ -162,3 +162,23 @@ async def test_nothing_is_remembered_for_ever() -> None:
     log.state = State.CLOSED
     cache.trim()
     assert not log.sealed_slices
+
+
+@on_virtual_time
+async def test_what_was_compacted_is_not_read_from_its_local_copy() -> None:
+    """
+    Its slices are forgotten, of its partition alone; later ones are read as before.
+    """
+    world = World()
+    life = await world.start(settings(1_000_000))
+    await sealed(life, 0, 3)
+    await sealed(life, 3, 6)
+    assert [value(n) for n in range(6)] == read(life, 0)
+
+    life.engine.sealer.sealed_cache.forget(life.log(), 3)
+
+    assert read(life, 0) is None
+    assert read(life, 2) is None
+    assert [value(n) for n in range(3, 6)] == read(life, 3)
+    await sealed(life, 6, 8)
+    assert [value(n) for n in range(3, 8)] == read(life, 3)

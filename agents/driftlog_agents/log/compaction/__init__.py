@@ -1,0 +1,4 @@
+"""Compaction of the partitions that one session leads: which is next, and its edits.
+
+Shell.
+"""

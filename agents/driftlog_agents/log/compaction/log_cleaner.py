@@ -1,0 +1,326 @@
+"""Compacts the partitions that one session leads: the dirtiest first, one at a time.
+
+    every `log.cleaner.backoff.ms` ──▶ changed, or due by age? ──▶ how dirty? ──▶ the dirtiest
+        ──▶ `tiering/compaction/cleaner` ──▶ an edit of the manifest ──▶ the cached manifest
+        ──▶ local copies of what was compacted are forgotten ──▶ the next one
+
+1. Only what the partition's key says is sealed is compacted: a segment above it may be of an edit
+   that this session does not know yet.
+2. Memory and buffer files hold sealed batches as they were.  A reader that finds an older value
+   there would not find the tombstone, which is gone from the segments: with the edit, the local
+   copies of what was compacted are forgotten.
+3. A run that fails is repeated; no manifest names what it stored.
+4. A partition that has not changed, and of which nothing is due by age, costs no request.
+
+Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Final, TypeVar
+
+import structlog
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.objects.object_retry import ANSWERED
+from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.sealed_cache import SealedCache
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_tiering.compaction.cleaner import EDIT_MS, Cleaned, Cleaner, CleanerSettings, Spool
+from driftlog_tiering.compaction.policy import (
+    CompactionPolicy,
+    Dirtiness,
+    due_ms,
+    is_due,
+    measure,
+)
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import (
+    Manifest,
+    ReplaceSegments,
+    SegmentListRef,
+    SegmentRef,
+)
+from driftlog_tiering.formats.manifests import VoidEditError, commit_edit, iter_segments
+from driftlog_tiering.stores.object_keys import body_bytes
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+
+T = TypeVar("T")
+
+_SERVED: Final = (State.ONLINE, State.LOADING)
+
+_LEVEL: Final = 2
+"""Manifests of an older cluster have no place for cleaned end and horizons."""
+
+_MANIFEST_AGE_MS: Final = 3_600_000.0
+"""A run reads the manifest again after this: no edit may be based on a read more than grace / 2
+ago, and a run takes a while."""
+
+_REQUEST_DEADLINE_S: Final = 30.0
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+"""A PUT has its deadline and this rate."""
+
+_READS: Final = ReadSettings(requests_at_once=2, request_deadline_ms=_REQUEST_DEADLINE_S * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """How an agent compacts."""
+
+    enabled: bool = True
+    """``log.cleaner.enable``."""
+
+    backoff_ms: float = 15_000
+    """``log.cleaner.backoff.ms``.  Longer: compaction begins later; shorter: more looks at
+    partitions that are written."""
+
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPorts:
+    """What compaction uses of the process."""
+
+    objects: ObjectStore
+    offload: Offload
+    """Runs work that must not delay requests."""
+    spool: Callable[[], AbstractContextManager[Spool]]
+    rng: Random
+    now_ms: Callable[[], float]
+    """A monotonic clock that counts suspended time."""
+    wall_ms: Callable[[], int]
+    """Unix time in ms; record timestamps are compared with it, as in Kafka."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The last look at a partition that was not due."""
+
+    policy: CompactionPolicy
+    sealed_end: int
+    due_ms: int | None
+
+    def holds(self, log: PartitionLog, policy: CompactionPolicy, now_ms: int) -> bool:
+        """Whether the partition cannot have become due since."""
+        is_same = (self.policy, self.sealed_end) == (policy, log.sealed_end)
+        return is_same and (self.due_ms is None or now_ms < self.due_ms)
+
+
+class LogCleaner:
+    """See the module.
+
+    Args:
+        logs: the partitions that the session leads.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        manifests: ManifestCache,
+        sealed_cache: SealedCache,
+        settings: CompactionSettings,
+        counters: LogCounters,
+        ports: CompactionPorts,
+        logs: Callable[[], Iterable[PartitionLog]],
+    ) -> None:
+        self._session = session
+        self._manifests = manifests
+        self._sealed_cache = sealed_cache
+        self._settings = settings
+        self._counters = counters
+        self._ports = ports
+        self._logs = logs
+        self._reads = RangedReads(ports.objects, _READS, ports.now_ms)
+        self._looked: dict[PartitionLog, _Looked] = {}
+        self._waits_ms: dict[PartitionLog, float] = {}
+        """Until when a partition waits whose last run failed."""
+        self._outage = FailureTracker()
+        self._log = structlog.get_logger()
+
+    async def run(self, topics: Mapping[str, CompactionPolicy]) -> None:
+        """Compact until cancelled; *topics* has the policy of each topic that is compacted now."""
+        while self._settings.enabled:
+            await asyncio.sleep(self._settings.backoff_ms / 1000)
+            while await self._round(topics):
+                pass
+
+    async def _round(self, topics: Mapping[str, CompactionPolicy]) -> bool:
+        """Compact the dirtiest partition that is due; False: none was compacted."""
+        logs = [log for log in self._logs() if log.topic in topics]
+        self._looked = {log: self._looked[log] for log in logs if log in self._looked}
+        self._waits_ms = {log: self._waits_ms[log] for log in logs if log in self._waits_ms}
+        due: list[tuple[float, PartitionLog]] = []
+        for log in logs:
+            ratio = await self._attempt(log, topics, self._look)
+            if ratio is not None:
+                due.append((ratio, log))
+        for _, log in sorted(due, key=lambda one: -one[0]):
+            if await self._attempt(log, topics, self._clean) is not None:
+                return True
+        return False
+
+    async def _attempt(
+        self,
+        log: PartitionLog,
+        topics: Mapping[str, CompactionPolicy],
+        work: Callable[[PartitionLog, CompactionPolicy], Awaitable[T | None]],
+    ) -> T | None:
+        """What *work* returns; None: the partition waits, or *work* failed and is repeated."""
+        policy, now_ms = topics.get(log.topic), self._ports.now_ms()
+        if policy is None or log.state not in _SERVED or self._waits_ms.get(log, 0.0) > now_ms:
+            return None
+        try:
+            done = await work(log, policy)
+        except VoidEditError as error:
+            # Another compacts or merges the partition: its segments are looked at again.
+            self._manifests.put(log, error.manifest)
+            self._log.info("compaction_void", partition=_name(log), reason=str(error))
+        except FencedError:
+            pass  # it is led elsewhere, or the session is over: its keep-alive learns that
+        except (*NO_ANSWER, *ANSWERED) as error:
+            self._failed(log, str(error) or repr(error), now_ms)
+        else:
+            self._outage.ended(self._ports.now_ms())
+            return done
+        self._waits_ms[log] = self._ports.now_ms() + self._settings.backoff_ms
+        return None
+
+    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+        if log.state not in _SERVED:
+            return
+        self._manifests.drop(log)  # an object may be gone because it was replaced
+        if self._outage.failed(error, sent_ms, self._ports.now_ms()):
+            self._log.warning(
+                "compaction_failed",
+                partition=_name(log),
+                error=error,
+                failures=self._outage.failures,
+                advice="repeated; until it succeeds the partition keeps older values of its keys",
+            )
+
+    async def _look(self, log: PartitionLog, policy: CompactionPolicy) -> float | None:
+        """The share of *log* that is dirty, if it is due."""
+        if self._session.author.format_version < _LEVEL:
+            return None
+        looked, now_ms = self._looked.get(log), self._ports.wall_ms()
+        if not log.manifest_version or (looked and looked.holds(log, policy, now_ms)):
+            return None
+        manifest = await self._manifests.get(log)
+        found = await self._measure(log, manifest, policy, now_ms)
+        if is_due(found, policy, now_ms):
+            return found.ratio
+        self._looked[log] = _Looked(policy, log.sealed_end, due_ms(found, policy))
+        return None
+
+    async def _measure(
+        self, log: PartitionLog, manifest: Manifest, policy: CompactionPolicy, now_ms: int
+    ) -> Dirtiness:
+        """How dirty *log* is; lists of what is clean are not opened."""
+        cleaned_end = max(manifest.cleaned_end, manifest.log_start)
+        refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
+        total = sum(ref.received_bytes for ref in refs if ref.end > manifest.log_start)
+        store = self._ports.objects
+        dirty = [ref async for ref in iter_segments(store, manifest, cleaned_end)]
+        clean = max(0, total - sum(ref.received_bytes for ref in dirty))
+        return measure(dirty, clean, log.sealed_end, policy, now_ms)
+
+    async def _clean(self, log: PartitionLog, policy: CompactionPolicy) -> Cleaned | None:
+        if self._ports.now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+            self._manifests.drop(log)
+        started_ms = self._ports.now_ms()
+        manifest = await self._manifests.get(log)
+        found = await self._measure(log, manifest, policy, self._ports.wall_ms())
+        if not found.dirty_bytes:
+            return None
+        segments = [ref async for ref in iter_segments(self._ports.objects, manifest)]
+        cleaner = Cleaner(
+            _PartitionBucket(self, log),
+            offload=self._ports.offload,
+            spool=self._ports.spool,
+            nonce=self._nonce,
+            now_ms=self._ports.now_ms,
+            seed=self._ports.rng.randbytes(16),
+            settings=self._settings.cleaner,
+        )
+        cleaned = await cleaner.clean(manifest, segments, found.dirty_end, policy)
+        self._counters.compactions += 1
+        self._counters.compaction_read_bytes += cleaned.bytes_read
+        self._counters.compaction_written_bytes += cleaned.bytes_written
+        self._counters.compaction_removed_records += cleaned.records_read - cleaned.records_kept
+        self._log.info(
+            "partition_compacted",
+            partition=_name(log),
+            cleaned_end=cleaned.end,
+            keys=cleaned.keys,
+            records_before=cleaned.records_read,
+            records=cleaned.records_kept,
+            segments_before=cleaned.segments_read,
+            segments=cleaned.segments_written,
+            ms=round(self._ports.now_ms() - started_ms),
+        )
+        return cleaned
+
+    def _nonce(self) -> str:
+        return f"{self._ports.rng.getrandbits(64):016x}"
+
+    # ── The bucket, for one run ──
+
+    async def get(self, key: str, start: int, end: int) -> Buffer:
+        """As `Bucket.get`."""
+        return await self._reads.get(key, start, end)
+
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        """As `Bucket.put`, with a deadline by its size that a slow uplink can meet."""
+        async with asyncio.timeout(_REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S):
+            await self._ports.objects.put(key, body)
+
+    async def store_now_ms(self, log: PartitionLog) -> int:
+        """As `Bucket.store_now_ms`: a listing of one key has it."""
+        prefix = layout.manifest_prefix(log.topic, TopicPartition(log.topic_id, log.partition))
+        async with asyncio.timeout(_REQUEST_DEADLINE_S):
+            async for page in self._ports.objects.list(prefix, page_size=1):
+                return page.store_now_ms
+        raise UnavailableError(f"{prefix}: a listing without a page")
+
+    async def commit(self, log: PartitionLog, edit: ReplaceSegments) -> None:
+        """As `Bucket.commit`: the edit, the cached manifest, and what is local."""
+        edited = await commit_edit(
+            self._ports.objects,
+            await self._manifests.get(log),
+            edit,
+            self._nonce(),
+            author=self._session.author,
+            read_at_ms=int(self._manifests.read_at_ms(log)),
+            deadline_ms=int(self._ports.now_ms()) + EDIT_MS,
+            now_ms=lambda: int(self._ports.now_ms()),
+            wanted=lambda: log.state in _SERVED,
+        )
+        self._manifests.put(log, edited)
+        self._sealed_cache.forget(log, edit.replaced[-1].end)
+
+
+class _PartitionBucket:
+    """A `Bucket` of one partition."""
+
+    def __init__(self, log_cleaner: LogCleaner, log: PartitionLog) -> None:
+        self.get, self.put = log_cleaner.get, log_cleaner.put
+        self.store_now_ms = partial(log_cleaner.store_now_ms, log)
+        self.commit = partial(log_cleaner.commit, log)
+
+
+def _name(log: PartitionLog) -> str:
+    return f"{log.topic}-{log.partition}"

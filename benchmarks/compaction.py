@@ -1,0 +1,181 @@
+"""The cost of compacting one partition: segments in a directory store, one run of the cleaner.
+
+    python -m benchmarks.compaction [--records 10000000] [--keys 1000000] [--value-bytes 100]
+
+Keys are drawn at random; the map has the default memory of an agent (128 MiB, 5 million keys).
+GiB are 2^30 bytes of the uncompressed batches that came in.  The files are in the page cache.
+Filling is not measured.
+
+Shell.
+"""
+
+import argparse
+import asyncio
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.log.local.spool import spool_in
+from driftlog_metadata.schema.model import Cluster, TopicPartition
+from driftlog_tiering.batches.batch import build_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record
+from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
+from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import (
+    AddSegments,
+    Manifest,
+    ReplaceSegments,
+    empty_manifest,
+)
+from driftlog_tiering.formats.manifests import commit_edit, iter_segments
+from driftlog_tiering.formats.segment import SegmentWriter
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer
+
+GiB: Final = 1024**3
+SEGMENT_BYTES: Final = 128 * 1024 * 1024
+_BATCH_RECORDS: Final = 1_000
+_TP: Final = TopicPartition(UUID(int=1), 0)
+
+
+class Partition:
+    """A partition in a directory store, and the bucket of its cleaner."""
+
+    def __init__(self, root: Path) -> None:
+        self._store = DirectoryObjectStore(root / "objects", fsync=False)
+        self._spool = spool_in(root / "spool")
+        self._manifest: Manifest = empty_manifest("bench", _TP)
+        self._edits = 0
+        self.received_bytes = 0
+
+    async def fill(self, records: int, keys: int, value_bytes: int) -> None:
+        """Seal *records* with random keys."""
+        rng = random.Random(1)
+        filler = random.Random(2).randbytes(value_bytes)
+        at = 0
+        while at < records:
+            with (
+                self._spool() as spool,
+                SegmentWriter(
+                    spool.file, topic="bench", topic_id=_TP.topic_id, partition=0, base=at
+                ) as writer,
+            ):
+                base = at
+                while at < records and writer.raw_bytes < SEGMENT_BYTES:
+                    writer.append(_batch(rng, at, min(_BATCH_RECORDS, records - at), keys, filler))
+                    at = writer.next_offset
+                info = writer.finish(at)
+                key = layout.segment_key("bench", _TP, base, at, f"s{base}")
+                await self._store.put(key, spool.body())
+            ref = info.reference(key, info.raw_bytes)
+            self.received_bytes += info.raw_bytes
+            await self._edit(
+                AddSegments(base=base, end=at, segments=(ref,), leader_epochs=(), producers=None)
+            )
+
+    async def clean(self) -> Cleaned:
+        """One run over all of it."""
+        segments = [ref async for ref in iter_segments(self._store, self._manifest)]
+        cleaner = Cleaner(
+            self,
+            offload=asyncio.to_thread,
+            spool=self._spool,
+            nonce=lambda: f"c{time.monotonic_ns()}",
+            now_ms=lambda: time.monotonic() * 1000,
+            seed=bytes(16),
+        )
+        return await cleaner.clean(self._manifest, segments, self._manifest.end, CompactionPolicy())
+
+    async def get(self, key: str, start: int, end: int) -> Buffer:
+        """As `Bucket.get`."""
+        return await self._store.get(key, start, end)
+
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        """As `Bucket.put`."""
+        await self._store.put(key, body)
+
+    async def store_now_ms(self) -> int:
+        """As `Bucket.store_now_ms`."""
+        return int(time.time() * 1000)
+
+    async def commit(self, edit: ReplaceSegments) -> None:
+        """As `Bucket.commit`."""
+        await self._edit(edit)
+
+    async def _edit(self, edit: AddSegments | ReplaceSegments) -> None:
+        now_ms = int(time.monotonic() * 1000)
+        self._edits += 1
+        self._manifest = await commit_edit(
+            self._store,
+            self._manifest,
+            edit,
+            f"e{self._edits}",
+            author=Cluster("bench"),
+            read_at_ms=now_ms,
+            deadline_ms=now_ms + 30_000,
+            now_ms=lambda: int(time.monotonic() * 1000),
+        )
+
+
+def _batch(rng: random.Random, base: int, count: int, keys: int, filler: bytes) -> bytearray:
+    section = b"".join(
+        encode_record(Record(0, i, b"key-%012d" % rng.randrange(keys), filler, ()))
+        for i in range(count)
+    )
+    return build_batch(
+        section,
+        base_offset=base,
+        last_offset_delta=count - 1,
+        record_count=count,
+        attributes=0,
+        base_timestamp=1_700_000_000_000,
+        max_timestamp=1_700_000_000_000,
+        leader_epoch=0,
+    )
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+async def _main(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(dir=options.dir) as folder:
+        partition = Partition(Path(folder))
+        await partition.fill(options.records, options.keys, options.value_bytes)
+        before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began_s, cpu_s = time.monotonic(), _cpu_s()
+        cleaned = await partition.clean()
+        cpu_s, took_s = _cpu_s() - cpu_s, time.monotonic() - began_s
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        gib = partition.received_bytes / GiB
+        row = {
+            "records": f"{cleaned.records_read:,}",
+            "left": f"{cleaned.records_kept:,}",
+            "GiB": f"{gib:.2f}",
+            "MB/s": f"{partition.received_bytes / took_s / 1e6:.0f}",
+            "CPU s/GiB": f"{cpu_s / gib:.2f}",
+            "RSS before, MiB": f"{before_kib / 1024:.0f}",
+            "RSS peak, MiB": f"{peak_kib / 1024:.0f}",
+        }
+        print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}\n| {' | '.join(row.values())} |")
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.compaction")
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--dir", type=Path, help="of the objects; default: a temporary one")
+    asyncio.run(_main(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

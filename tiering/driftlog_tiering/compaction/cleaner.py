@@ -1,0 +1,383 @@
+"""The cleaner of one partition: builds the key map of the dirty part, rewrites all up to its end.
+
+    dirty segments ──▶ keys, offsets ──▶ key map: each key's newest offset
+    log start … end of the map ──▶ row groups ──▶ rows that stay ──▶ new segments ──▶ PUT
+        ──▶ an edit of the manifest: replaced, added, cleaned end
+
+1. The map covers ``[cleaned end, E)`` without a hole.  E is the dirty end, or the offset of the
+   first record whose key found no slot: the next run continues there.
+2. Both passes read whole row groups and check their CRCs: a damaged key would drop another key's
+   records.
+3. A run commits in pieces, ascending, each within about `PIECE_MS` of its first PUT.  A piece that
+   is void ends the run; cleaned end moves with the last piece.
+4. The horizon of a tombstone is later than the edit that removes the last older value: the store's
+   time before the edit, and the longest time that the edit takes.
+5. What fails leaves objects that no manifest names: the collector deletes them.
+
+Agents and Spark jobs run the same cleaner.
+
+Source: org.apache.kafka.storage.internals.log.Cleaner#doClean.
+
+Shell.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from driftlog_tiering.batches.kernel import KeyMap, KeyRows
+from driftlog_tiering.compaction.policy import (
+    CompactionPolicy,
+    first_raw,
+    groups,
+    horizon_at,
+    horizons,
+    tombstones_end,
+)
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.columns import key_rows
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
+from driftlog_tiering.formats.segment import (
+    TAIL_BYTES,
+    CorruptSegmentError,
+    RowGroup,
+    SegmentInfo,
+    SegmentReader,
+    SegmentWriter,
+    footer_start,
+)
+from driftlog_tiering.stores.object_store import Buffer
+
+PIECE_MS: Final = 600_000
+"""A piece is committed this long after its first PUT.  Longer: fewer edits, and more work is lost
+where one is void; it must stay below grace / 2."""
+
+EDIT_MS: Final = 30_000
+"""An edit is committed within this time, or it fails."""
+
+_SLOT_BYTES: Final = 24
+_SMALLEST_MAP_BYTES: Final = 64 * 1024
+
+
+class Spool(Protocol):
+    """A segment before its PUT."""
+
+    @property
+    def file(self) -> IO[bytes]:
+        """The file that the segment is written to."""
+        ...
+
+    def body(self) -> Sequence[Buffer]:
+        """Everything written so far, in pieces."""
+        ...
+
+
+class Bucket(Protocol):
+    """The bucket as a cleaner uses it; every request has its deadline and its repeats here."""
+
+    async def get(self, key: str, start: int, end: int) -> Buffer:
+        """Exactly the bytes ``[start, end)`` of the object."""
+        ...
+
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        """Create the object; the key is used once."""
+        ...
+
+    async def store_now_ms(self) -> int:
+        """The store's clock, ms since 1970."""
+        ...
+
+    async def commit(self, edit: ReplaceSegments) -> None:
+        """Make the edit part of the manifest within `EDIT_MS`.
+
+        Raises:
+            VoidEditError: another edit was faster.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """Limits of one run."""
+
+    map_bytes: int = 128 * 1024 * 1024
+    """``log.cleaner.dedupe.buffer.size``.  More: fewer runs over a partition of many keys."""
+
+    map_load: float = 0.9
+    """``log.cleaner.io.buffer.load.factor``."""
+
+    reader_ms: int = 300_000
+    """The longest time for which a leader reads a partition without looking for a newer manifest:
+    tombstones stay so much longer than ``delete.retention.ms``."""
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What one run did."""
+
+    end: int = 0
+    """The new cleaned end."""
+    keys: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    segments_read: int = 0
+    segments_written: int = 0
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Segments that were rewritten since the last edit."""
+
+    began_ms: float
+    replaced: list[SegmentRef] = field(default_factory=list)
+    added: list[tuple[SegmentRef, list[tuple[SegmentRef, int]]]] = field(default_factory=list)
+    """Each new segment, and the number of tombstones that it has of each replaced one."""
+
+
+class _Rows(NamedTuple):
+    """One row group of a segment, as stored."""
+
+    ref: SegmentRef
+    reader: SegmentReader
+    group: RowGroup
+    data: Buffer
+
+
+class Cleaner:
+    """Compacts one partition at a time; see the module.
+
+    Args:
+        offload: runs the work on rows; a thread of low priority, in an agent.
+        spool: a file for one segment.
+        nonce: a new name for each object.
+        now_ms: a clock that counts suspended time.
+        seed: 16 random bytes, new for each run.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        offload: Callable[..., Awaitable[Any]],
+        spool: Callable[[], AbstractContextManager[Spool]],
+        nonce: Callable[[], str],
+        now_ms: Callable[[], float],
+        seed: bytes,
+        settings: CleanerSettings | None = None,
+    ) -> None:
+        self._bucket = bucket
+        self._offload = offload
+        self._spool = spool
+        self._nonce = nonce
+        self._now_ms = now_ms
+        self._seed = seed
+        self._settings = settings or CleanerSettings()
+
+    async def clean(
+        self,
+        manifest: Manifest,
+        segments: Sequence[SegmentRef],
+        dirty_end: int,
+        policy: CompactionPolicy,
+    ) -> Cleaned:
+        """Compact the partition up to *dirty_end*, or as far as the key map holds the keys.
+
+        *segments*: all of *manifest* that end above its log start, ascending.
+
+        Raises:
+            VoidEditError: another edit was faster; the pieces before it are committed.
+            CorruptError: a segment is damaged or missing.
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store or the disk.
+        """
+        done = Cleaned()
+        cleaned_end = max(manifest.cleaned_end, manifest.log_start)
+        below = [each for each in segments if each.end <= dirty_end]
+        key_map, end = await self._build_map(manifest, below, cleaned_end, dirty_end, done)
+        kept_ms = policy.delete_retention_ms + self._settings.reader_ms
+        gone = tombstones_end(segments, await self._bucket.store_now_ms() - kept_ms)
+        raw = first_raw(segments)
+        dated_end = end if raw is None else min(end, raw)
+
+        piece: _Piece | None = None
+        rewritten = [each for each in below if each.base < end]
+        for group in groups(rewritten, policy.segment_bytes):
+            if piece is not None and self._now_ms() - piece.began_ms > PIECE_MS:
+                await self._commit(piece, policy, dated_end, gone, 0)
+                piece = None
+            piece = piece or _Piece(self._now_ms())
+            piece.replaced += group
+            if group[0].kind is SegmentKind.RAW:
+                piece.added.append((group[0], []))
+                continue
+            made = await self._rewrite(manifest, group, key_map, end, gone, done)
+            if made is not None:
+                piece.added.append(made)
+        if piece is not None:
+            await self._commit(piece, policy, dated_end, gone, end)
+        done.end = end
+        done.keys = key_map.keys
+        return done
+
+    # ── The key map ──
+
+    async def _build_map(
+        self,
+        manifest: Manifest,
+        segments: Sequence[SegmentRef],
+        cleaned_end: int,
+        dirty_end: int,
+        done: Cleaned,
+    ) -> tuple[KeyMap, int]:
+        """The map of ``[cleaned_end, E)``, and E."""
+        dirty = [each for each in segments if each.end > cleaned_end]
+        records = sum(each.records for each in dirty if each.kind is SegmentKind.PARQUET)
+        settings = self._settings
+        wanted = int((records + 2) * _SLOT_BYTES / settings.map_load)
+        memory = min(settings.map_bytes, max(wanted, _SMALLEST_MAP_BYTES))
+        key_map = KeyMap(memory, settings.map_load, self._seed)
+        async with aclosing(self._row_groups(manifest, dirty, done)) as row_groups:
+            async for rows in row_groups:
+                if rows.group.last_offset < cleaned_end:
+                    continue
+                full = await self._offload(_add_keys, key_map, rows, cleaned_end)
+                if full is not None:
+                    return key_map, full
+        return key_map, dirty_end
+
+    # ── Rewriting ──
+
+    async def _rewrite(
+        self,
+        manifest: Manifest,
+        group: Sequence[SegmentRef],
+        key_map: KeyMap,
+        end: int,
+        gone: int,
+        done: Cleaned,
+    ) -> tuple[SegmentRef, list[tuple[SegmentRef, int]]] | None:
+        """One segment of the rows of *group* that stay; None: none stays."""
+        tombstones = dict.fromkeys(group, 0)
+        kept = 0
+        with (
+            self._spool() as spool,
+            SegmentWriter(
+                spool.file,
+                topic=manifest.topic,
+                topic_id=manifest.tp.topic_id,
+                partition=manifest.tp.partition,
+                base=group[0].base,
+            ) as writer,
+        ):
+            async with aclosing(self._row_groups(manifest, group, done)) as row_groups:
+                async for rows in row_groups:
+                    stay, deletes = await self._offload(
+                        _keep_rows, writer, key_map, rows, end, gone
+                    )
+                    kept += stay
+                    tombstones[rows.ref] += deletes
+                    done.records_read += rows.group.records
+            done.segments_read += len(group)
+            if not kept:
+                return None
+            info: SegmentInfo = await self._offload(writer.finish, group[-1].end)
+            key = layout.segment_key(
+                manifest.topic, manifest.tp, info.base, info.end, self._nonce()
+            )
+            await self._bucket.put(key, spool.body())
+        done.records_kept += kept
+        done.segments_written += 1
+        done.bytes_written += info.size_bytes
+        ref = info.reference(key, _received_bytes(info, group))
+        return ref, list(tombstones.items())
+
+    async def _commit(
+        self, piece: _Piece, policy: CompactionPolicy, dated_end: int, gone: int, cleaned_end: int
+    ) -> None:
+        """Commit one piece; *cleaned_end* 0: it is not the last one."""
+        committed_ms = await self._bucket.store_now_ms() + EDIT_MS
+        at_ms = horizon_at(committed_ms, policy)
+        added = tuple(
+            replace(ref, horizons=horizons(replaced, dated_end, gone, at_ms)) if replaced else ref
+            for ref, replaced in piece.added
+        )
+        await self._bucket.commit(
+            ReplaceSegments(replaced=tuple(piece.replaced), added=added, cleaned_end=cleaned_end)
+        )
+
+    # ── Reading ──
+
+    async def _row_groups(
+        self, manifest: Manifest, segments: Sequence[SegmentRef], done: Cleaned
+    ) -> AsyncGenerator[_Rows]:
+        """The row groups of *segments*, undecodable ones apart."""
+        for ref in segments:
+            if ref.kind is SegmentKind.RAW:
+                continue
+            reader = await self._open(manifest, ref)
+            for group in reader.row_groups:
+                data = await self._bucket.get(ref.key, group.start, group.end)
+                done.bytes_read += len(data)
+                yield _Rows(ref, reader, group, data)
+
+    async def _open(self, manifest: Manifest, ref: SegmentRef) -> SegmentReader:
+        size = ref.size_bytes
+        start = max(0, size - TAIL_BYTES)
+        tail = await self._bucket.get(ref.key, start, size)
+        needed = footer_start(tail, size)
+        if needed < start:
+            tail = b"".join((await self._bucket.get(ref.key, needed, start), tail))
+        reader: SegmentReader = await self._offload(SegmentReader, tail, size)
+        is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
+        if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
+            raise CorruptSegmentError(f"{ref.key}: the object is the segment {is_this}")
+        return reader
+
+
+def _add_keys(key_map: KeyMap, rows: _Rows, cleaned_end: int) -> int | None:
+    """Add the keys of a row group from *cleaned_end* on; returns the offset whose key found no
+    slot."""
+    table = rows.reader.read_table(rows.group, rows.data, ("key", "offset"))
+    offsets = table.column("offset")
+    keys = _checked(key_rows, rows.ref, table)
+    first = pc.sum(pc.less(offsets, cleaned_end)).as_py() or 0
+    taken = key_map.add(keys, first, table.num_rows)
+    return None if taken == table.num_rows else offsets[taken].as_py()
+
+
+def _keep_rows(
+    writer: SegmentWriter, key_map: KeyMap, rows: _Rows, end: int, gone: int
+) -> tuple[int, int]:
+    """Append the rows that stay; returns how many these are, and how many of them are tombstones
+    below *end*."""
+    table = rows.reader.read_table(rows.group, rows.data)
+    mask, kept, tombstones = key_map.survivors(_checked(key_rows, rows.ref, table), end, gone)
+    whole = sum(group.decoded_bytes for group in rows.reader.row_groups)
+    raw_bytes = rows.reader.raw_bytes * rows.group.decoded_bytes / whole
+    if kept < table.num_rows:
+        bits = pa.BooleanArray.from_buffers(pa.bool_(), table.num_rows, [None, pa.py_buffer(mask)])
+        stay = table.filter(bits)
+        raw_bytes *= stay.nbytes / table.nbytes
+        table = stay
+    writer.append_rows(table, rows.reader, round(raw_bytes))
+    return kept, tombstones
+
+
+def _checked(build: Callable[[pa.Table], KeyRows], ref: SegmentRef, table: pa.Table) -> KeyRows:
+    try:
+        return build(table)
+    except (ValueError, pa.ArrowException) as error:
+        raise CorruptSegmentError(f"{ref.key}: {error}") from error
+
+
+def _received_bytes(info: SegmentInfo, replaced: Sequence[SegmentRef]) -> int:
+    """The share of what was received that *info* keeps."""
+    raw_bytes = sum(each.raw_bytes for each in replaced)
+    received = sum(each.received_bytes for each in replaced)
+    return round(received * info.raw_bytes / raw_bytes) if raw_bytes else 0
