@@ -18,7 +18,6 @@ from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
 from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_tiering.compaction.cleaner import CleanerSettings
 from tests.simulation.batches import Row, key_of
-from tests.simulation.deletions import has_deletions
 from tests.simulation.oracle import GONE, Expect
 
 TOPIC: Final = "b"
@@ -38,12 +37,12 @@ def has_compaction(seed: int) -> bool:
     return seed % 50 in _SINGLES or seed % 200 in _CLUSTERS
 
 
-def configs(seed: int, topic: str) -> dict[str, str]:
-    """Those of a topic that is made at the beginning."""
+def configs(seed: int, topic: str, *, deletions: bool) -> dict[str, str]:
+    """Those of a topic that is made at the beginning; *deletions*: its records are deleted, too."""
     if topic != TOPIC or not has_compaction(seed):
         return {}
     # As Kafka, agents delete no records of a topic that is only compacted.
-    policy = "compact,delete" if has_deletions(seed) else "compact"
+    policy = "compact,delete" if deletions else "compact"
     return {
         "cleanup.policy": policy,
         "min.cleanable.dirty.ratio": "0",

@@ -310,7 +310,7 @@ class World:
                 name=name,
                 topic_id=UUID(int=self.rng.getrandbits(128)),
                 partitions=2,
-                configs=compaction.configs(self.seed, name),
+                configs=compaction.configs(self.seed, name, deletions=self.deletions is not None),
             )
             for name in ("a", "b")
         ]

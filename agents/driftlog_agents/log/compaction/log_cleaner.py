@@ -32,9 +32,10 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.object_retry import ANSWERED
-from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
+from driftlog_agents.log.reading.ranged_reads import RangedReads
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import TopicPartition
@@ -144,7 +145,7 @@ class LogCleaner:
         self._counters = counters
         self._ports = ports
         self._logs = logs
-        self._reads = RangedReads(ports.objects, _READS, ports.now_ms)
+        self._reads = RangedReads(ports.objects, _READS, ports.now_ms, ports.offload)
         self._looked: dict[PartitionLog, _Looked] = {}
         self._waits_ms: dict[PartitionLog, float] = {}
         """Until when a partition waits whose last run failed."""
