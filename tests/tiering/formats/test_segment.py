@@ -3,6 +3,7 @@
 import io
 import random
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -204,6 +205,11 @@ def test_a_segment_gives_back_every_record_and_covers_every_offset(
     assert info.records == len(expected)
 
 
+def _latest_of(found: Sequence[tuple[int, int] | None]) -> tuple[int, int]:
+    """The first with the largest time of those that are there."""
+    return max(filter(None, found), key=lambda pair: (pair[1], -pair[0]), default=(-1, -1))
+
+
 @settings(max_examples=100, deadline=None)
 @given(logs(), st.integers(8_900, 12_100))
 def test_lookups_by_time_are_record_exact(log: list[bytes], target: int) -> None:
@@ -220,16 +226,20 @@ def test_lookups_by_time_are_record_exact(log: list[bytes], target: int) -> None
         start, end = reader.times_range(group)
         found = reader.find_timestamp(group, data[start:end], target)
         break
-    latest = []
+    latest, late = [], []
+    middle = rows[len(rows) // 2][0] if rows else 0
     for group in reader.row_groups:
         start, end = reader.times_range(group)
-        latest.append(reader.find_max_timestamp(group, data[start:end]))
+        latest.append(reader.find_latest(group, data[start:end]))
+        late.append(reader.find_latest(group, data[start:end], middle))
 
     assert next(((r[0], r[1]) for r in rows if r[1] >= target), None) == found
     greatest = max(rows, key=lambda r: (r[1], -r[0]), default=None)
     expected = (greatest[0], greatest[1]) if greatest else (-1, -1)
     assert expected == (info.max_timestamp_offset, info.max_timestamp_ms)
-    assert expected == max(latest, key=lambda pair: (pair[1], -pair[0]), default=(-1, -1))
+    assert expected == _latest_of(latest)
+    after = [(r[0], r[1]) for r in rows if r[0] >= middle]
+    assert _latest_of(after) == _latest_of(late)
     assert min((r[1] for r in rows), default=-1) == info.min_timestamp_ms
 
 

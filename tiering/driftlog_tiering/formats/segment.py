@@ -466,12 +466,20 @@ class SegmentReader:
             raise CorruptSegmentError("a timestamp that the footer does not know")
         return offset, found_ms
 
-    def find_max_timestamp(self, row_group: RowGroup, data: Buffer) -> tuple[int, int]:
-        """(offset, ms) of its first record with its largest time; *data*: of `times_range`."""
-        found = self.find_timestamp(row_group, data, row_group.max_timestamp_ms)
-        if found is None:
-            raise CorruptSegmentError("statistics that no record bears out")
-        return found
+    def find_latest(
+        self, row_group: RowGroup, data: Buffer, from_offset: int = 0
+    ) -> tuple[int, int] | None:
+        """(offset, ms) of its first record with the largest time, at or after *from_offset*.
+
+        *data*, and raises: as `find_timestamp`.
+        """
+        start, _ = self.times_range(row_group)
+        table = self._read(row_group, data, start, ["offset", "timestamp"])
+        after = pc.greater_equal(table.column("offset"), from_offset)
+        largest = pc.max(table.column("timestamp").cast(pa.int64()).filter(after)).as_py()
+        if largest is None:
+            return None
+        return self.find_timestamp(row_group, data, largest // 1000, from_offset)
 
     def _read(self, row_group: RowGroup, data: Buffer, start: int, columns: list[str]) -> pa.Table:
         try:

@@ -36,7 +36,7 @@ from driftlog_tiering.batches.kernel_py import iterate_records
 from driftlog_tiering.formats import columns
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef, overlaps
-from driftlog_tiering.formats.segment import RowGroup, SegmentReader
+from driftlog_tiering.formats.segment import SegmentReader
 from driftlog_tiering.stores.object_store import Buffer
 
 _SLICES_A_TURN: Final = 64
@@ -178,9 +178,10 @@ def _latest_after(ref: SegmentRef, start: int, best: Found | None) -> Search:
         least = _least(best)
         if group.last_offset < start or group.max_timestamp_ms < least:
             continue
-        look = partial(_latest_in_group, reader, group, least, start)
+        look = partial(reader.find_latest, group, from_offset=start)
         found: Found | None = yield LookInGroup(GroupOf(ref, reader, group), look)
-        best = best if found is None else found
+        if found is not None and found[1] >= least:
+            best = found
     return best
 
 
@@ -203,26 +204,6 @@ def _next(
         content = yield Open(entry)
         pending += reversed((*content.lists, *content.segments))
     return None
-
-
-def _latest_in_group(
-    reader: SegmentReader, group: RowGroup, least: int, start: int, data: Buffer
-) -> Found | None:
-    """The first record with the largest timestamp of *least* or more, from *start* on.
-
-    By bisection over time: rare (log start is within a segment whose latest record is below
-    it), and every step reads two columns.
-    """
-    found: Found | None = None
-    low, high = least, group.max_timestamp_ms
-    while low <= high:
-        middle = (low + high + 1) // 2
-        at = reader.find_timestamp(group, data, middle, start)
-        if at is None:
-            high = middle - 1
-        else:
-            found, low = at, at[1] + 1
-    return found
 
 
 # ── Tail ──
