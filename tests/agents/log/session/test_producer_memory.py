@@ -97,7 +97,7 @@ async def test_snapshots_are_made_and_read_off_the_event_loop() -> None:
     await life.seal()
     await write(life, 1, sequence=1)
     await life.seal()
-    assert {"_encoded", "decode"} <= world.offloaded
+    assert {"producer_snapshot", "decode"} <= world.offloaded
     await life.stop()
     world.offloaded.clear()
     life = await world.start()

@@ -1,0 +1,95 @@
+"""An agent that takes more than its limits, or frees batches that only memory has, fails here.
+
+Pure.
+"""
+
+from array import array
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from driftlog_agents.log.ingest.flush_memory import FlushMemory, MemorySettings
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
+from driftlog_agents.log.partition.tail import FlushBatches
+
+SETTINGS = MemorySettings(memory_bytes=1_000, pending_bytes=8_000)
+
+
+def batches(size: int, *, in_file: bool) -> FlushBatches:
+    """The one batch of a flush, in memory and perhaps in a file."""
+    data = FlushBatches(
+        session_id="s",
+        base_offsets=array("q", [0]),
+        lengths=array("i", [size]),
+        positions=array("i", [0]),
+        max_timestamps_ms=array("q", [0]),
+    )
+    data.views = [bytes(size)]
+    if in_file:
+        data.files = [cast(Any, SimpleNamespace(alive=True, trusted=True))]
+        data.file_numbers, data.file_positions = array("B", [0]), array("q", [0])
+    return data
+
+
+def memory(*flushes: tuple[FlushBatches, Stage]) -> FlushMemory:
+    """Of a pipeline with these flushes, oldest first."""
+    cut = deque(
+        SimpleNamespace(size_bytes=data.size_bytes, stage=stage, payload=SimpleNamespace(data=data))
+        for data, stage in flushes
+    )
+    pipeline = SimpleNamespace(flushes=cut, open_bytes=0)
+    return FlushMemory(cast(FlushPipeline, pipeline), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("pending_bytes", "pending_batches", "in_file", "expected"),
+    [
+        (8_000, 100_000, True, False),
+        (8_001, 1, True, True),
+        (1, 100_001, True, True),
+        (2_000, 1, False, True),  # the disk fails: memory alone has it
+        (1_000, 1, False, False),  # an eighth of the limit is no overload
+    ],
+)
+def test_producers_wait_above_the_limits(
+    pending_bytes: int, pending_batches: int, in_file: bool, expected: bool
+) -> None:
+    """
+    Bytes, batches, and bytes that no buffer file has.
+    """
+    held = memory((batches(1_500, in_file=in_file), Stage.QUEUED))
+    held.pending_bytes, held.pending_batches = pending_bytes, pending_batches
+
+    assert expected == held.is_overloaded
+
+
+def test_committed_batches_are_freed_before_uncommitted_ones() -> None:
+    """
+    The oldest first, and only as many as needed.
+    """
+    held = memory((batches(400, in_file=True), Stage.QUEUED))
+    committed = [batches(200, in_file=False) for _ in range(3)]
+    for data in committed:
+        held.keep(data)
+    held.trim()
+
+    assert [None, None] == [data.views for data in committed[:2]]
+    assert committed[2].views is not None
+    assert held.held_bytes <= SETTINGS.memory_bytes
+
+
+def test_only_uncommitted_batches_in_files_and_in_no_upload_are_freed() -> None:
+    """
+    The newest first: the oldest is needed next.
+    """
+    flushes = [
+        (batches(600, in_file=True), Stage.QUEUED),
+        (batches(600, in_file=True), Stage.UPLOADING),
+        (batches(600, in_file=False), Stage.QUEUED),
+        (batches(600, in_file=True), Stage.STORED),
+    ]
+    memory(*flushes).trim()
+
+    assert [None, True, True, None] == [data.views and True for data, _ in flushes]
