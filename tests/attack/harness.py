@@ -102,6 +102,7 @@ def run(
                 arguments=(
                     "--config",
                     "group.initial.rebalance.delay.ms=0",
+                    *("--config", "log.retention.ms=-1"),  # records are of 1970
                     *attack.arguments,
                 ),
                 prefix=attack.prefix,
