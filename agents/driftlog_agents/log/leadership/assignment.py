@@ -90,7 +90,7 @@ class _Partition:
     due_ms: float = 0.0
     """PUT_OFF: the time of the next claim attempt."""
     key_revision: int = 0
-    """Revision of the leader key in the view when the last attempt began; 0: no readable key."""
+    """Revision of the leader key in the view when the last attempt began; 0: no key."""
     released_revision: int = 0
     """RELEASED: a view with a smaller revision of the leader key is older than the release."""
     is_held: bool = False
@@ -220,7 +220,7 @@ class PartitionAssignments:
         partition = self._partitions.get(tp)
         if partition is None or partition.state is not LeadershipState.RELEASED:
             return True
-        return _key_revision(view, tp) >= partition.released_revision
+        return view.leader_revision(tp) >= partition.released_revision
 
     # ── Placement ──
 
@@ -262,7 +262,7 @@ class PartitionAssignments:
         for tp, partition in list(self._not_led.items()):
             if partition.state is LeadershipState.RELEASED and self.shows_release(view, tp):
                 self._unassign_unless_placed(tp)
-            if partition.is_held or not self._is_due(partition, _key_revision(view, tp), now_ms):
+            if partition.is_held or not self._is_due(partition, view.leader_revision(tp), now_ms):
                 continue
             if self._is_free(view, tp):
                 due.append(tp)
@@ -284,7 +284,7 @@ class PartitionAssignments:
             assert not partition.is_held
             assert partition.state is not LeadershipState.CLAIMING
             partition.state = LeadershipState.CLAIMING
-            partition.key_revision = _key_revision(view, tp)
+            partition.key_revision = view.leader_revision(tp)
 
     @staticmethod
     def _is_due(partition: _Partition, key_revision: int, now_ms: float) -> bool:
@@ -490,9 +490,3 @@ class PartitionAssignments:
 
 def _tp(log: PartitionLog) -> TopicPartition:
     return TopicPartition(log.topic_id, log.partition)
-
-
-def _key_revision(view: ClusterView, tp: TopicPartition) -> int:
-    """Revision of the leader key in *view*; 0: no readable key."""
-    entry = view.leaders.get(tp)
-    return 0 if entry is None else entry.mod_revision

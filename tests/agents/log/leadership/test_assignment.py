@@ -22,7 +22,9 @@ from driftlog_agents.log.leadership.assignment import (
 )
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_metadata.schema.keys import LEADERS_PREFIX, leader_key
 from driftlog_metadata.schema.model import Leader, LiveSession, Topic, TopicPartition
+from driftlog_metadata.stores.store import KeyValue, PutEvent
 from driftlog_metadata.transactions.session_transactions import Release
 
 TOPIC: Final = UUID(int=1)
@@ -309,6 +311,25 @@ def test_a_released_partition_is_claimed_when_the_view_shows_the_release() -> No
     assert (True, False) == before
     assert case.machine.shows_release(case.view, TP)
     assert case.due()
+
+
+def test_a_released_partition_is_claimed_when_the_view_shows_an_unreadable_key() -> None:
+    """
+    Its key was damaged after the release: the attempt finds the damage, and tells an operator.
+    """
+    case = Case()
+    case.led()
+    case.machine.retire(case.log)
+    assert case.machine.released(case.log)
+    due = []
+    for revision in (10, 12):
+        kv = KeyValue(leader_key(TP), b"damaged", 1, revision)
+        case.view.apply(LEADERS_PREFIX, [PutEvent(kv)])
+        due.append(case.due())
+
+    assert [False, True] == due
+    case.ended("damaged")
+    assert {TP: "key k"} == case.machine.damaged
 
 
 def test_what_was_released_to_another_is_forgotten_when_the_view_shows_it() -> None:
