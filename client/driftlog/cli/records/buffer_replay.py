@@ -235,7 +235,7 @@ class _Replayer:
         if self._interruption.asked:
             text += "; interrupted: the same command goes on with the others"
         if run.lost:
-            text += f"; {plural(run.lost, 'record')} given up: they are in no whole batch"
+            text += f"; {plural(run.lost, 'record')} given up: they are in no batch that can be read"
         if run.left:
             topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
             text += (
@@ -270,7 +270,7 @@ class _Run:
         """Records that an earlier run has replayed."""
         self.failed = 0
         self.lost = 0
-        """Records that are in no whole batch of a file, with --skip-damaged."""
+        """Records that are in no whole batch that can be decoded, with --skip-damaged."""
         self.untimed = 0
         self.reasons: list[str] = []
         self.left: Counter[TopicPartition] = Counter()
@@ -351,7 +351,11 @@ class _Run:
         try:
             records = _records(entry, header)
         except CorruptError as error:
-            self.fail(f"{name}, offset {header.base_offset}: {error}", count)
+            why = f"{name}, offset {header.base_offset}: {error}"
+            if self._skip_damaged:
+                self._say(f"{why}; {plural(count, 'record')} given up")
+            else:
+                self.fail(f"{why}.  --skip-damaged gives this batch up", count)
             return count
         for n, record in enumerate(records, first):
             if self.kept.done.has(file, n):
@@ -396,8 +400,11 @@ class _Run:
         self.failed += count
         self.reasons.append(why)
         if len(self.reasons) <= _SAID_FAILURES:
-            self._progress.clear()
-            complain(why)
+            self._say(why)
+
+    def _say(self, why: str) -> None:
+        self._progress.clear()
+        complain(why)
 
     def _save(self) -> None:
         self.kept.done.save()
