@@ -468,7 +468,7 @@ def test_a_batch_that_cannot_be_decoded_is_given_up_only_when_somebody_says_so(
     agent: DriftlogProcess, tmp_path: Path
 ) -> None:
     """
-    Its CRC is right, its records are none: each run without --skip-damaged names it, and one with it
+    Its CRC is right, its records are none: each run names it, and one with --skip-damaged
     ends with the directory deleted.
     """
     topic = topic_of(agent)

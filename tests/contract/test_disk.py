@@ -487,7 +487,12 @@ async def test_notes_are_counted_again_only_after_a_change(
     os.utime(tmp_path / "kept", (1_000, 1_000))
     reads: list[Path] = []
     load = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (reads.append(path), load(path))[1])
+
+    def read_bytes(path: Path) -> bytes:
+        reads.append(path)
+        return load(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
 
     counts = [disk.count_kept() for _ in range(3)]
     read = len(reads)

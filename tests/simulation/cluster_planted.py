@@ -23,7 +23,7 @@ from driftlog_agents.health.write_health import Step, WriteHealth
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
 from driftlog_agents.log.consolidation import gc as keeper
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
-from driftlog_agents.log.leadership import takeover
+from driftlog_agents.log.leadership import claim_transactions
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Takeover
@@ -55,7 +55,7 @@ def _without(build: Callable[..., Txn], dropped: Callable[[Compare], bool]) -> C
 async def _release_all(self: Handover, logs: Iterable[PartitionLog]) -> None:
     """As `Handover.release`, whatever is on its way."""
     logs = list(logs)
-    await takeover.release(self._session, self._assignments.releases(logs, lost=True))
+    await claim_transactions.release(self._session, self._assignments.releases(logs, lost=True))
     for log in logs:
         if self._assignments.released(log):
             self._partitions.gone(log)

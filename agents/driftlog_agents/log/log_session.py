@@ -251,6 +251,7 @@ class Engine:
         self._going = DeletedTopics(lambda topic_id: topic_id in cluster.view.topics)
         """Topics whose deletion has begun or is finished."""
         self._own = Taken()
+        self._recovery: Recovery | None = None
         self.keeper = FlushRecordGc(
             session=self.session,
             objects=ports.objects,
@@ -370,7 +371,7 @@ class Engine:
         found = {
             tp: why
             for tp, why in (unreadable | self.assignments.damaged).items()
-            if self.assignments.is_placed_here(tp)
+            if self.assignments.is_tried_here(tp)
         }
         for log in self.logs():
             if log.state is State.OFFLINE:
@@ -543,7 +544,7 @@ class Engine:
         for entry in self.cluster.view.topics.values():
             self.know(entry.topic)
         taken = self._own = await self.takeover.own(old, self.ports.now_ms())
-        recovery = Recovery(
+        recovery = self._recovery = Recovery(
             disk=self.ports.disk,
             flusher=self.flusher,
             taken=taken,
@@ -564,7 +565,7 @@ class Engine:
         )
         await recovery.append_leftovers(taken.old_sessions)
         self.claims.serve_own(taken)
-        background.append(spawn(tasks, recovery.remove_directories()))
+        background.append(spawn(tasks, recovery.remove_directories(self.assignments.keeps_claim)))
         await self.claims.begin()
         self._log.info(
             "session_ready",
@@ -587,7 +588,7 @@ class Engine:
         self.ready.clear()
         # Offline partitions are not released: the next session on this disk then appends their
         # buffered batches at the same offsets.  (If another agent claims one after this session,
-        # its batches are set aside.)
+        # its batches are set aside.)  So are partitions whose claims are kept.
         waiting = [log for log in self.logs() if log.state is State.OFFLINE]
         self.handover.retire_all(self.logs())
         if not await self._drained():
@@ -601,7 +602,7 @@ class Engine:
             )
             return
         await self.handover.release([log for log in self.logs() if log not in waiting])
-        if not waiting:
+        if not (waiting or self.assignments.kept_claims()):
             await self.ports.disk.remove_session(self.agent.session_id)
 
     async def _say_that_we_leave(self) -> None:
@@ -665,6 +666,15 @@ class Engine:
             self.topics_by_id[topic.topic_id] = entry
         entry.topic = topic
         entry.logs.extend([None] * (topic.partitions - len(entry.logs)))
+
+    async def recover(self, taken: Taken) -> None:
+        """Appends the buffered batches of claimed partitions that could not be read at the start.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        if self._recovery is not None:
+            await self._recovery.append_later(taken)
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""

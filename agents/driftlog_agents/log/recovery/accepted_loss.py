@@ -31,9 +31,9 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.log.leadership.claim_transactions import release
 from driftlog_agents.log.leadership.claims import require_both
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
-from driftlog_agents.log.leadership.takeover import release
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.objects.flush_object_ends import FlushObjectEnds, do_all, in_time
 from driftlog_agents.log.objects.missing_objects import MissingObjects
@@ -145,6 +145,10 @@ class Leads(Protocol):
         """Flushes and releases *logs*."""
         ...
 
+    async def give_back(self, tp: TopicPartition) -> None:
+        """Releases the claim of *tp* that is kept although the partition is not led, if any."""
+        ...
+
 
 class LossAcceptance:
     """See the module; for one session.
@@ -244,10 +248,13 @@ class LossAcceptance:
         try:
             log = self._check(tp)
             sealed = _is_served(log)
-            if log is not None:
-                if log.damage or sealed:  # it serves: check before it is released
-                    found = await self._find(self._topic(tp), tp, _reason(log), sealed=sealed)
-                    _agree(found, shown)
+            if log is None or log.damage or sealed:
+                # Before it is released: it serves, or its buffered batches keep their offsets.
+                found = await self._find(self._topic(tp), tp, _reason(log), sealed=sealed)
+                _agree(found, shown)
+            if log is None:
+                await self._leading.give_back(tp)
+            else:
                 await self._leading.give_up([log])
             return await self._accept(
                 self._topic(tp), tp, shown, _reason(log), wall_ms, sealed=sealed

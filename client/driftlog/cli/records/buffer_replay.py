@@ -235,7 +235,9 @@ class _Replayer:
         if self._interruption.asked:
             text += "; interrupted: the same command goes on with the others"
         if run.lost:
-            text += f"; {plural(run.lost, 'record')} given up: they are in no batch that can be read"
+            text += (
+                f"; {plural(run.lost, 'record')} given up: they are in no batch that can be read"
+            )
         if run.left:
             topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
             text += (

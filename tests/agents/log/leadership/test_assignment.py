@@ -415,6 +415,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.released: dict[TopicPartition, int] = {}
         """Revisions that our claims had."""
         self.held: set[TopicPartition] = set()
+        self.kept: dict[TopicPartition, Release] = {}
         self.is_closed = False
 
     def _store(self, tp: TopicPartition, session: str | None) -> None:
@@ -460,25 +461,29 @@ class AnySchedule(RuleBasedStateMachine):
         tp = data.draw(st.sampled_from(sorted(self.attempts)))
         del self.attempts[tp]
         logs: dict[TopicPartition, PartitionLog] = {}
-        how = data.draw(st.sampled_from(("led", "unreadable", "damaged", "refused")))
+        how = data.draw(st.sampled_from(("led", "unreadable", "kept", "damaged", "refused")))
         leader = self.keys[tp].leader.session_id if tp in self.keys else None
-        if leader == MINE:  # a claim without an answer
+        if leader == MINE and tp not in self.kept:  # a claim without an answer
             self._store(tp, None)
             how = "refused"
         elif leader == THEIRS:
             how = "refused"
-        elif how in ("led", "unreadable"):
+        elif how in ("led", "unreadable", "kept"):
             self._store(tp, MINE)
-            if how == "led":
-                kv = self.keys[tp]
+            self.kept.pop(tp, None)
+            kv = self.keys[tp]
+            if how == "kept":
+                self.kept[tp] = Release(tp, kv.leader.leader_epoch, kv.mod_revision)
+            elif how == "led":
                 log = log_of(tp, epoch=kv.leader.leader_epoch, revision=kv.mod_revision)
                 logs[tp] = self.logs[tp] = log
             elif data.draw(st.booleans()):  # or it is cut off: found by the next attempt
                 self._store(tp, None)
         result = AttemptResult(
             logs=logs,
-            unreadable={tp: "o"} if how == "unreadable" else {},
+            unreadable={tp: "o"} if how in ("unreadable", "kept") else {},
             damaged={tp: "k"} if how == "damaged" else {},
+            kept={tp: self.kept[tp]} if how == "kept" else {},
         )
         self.machine.attempt_ended([tp], result, self.now_ms)
         assert (self.machine.state(tp) is LeadershipState.LEADING) == (how == "led")
@@ -535,6 +540,16 @@ class AnySchedule(RuleBasedStateMachine):
         elif self.machine.hold(tp):
             self.held.add(tp)
 
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def gives_back(self, data: st.DataObject) -> None:
+        tp = data.draw(st.sampled_from(sorted(self.held)))
+        kept = self.machine.give_back(tp)
+        assert self.kept.pop(tp, None) == kept
+        if kept is not None:
+            assert self.keys[tp].mod_revision == kept.leader_revision
+            self._store(tp, None)
+
     @rule()
     def ends(self) -> None:
         self.machine.close()
@@ -543,6 +558,13 @@ class AnySchedule(RuleBasedStateMachine):
     @invariant()
     def holds_together(self) -> None:
         self.machine.check()
+
+    @invariant()
+    def keeps_what_it_claimed_and_does_not_lead(self) -> None:
+        assert self.kept.keys() == self.machine.kept_claims()
+        for tp in self.kept:
+            assert self.keys[tp].leader.session_id == MINE
+            assert self.machine.is_tried_here(tp)
 
     @invariant()
     def leads_what_the_store_says_that_it_leads(self) -> None:
@@ -575,7 +597,8 @@ class AnySchedule(RuleBasedStateMachine):
             self.attempts |= dict.fromkeys(self.machine.claims_due(self.case.view, self.now_ms))
             for tp in list(self.attempts):
                 del self.attempts[tp]
-                stray = tp in self.keys and self.keys[tp].leader.session_id == MINE
+                is_mine = tp in self.keys and self.keys[tp].leader.session_id == MINE
+                stray = is_mine and not self.machine.keeps_claim(tp)
                 self._store(tp, None if stray else MINE)
                 logs = {} if stray else {tp: log_of(tp, revision=self.revision)}
                 self.logs |= logs
