@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.recovery.accepted_loss import LedElsewhereError, NotLostError
+from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.process import metrics
 from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
