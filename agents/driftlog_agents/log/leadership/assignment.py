@@ -418,26 +418,22 @@ class PartitionAssignments:
 
     def pause(self, log: PartitionLog) -> bool:
         """Makes *log* PAUSED: its batches wait for its last flush; False: it is not LEADING."""
-        partition = self._of(log)
-        if partition.state is not LeadershipState.LEADING:
-            return False
-        partition.state = LeadershipState.PAUSED
-        return True
+        return self._change(log, LeadershipState.PAUSED, LeadershipState.LEADING)
 
     def resume(self, log: PartitionLog) -> bool:
         """Makes *log* LEADING again: its last flush takes too long; False: it is not PAUSED."""
-        partition = self._of(log)
-        if partition.state is not LeadershipState.PAUSED:
-            return False
-        partition.state = LeadershipState.LEADING
-        return True
+        return self._change(log, LeadershipState.LEADING, LeadershipState.PAUSED)
 
     def retire(self, log: PartitionLog) -> bool:
         """Makes *log* RETIRING: it admits no batch; False: it was retired before, or is not led."""
+        before = (LeadershipState.LEADING, LeadershipState.PAUSED)
+        return self._change(log, LeadershipState.RETIRING, *before)
+
+    def _change(self, log: PartitionLog, to: LeadershipState, *before: LeadershipState) -> bool:
         partition = self._of(log)
-        if partition.state not in (LeadershipState.LEADING, LeadershipState.PAUSED):
+        if partition.state not in before:
             return False
-        partition.state = LeadershipState.RETIRING
+        partition.state = to
         return True
 
     def releases(self, logs: Iterable[PartitionLog], *, lost: bool = False) -> list[Release]:

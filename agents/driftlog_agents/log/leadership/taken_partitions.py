@@ -86,6 +86,31 @@ class Taken:
         if session_id not in claim.state.sessions:
             self.joined.add(tp)
 
+    def lacks_footer(self, session_id: str, why: str) -> None:
+        """A footer of the session cannot be read: the end of every partition that the session led
+        is unknown."""
+        self.unreadable.update(
+            (tp, why) for tp, log in self.logs.items() if session_id in log.sessions
+        )
+
+    def behind(
+        self, versions: Mapping[TopicPartition, int]
+    ) -> Iterator[tuple[TopicPartition, PartitionLog]]:
+        """Notes where each restored log ends; yields the logs whose newest manifests are ahead of
+        their keys.  *versions*: of the newest manifests."""
+        for tp, log in self.logs.items():
+            log.recovered_end = log.high_watermark
+            is_judged = tp in self.unreadable or log.state is State.OFFLINE
+            if not is_judged and versions.get(tp, 0) > log.manifest_version:
+                yield tp, log
+
+    def take_offline(self) -> Iterator[PartitionLog]:
+        """Makes the logs with a reason OFFLINE; yields each of them once."""
+        for log in self.logs.values():
+            if log.offline_reason and log.state is not State.OFFLINE:
+                log.state = State.OFFLINE
+                yield log
+
     def keep_claims(self, tps: Iterable[TopicPartition]) -> None:
         """Keeps the claims of those unreadable *tps* that continue from a session of this disk."""
         for tp in self.continued.intersection(tps):
@@ -124,6 +149,16 @@ def sealed_log(topic: str, tp: TopicPartition, epoch: int, state: PartitionState
     log.sessions = state.sessions
     log.manifest_version = state.manifest_version
     return log
+
+
+def state_of(log: PartitionLog) -> PartitionState:
+    """The partition's key as *log* knows it."""
+    return PartitionState(
+        sealed_end=log.sealed_end,
+        manifest_version=log.manifest_version,
+        log_start=log.log_start,
+        sessions=log.sessions,
+    )
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads, Footers
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest, repair
-from driftlog_agents.log.partition.partition import PartitionLog, State, TailSlice
+from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session, close_head
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
@@ -228,11 +228,8 @@ class Takeover:
                 log.offline_reason = problem or ""
 
         async with asyncio.TaskGroup() as tasks:
-            for tp, log in taken.logs.items():
-                log.recovered_end = log.high_watermark
-                judged = tp in taken.unreadable or log.state is State.OFFLINE
-                if not judged and newest.versions.get(tp, 0) > log.manifest_version:
-                    tasks.create_task(compare(tp, log))
+            for tp, log in taken.behind(newest.versions):
+                tasks.create_task(compare(tp, log))
         self._take_offline(taken)
 
     async def _read_flushes(self, taken: Taken, now_ms: float) -> None:
@@ -247,26 +244,21 @@ class Takeover:
         for session_id in listed:
             footers = await self._footers_of(session_id, records.pop(session_id), unavailable)
             for why in footers.unavailable.values():
-                # The end of every partition that this session led is unknown.
-                taken.unreadable.update(
-                    (tp, why) for tp, log in taken.logs.items() if session_id in log.sessions
-                )
+                taken.lacks_footer(session_id, why)
             async for record, footer, s in sliced(slices_of(footers.found)):
                 slices.add(record, footer, s)
         for log, found in slices.in_order(taken.unreadable):
             await self._restore(log, found, now_ms)
 
     def _take_offline(self, taken: Taken) -> None:
-        for log in taken.logs.values():
-            if log.offline_reason and log.state is not State.OFFLINE:
-                log.state = State.OFFLINE
-                self._log.error(
-                    "partition_offline",
-                    partition=f"{log.topic}-{log.partition}",
-                    reason=log.offline_reason,
-                    advice="clients cannot read or write the partition until the missing data that "
-                    "the reason names are restored and the agent restarts, or the loss is accepted",
-                )
+        for log in taken.take_offline():
+            self._log.error(
+                "partition_offline",
+                partition=f"{log.topic}-{log.partition}",
+                reason=log.offline_reason,
+                advice="clients cannot read or write the partition until the missing data that "
+                "the reason names are restored and the agent restarts, or the loss is accepted",
+            )
 
     async def _list(self, session_ids: Sequence[str]) -> dict[str, list[KeyValue]]:
         """The flush records of each session, each session's at one revision."""

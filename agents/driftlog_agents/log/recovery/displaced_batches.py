@@ -13,14 +13,14 @@ from driftlog_agents.log.local.buffer_format import (
     Entry,
     encode_entry_header,
     encode_file_header,
-    entries,
+    whole_batches,
 )
 from driftlog_agents.log.local.leftovers import Leftovers, PartitionLeftovers
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.recovery.leftover_batches import LED_ELSEWHERE, Directory
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check_batch
+from driftlog_tiering.batches.batch import BatchHeader
 
 
 class DisplacedBatches:
@@ -44,12 +44,9 @@ class DisplacedBatches:
     def promised(self, number: int, data: bytes) -> Iterator[tuple[Entry, BatchHeader]]:
         """The batches of a file about which this decides; *data*: the content of the file."""
         wanted = self._directory.files[number]
-        for entry in entries(data, number):
+        for entry, header in whole_batches(data, number):  # `recovery` logs the others
             if entry.acks_one and TopicPartition(entry.topic_id, entry.partition) in wanted:
-                try:
-                    yield entry, check_batch(entry.batch, from_client=False)
-                except CorruptBatchError:
-                    continue  # torn or damaged: `recovery` logs it
+                yield entry, header
 
     def needs_epochs(self, entry: Entry, header: BatchHeader) -> PartitionLog | None:
         """The log whose manifest must be read before the batch is decided; it is asked for once."""

@@ -22,13 +22,14 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.local.buffer_format import Entry
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.leftovers import Leftovers
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
@@ -42,6 +43,7 @@ from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.keys import TOPICS_PREFIX, parse_topic_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.batches.batch import BatchHeader
 
 _PAUSE_S: Final = (0.5, 30.0)
 """First and longest wait before undecided directories are tried again."""
@@ -50,7 +52,20 @@ _SAID_S: Final = 60.0
 _PATIENCE_S: Final = 10.0
 """Time before the first of these log lines."""
 _BREATHE_BYTES: Final = 1024 * 1024
-"""The event loop runs after so many bytes."""
+"""The event loop runs after so many bytes: keep-alives must not wait for a long recovery."""
+
+
+async def breathing(
+    batches: Iterable[tuple[Entry, BatchHeader]],
+) -> AsyncIterator[tuple[Entry, BatchHeader]]:
+    """Yields *batches*; the event loop runs in between."""
+    since = 0
+    for entry, header in batches:
+        yield entry, header
+        since += len(entry.batch)
+        if since >= _BREATHE_BYTES:
+            since = 0
+            await asyncio.sleep(0)
 
 
 class DisplacedRecords:
@@ -193,15 +208,10 @@ class DisplacedRecords:
         """The displaced batches of one file, as a file that is set aside holds them."""
         data = await self._disk.read_file(session_id, number)
         buffers: list[bytes | memoryview] = []
-        since = 0
-        for entry, header in displaced.promised(number, data):
+        async for entry, header in breathing(displaced.promised(number, data)):
             if (log := displaced.needs_epochs(entry, header)) is not None:
                 await self._loader.learn_epochs(log)
             buffers += displaced.decide(entry, header)
-            since += len(entry.batch)
-            if since >= _BREATHE_BYTES:
-                since = 0
-                await asyncio.sleep(0)
         return buffers
 
     def _say_set_aside(self, kept: Leftovers, where: str) -> None:

@@ -35,19 +35,19 @@ from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
-from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
+from driftlog_agents.log.local.buffer_format import Entry, PassedOver, whole_batches
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.leftovers import Leftovers, decode_leftovers
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.waiters import Arrival
-from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
+from driftlog_agents.log.recovery.displaced_records import DisplacedRecords, breathing
 from driftlog_agents.log.recovery.leftover_batches import Directory, LeftoverBatches, batch_of
 from driftlog_agents.log.recovery.verdict import BufferedBatch
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
-from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check_batch
+from driftlog_tiering.batches.batch import BatchHeader
 
 _RETRY_S: Final = 0.5
 _PATIENCE_MS: Final = 10_000
@@ -63,8 +63,6 @@ REPAIR: Final = (
 """Advice about a buffer file that cannot be read."""
 
 _T = TypeVar("_T")
-_BREATHE_BYTES: Final = 1024 * 1024
-"""The event loop runs after so many bytes: keep-alives must not wait for a long recovery."""
 
 
 class _GivenUpError(Exception):
@@ -229,22 +227,11 @@ class Recovery:
         """Handles the batches of one file; *only*: of these partitions, of a file read before."""
         session_id = directory.session_id
         data = await self._patiently(partial(self._disk.read_file, session_id, number))
-        since = 0
         passed_over = PassedOver()
-        for entry in entries(data, number, passed_over):
-            try:
-                header = check_batch(entry.batch, from_client=False)
-            except CorruptBatchError:
-                passed_over.add(len(entry.batch))
-                continue
-            passed_over.followed()
+        async for entry, header in breathing(whole_batches(data, number, passed_over)):
             tp = TopicPartition(entry.topic_id, entry.partition)
             if only is None or tp in only:
                 await self._handle(taken, directory, number, tp, entry, header)
-            since += len(entry.batch)
-            if since >= _BREATHE_BYTES:
-                since = 0
-                await asyncio.sleep(0)
         if passed_over.entries and only is None:
             self._say_damaged(session_id, number, passed_over)
         if passed_over.torn and only is None:

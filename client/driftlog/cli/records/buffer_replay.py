@@ -30,14 +30,13 @@ from driftlog.cli.records.produce import topic_batch_bytes
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import DeliveryError, DriftlogError, FlushTimeoutError
 from driftlog.producer.producer import Producer
-from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
+from driftlog_agents.log.local.buffer_format import Entry, PassedOver, whole_batches
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     BatchHeader,
     TimestampType,
-    check_batch,
 )
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import decompress
@@ -287,8 +286,10 @@ class _Run:
         """Every file; returns when each record is acknowledged or has failed."""
         for path in sorted(self.kept.path.glob("*.buf")):
             data = path.read_bytes()
-            batches, is_whole = _batches(data, int(path.stem))
-            if not (is_whole or self._skip_damaged):
+            passed_over = PassedOver()
+            batches = list(whole_batches(data, int(path.stem), passed_over))
+            is_damaged = not batches or passed_over.entries or passed_over.torn
+            if is_damaged and not self._skip_damaged:
                 self.fail(
                     f"{path} is damaged: nothing of it is produced.  Restore it; or give "
                     "--skip-damaged, which produces its whole batches and gives up the others",
@@ -411,17 +412,6 @@ class _Run:
     def _save(self) -> None:
         self.kept.done.save()
         self._saved = time.monotonic()
-
-
-def _batches(data: bytes, number: int) -> tuple[list[tuple[Entry, BatchHeader]], bool]:
-    """The whole batches of a file, and whether all are whole."""
-    found, passed_over = [], PassedOver()
-    for entry in entries(data, number, passed_over):
-        try:
-            found.append((entry, check_batch(entry.batch, from_client=False)))
-        except CorruptError:
-            passed_over.add(len(entry.batch))
-    return found, bool(found) and not (passed_over.entries or passed_over.torn)
 
 
 def _records(entry: Entry, header: BatchHeader) -> list[Record]:

@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.ingest.buffer import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.local import buffer_format
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.local.leftovers import decode_leftovers
 from driftlog_agents.log.partition.partition import State
-from driftlog_agents.log.recovery import recovery
+from driftlog_agents.log.recovery import displaced_records
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, topic_key
 from driftlog_metadata.stores.errors import UnavailableError
@@ -314,8 +315,8 @@ async def test_others_get_a_turn_while_directories_are_read(
         asyncio.get_running_loop().call_soon(looked.append, 0)
         return check_batch(*args, **options)
 
-    monkeypatch.setattr(recovery, "check_batch", check)
-    monkeypatch.setattr(recovery, "_BREATHE_BYTES", 1)
+    monkeypatch.setattr(buffer_format, "check_batch", check)
+    monkeypatch.setattr(displaced_records, "_BREATHE_BYTES", 1)
 
     life = await world.start()
 
