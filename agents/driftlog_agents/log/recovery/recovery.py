@@ -278,6 +278,10 @@ class Recovery:
                 # appended: epochs ascend.  A later attempt decides about its buffered batches.
                 assert log.log_end == log.high_watermark
                 taken.unreadable[tp] = str(error)
+                if isinstance(error.__cause__, CorruptError):
+                    # It is missing or damaged, perhaps for good: the partition is led without it.
+                    for each in (taken, self._taken):
+                        each.continued.discard(tp)
                 await self._takeover.give_back(taken, [tp])
         batch = BufferedBatch(epoch, header.base_offset, entry.acks_one)
         log = self._leftovers.decide(taken, directory, number, tp, batch)
