@@ -25,6 +25,7 @@ from driftlog_agents.log.consolidation import gc as keeper
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.leadership import claim_transactions
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
+from driftlog_agents.log.leadership.claim_transactions import ClaimTransactions
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.log_session import Engine
@@ -103,10 +104,10 @@ def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
 def claimed_beside_a_live_session(patch: pytest.MonkeyPatch) -> None:
     """Whether a leader's session is gone is asked of the view alone, and not compared."""
 
-    async def live(self: Takeover) -> set[str]:
+    async def live(self: ClaimTransactions) -> set[str]:
         return {self._session.session_id}
 
-    patch.setattr(Takeover, "_live", live)
+    patch.setattr(ClaimTransactions, "live", live)
     gone = _without(
         transactions.claim,
         lambda c: (
