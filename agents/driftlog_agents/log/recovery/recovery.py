@@ -129,7 +129,7 @@ class Recovery:
                 for number in await self._patiently(partial(self._disk.read_files, session_id)):
                     await self._read(taken, directory, number)
             except _GivenUpError as error:
-                self._give_up(session_id, str(error))
+                self._give_up(taken, session_id, str(error))
             else:
                 await self._note(directory)
         if not leftovers.unreadable:
@@ -138,7 +138,7 @@ class Recovery:
             for directory in self._directories:
                 directory.decided(idle)
             await self._takeover.release_kept(taken, idle)
-        self._say_appended(leftovers.recovered)
+        self._say_appended(self.batches, leftovers.recovered)
 
     async def append_later(self, taken: Taken) -> None:
         """Appends the batches of partitions of *taken* that were passed over; no batch is admitted
@@ -153,8 +153,10 @@ class Recovery:
             tp for directory in self._directories for tp in directory.waiting
         }
         if tps:
+            before = self.batches
             await self._append_passed(taken, tps)
-            self._say_appended({*taken.logs.values()} & self._leftovers.recovered)
+            recovered = self._leftovers.recovered.intersection(taken.logs.values())
+            self._say_appended(self.batches - before, recovered)
 
     async def _append_passed(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
         async with self._appending:
@@ -167,14 +169,13 @@ class Recovery:
                         await self._read(taken, directory, number, tps)
                 except _GivenUpError as error:
                     directory.stays = True
-                    self._give_up(directory.session_id, str(error))
-                    self._take_offline(taken, directory.session_id, str(error))
+                    self._give_up(taken, directory.session_id, str(error))
                 directory.decided(set(tps) - taken.kept.keys())
                 await self._save_note(directory)
 
-    def _say_appended(self, logs: Collection[PartitionLog]) -> None:
-        if logs:
-            self._log.info("leftovers_appended", batches=self.batches, partitions=len(logs))
+    def _say_appended(self, batches: int, logs: Collection[PartitionLog]) -> None:
+        if batches:
+            self._log.info("leftovers_appended", batches=batches, partitions=len(logs))
 
     async def _patiently(self, read: Callable[[], Awaitable[_T]]) -> _T:
         until_ms: float | None = None
@@ -197,10 +198,10 @@ class Recovery:
             raise _GivenUpError(str(error)) from error
         return Directory(note)
 
-    def _give_up(self, session_id: str, reason: str) -> None:
+    def _give_up(self, taken: Taken, session_id: str, reason: str) -> None:
         """Keeps the directory, and takes the partitions offline that continue from its session."""
         self._leftovers.unreadable[session_id] = reason
-        concerned = self._take_offline(self._taken, session_id, reason)
+        concerned = self._take_offline(taken, session_id, reason)
         self._log.error(
             "leftovers_unreadable",
             session=session_id,

@@ -6,8 +6,12 @@ import asyncio
 
 import pytest
 
+from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.schema.model import TopicPartition
-from tests.agents.log.lives import ONE, Life, World, on_virtual_time
+from driftlog_metadata.stores.errors import UnavailableError
+from tests.agents.log.lives import ONE, Keys, Life, World, on_virtual_time
+from tests.agents.log.test_withheld import led_again
+from tests.simulation.sim_disk import SimDisk
 
 BACK_S = 80
 """Longer than the longest wait between two attempts."""
@@ -139,4 +143,49 @@ async def test_a_deleted_topic_ends_the_wait() -> None:
     await asyncio.sleep(BACK_S)
 
     assert [life.session_id] == world.directories
+    assert [] == world.set_aside()
+
+
+@on_virtual_time
+async def test_a_directory_that_cannot_be_read_later_takes_only_what_waits_for_it_offline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Partition 1 continues from the same session, and is served.  The next start appends the records.
+    """
+    world = World(t=2)
+    dead = await world.start()
+    for partition in range(2):
+        assert "committed" == await dead.produce(b"old", partition=partition).answer()
+    await led_again(dead, 0)
+    assert "committed" == await dead.produce(b"new").answer()
+    await dead.seal()
+    world.bucket.away = True
+    assert "synced" == await dead.produce(b"promised", acks=ONE).answer()
+    dead.kill()
+    world.bucket.away = False
+    world.bucket.withheld = Keys({"/00000/manifest/"})
+    life = await world.start(ready=False)
+    await life.engine.ready.wait()
+    read_file = SimDisk.read_file
+
+    async def file(self: SimDisk, session_id: str, number: int) -> bytes:
+        if session_id == dead.session_id:
+            raise UnavailableError("Input/output error")
+        return await read_file(self, session_id, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimDisk, "read_file", file)
+        world.bucket.withheld = set()
+        await life.ready()
+        states = [life.log(partition).state for partition in range(2)]
+        served = await life.produce(b"served", partition=1).answer()
+        await asyncio.sleep(BACK_S)
+        assert {dead.session_id, life.session_id} == set(world.directories)
+        life.kill()
+    life = await world.start()
+
+    assert [State.OFFLINE, State.ONLINE] == states
+    assert "committed" == served
+    assert [b"promised"] == [value for _, _, value in await life.committed()]
     assert [] == world.set_aside()
