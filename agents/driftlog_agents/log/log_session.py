@@ -329,7 +329,7 @@ class Engine:
             objects=ports.objects,
             sealer=self.sealer,
             keys=keys,
-            leading=self.handover,
+            handover=self.handover,
             find=self.find,
             topics=cluster.view.topics,
             now_ms=ports.now_ms,

@@ -18,16 +18,17 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.leadership.claim_transactions import release
+from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.objects.flush_object_ends import in_time
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -55,26 +56,6 @@ from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 _Outcome = AcceptedLoss | Exception
 
 
-class Leads(Protocol):
-    """The part of `leadership/handover` that this needs."""
-
-    async def hold(self, tp: TopicPartition) -> None:
-        """Prevents claims of *tp*; UnavailableError: it is being claimed."""
-        ...
-
-    def let(self, tp: TopicPartition) -> None:
-        """Allows claims of *tp* again."""
-        ...
-
-    async def give_up(self, logs: Sequence[PartitionLog]) -> None:
-        """Flushes and releases *logs*."""
-        ...
-
-    async def give_back(self, tp: TopicPartition) -> None:
-        """Releases the claim of *tp* that is kept although the partition is not led, if any."""
-        ...
-
-
 class LossAcceptance:
     """See the module; for one session.
 
@@ -92,7 +73,7 @@ class LossAcceptance:
         objects: ObjectStore,
         sealer: Sealer,
         keys: PartitionKeys,
-        leading: Leads,
+        handover: Handover,
         find: Callable[[TopicPartition], PartitionLog | None],
         topics: Mapping[UUID, TopicEntry],
         now_ms: Callable[[], float],
@@ -103,7 +84,7 @@ class LossAcceptance:
         self._examination = LossExamination(session, objects, now_ms)
         self._sealer = sealer
         self._keys = keys
-        self._leading = leading
+        self._handover = handover
         self._find_log = find
         self._topics = topics
         self._now_ms = now_ms
@@ -165,7 +146,7 @@ class LossAcceptance:
     async def _accept_held(
         self, tp: TopicPartition, shown: dict[str, Any], wall_ms: int
     ) -> AcceptedLoss:
-        await self._leading.hold(tp)
+        await self._handover.hold(tp)
         try:
             log = self._check(tp)
             topic, sealed, reason = self._topic(tp), is_served(log), reason_of(log)
@@ -173,12 +154,12 @@ class LossAcceptance:
                 # Before it is released: it serves, or its buffered batches keep their offsets.
                 (await self._find(topic, tp, log)).require(shown)
             if log is None:
-                await self._leading.give_back(tp)
+                await self._handover.give_back(tp)
             else:
-                await self._leading.give_up([log])
+                await self._handover.give_up([log])
             return await self._accept(topic, tp, shown, wall_ms, None if sealed else reason)
         finally:
-            self._leading.let(tp)
+            self._handover.let(tp)
 
     def _topic(self, tp: TopicPartition) -> TopicEntry:
         entry = self._topics.get(tp.topic_id)
@@ -200,10 +181,9 @@ class LossAcceptance:
     async def _find(
         self, topic: TopicEntry, tp: TopicPartition, log: PartitionLog | None
     ) -> LostPartition:
-        keys = await self._examination.keys(tp)
-        if is_served(log):
-            return await self._examination.sealed(topic, keys)
-        return await self._examination.unsealed(topic, keys, reason_of(log))
+        return await self._examination.look(
+            topic, await self._examination.keys(tp), None if is_served(log) else reason_of(log)
+        )
 
     async def _accept(
         self,
@@ -213,22 +193,14 @@ class LossAcceptance:
         wall_ms: int,
         reason: str | None,
     ) -> AcceptedLoss:
-        """*reason*: as for `LossExamination.unsealed`; None: the partition was served, so its
-        unsealed part is complete."""
-        look = self._examination
-        keys = await look.keys(tp)
-        if reason is None:
-            found = await look.sealed(topic, keys)
-        else:
-            found = await look.unsealed(topic, keys, reason)
+        """*reason*: as for `LossExamination.look`."""
+        keys = await self._examination.keys(tp)
+        found = await self._examination.look(topic, keys, reason)
         found.require(shown)
         log = await self._claim(topic, found)
         try:
             # Only after the claim no other session commits: see `takeover`.
-            if reason is None:
-                again = await look.sealed(topic, keys)
-            else:
-                again = await look.unsealed(topic, keys, reason, found.read)
+            again = await self._examination.look(topic, keys, reason, found.read)
             if again.plan != found.plan:
                 raise UnavailableError("the partition has changed meanwhile: run it again")
             found = again

@@ -82,24 +82,18 @@ class LossExamination:
             raise LedElsewhereError("another agent leads the partition: send the request to it")
         return keys
 
-    async def sealed(self, topic: TopicEntry, keys: KeysRead) -> LostPartition:
-        """Lost segments of a served partition."""
-        state = keys.state_of_served()
-        read_at_ms = int(self._now_ms())
-        manifest = await self._newest(topic.topic.name, keys.tp, state.manifest_version)
-        if manifest.end != state.sealed_end:
-            raise UnavailableError("the partition is being sealed: try again")
-        return found_sealed(keys, manifest, read_at_ms, await self._gone.segments(manifest))
-
-    async def unsealed(
+    async def look(
         self,
         topic: TopicEntry,
         keys: KeysRead,
-        reason: str,
+        reason: str | None,
         read: Mapping[str, list[OwnedSlice]] | None = None,
     ) -> LostPartition:
         """What is lost of a partition that cannot be served, for *reason* if nothing else shows
-        why.  *read*: objects that need not be read again."""
+        why.  *reason* None: it is served, so its unsealed part is complete, and only segments can
+        be lost.  *read*: objects that need not be read again."""
+        if reason is None:
+            return await self._sealed(topic, keys)
         missing = keys.missing()
         version = 0 if keys.state is None else keys.state.manifest_version
         read_at_ms = int(self._now_ms())
@@ -111,11 +105,19 @@ class LossExamination:
             read=dict(read or {}),
         )
         kvs = await self._session.read_prefix(FLUSHES_PREFIX)
-        await do_all([self._look(part, kv) for kv in kvs if _may_have(part, kv)])
+        await do_all([self._read(part, kv) for kv in kvs if _may_have(part, kv)])
         unnamed = await self._shown_ends.of(keys.tp) if part.is_ahead else (0, -1)
         return part.found(reason, unnamed)
 
-    async def _look(self, part: UnsealedPart, kv: KeyValue) -> None:
+    async def _sealed(self, topic: TopicEntry, keys: KeysRead) -> LostPartition:
+        state = keys.state_of_served()
+        read_at_ms = int(self._now_ms())
+        manifest = await self._newest(topic.topic.name, keys.tp, state.manifest_version)
+        if manifest.end != state.sealed_end:
+            raise UnavailableError("the partition is being sealed: try again")
+        return found_sealed(keys, manifest, read_at_ms, await self._gone.segments(manifest))
+
+    async def _read(self, part: UnsealedPart, kv: KeyValue) -> None:
         """Reads the slices above the sealed end that a flush record names."""
         record = decoded(kv, decode_flush_record)
         key = record.object_key
