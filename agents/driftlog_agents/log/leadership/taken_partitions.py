@@ -33,10 +33,12 @@ from driftlog_metadata.schema.model import FlushRecord, PartitionState, Topic, T
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_metadata.transactions.session_transactions import Release
-from driftlog_tiering.formats.flush_object import Footer, Slice
+from driftlog_tiering.formats.flush_object import Footer
 
 _BATCHES: Final = 100
 """Batches that are restored between two turns of the caller."""
+_SLICES: Final = 2_000
+"""Slices of one object that are added between two turns of the caller."""
 
 
 @dataclass(slots=True)
@@ -218,20 +220,21 @@ class TailSlices:
     def __init__(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
         self._logs = logs
         self._found: dict[TopicPartition, list[tuple[TailSlice, Footer]]] = {}
-        self._data: tuple[Footer, FlushBatches] | None = None
-        """The batches of the last footer: all slices of a flush share them."""
 
-    def add(self, record: FlushRecord, footer: Footer, s: Slice) -> None:
-        """Adds the slice *s* of *footer*, if it is above the sealed end of one of the logs."""
-        tp = TopicPartition(s.topic_id, s.partition)
-        log = self._logs.get(tp)
-        if log is None or s.end <= log.sealed_end:
-            return
-        if self._data is None or self._data[0] is not footer:
-            self._data = footer, FlushBatches.of_footer(footer)
-        stored_at = StoredAt(record.object_key, 0)
-        tail = tail_slice(self._data[1], s, stored_at, flushed_between(footer, s))
-        self._found.setdefault(tp, []).append((tail, footer))
+    def add(self, record: FlushRecord, footer: Footer) -> Iterator[None]:
+        """Adds the slices of an object; yields after some of them."""
+        data: FlushBatches | None = None
+        for n, s in enumerate(footer.slices(), 1):
+            if not n % _SLICES:
+                yield
+            tp = TopicPartition(s.topic_id, s.partition)
+            log = self._logs.get(tp)
+            if log is None or s.end <= log.sealed_end:
+                continue
+            data = data or FlushBatches.of_footer(footer)
+            stored_at = StoredAt(record.object_key, 0)
+            tail = tail_slice(data, s, stored_at, flushed_between(footer, s))
+            self._found.setdefault(tp, []).append((tail, footer))
 
     def in_order(
         self, unreadable: Collection[TopicPartition]
@@ -240,15 +243,6 @@ class TailSlices:
         for tp, found in self._found.items():
             if tp not in unreadable:
                 yield self._logs[tp], sorted(found, key=lambda entry: entry[0].base)
-
-
-def slices_of(
-    footers: Iterable[tuple[str, FlushRecord, Footer]],
-) -> Iterator[tuple[FlushRecord, Footer, Slice]]:
-    """Every slice of *footers*."""
-    for _, record, footer in footers:
-        for s in footer.slices():
-            yield record, footer, s
 
 
 def restoring(

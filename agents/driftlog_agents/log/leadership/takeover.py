@@ -36,7 +36,6 @@ from driftlog_agents.log.leadership.taken_partitions import (
     TailSlices,
     Taken,
     restoring,
-    slices_of,
 )
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads, Footers
@@ -245,8 +244,9 @@ class Takeover:
             footers = await self._footers_of(session_id, records.pop(session_id), unavailable)
             for why in footers.unavailable.values():
                 taken.lacks_footer(session_id, why)
-            async for record, footer, s in sliced(slices_of(footers.found)):
-                slices.add(record, footer, s)
+            async for _, record, footer in sliced(footers.found):
+                for _ in slices.add(record, footer):
+                    await asyncio.sleep(0)
         for log, found in slices.in_order(taken.unreadable):
             await self._restore(log, found, now_ms)
 

@@ -18,7 +18,6 @@ from driftlog_agents.log.leadership.taken_partitions import (
     Taken,
     gap_before,
     restoring,
-    slices_of,
 )
 from driftlog_agents.log.partition.partition import PartitionLog, State, TailSlice
 from driftlog_metadata.schema.codec import encode_partition_state
@@ -140,15 +139,15 @@ def test_the_slices_of_many_objects_restore_each_log_in_order() -> None:
         taken.add(stored(tp, same_disk=False), MINE)
     slices = TailSlices(taken.logs)
     footers = [
-        ("k2", record_of("o2"), footer_of((0, 6, 9), (1, 5, 8), (2, 0, 5), epoch=2, producer=7)),
-        ("k1", record_of("o1"), footer_of((0, 2, 5), (0, 5, 6), (1, 0, 5))),
+        (record_of("o2"), footer_of((0, 6, 9), (1, 5, 8), (2, 0, 5), epoch=2, producer=7)),
+        (record_of("o1"), footer_of((0, 2, 5), (0, 5, 6), (1, 0, 5))),
     ]
 
-    for found in slices_of(footers):
-        slices.add(*found)
+    turns = [list(slices.add(*each)) for each in footers]
     restored = {log: list(restoring(log, tails, 0.0)) for log, tails in slices.in_order({TPS[1]})}
 
     log = taken.logs[TPS[0]]
+    assert [[], []] == turns
     assert {log: [(2, []), (1, [7])]} == restored
     assert (9, [(1, 2), (2, 6)]) == (log.high_watermark, log.epochs)
     assert ["o1", "o2"] == [tail.stored_at.object_key for tail in log.slices]
@@ -182,3 +181,12 @@ def test_what_is_committed_is_known_only_if_the_key_has_not_changed() -> None:
         TPS[0]: "its key has changed while it was read",
         TPS[1]: "an object is gone",
     } == looked.unknown
+
+
+def test_a_large_object_lets_others_run_in_between() -> None:
+    """
+    Keep-alives must not wait for its slices.
+    """
+    footer = footer_of(*((partition, 0, 1) for partition in range(4_500)))
+
+    assert 2 == len(list(TailSlices({}).add(record_of("o"), footer)))
