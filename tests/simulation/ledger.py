@@ -208,11 +208,11 @@ class Ledger:
         if before is not None and before.session_id is not None:
             closed = self._heads.get(before.session_id) == CLOSED and terms[-1].node == node
             is_mine = before.session_id == leader.session_id
-            kept = is_mine and not self._was_opened(tp, leader.session_id)
-            if kept:
-                self._world.count("kept claims replaced")
+            retained = is_mine and not self._was_opened(tp, leader.session_id)
+            if retained:
+                self._world.count("retained claims replaced")
             is_over = before.session_id not in self.sessions
-            self._expect(is_over or closed or kept, f"{what}: which lives")
+            self._expect(is_over or closed or retained, f"{what}: which lives")
         end = self.ends.get(tp, 0)
         if terms and terms[-1].node != node:
             released = before is not None and before.session_id is None

@@ -565,7 +565,7 @@ class Engine:
         )
         await recovery.append_leftovers(taken.old_sessions)
         self.claims.serve_own(taken)
-        background.append(spawn(tasks, recovery.remove_directories(self.assignments.keeps_claim)))
+        background.append(spawn(tasks, recovery.remove_directories(self.assignments.retains_claim)))
         await self.claims.begin()
         self._log.info(
             "session_ready",
@@ -588,7 +588,7 @@ class Engine:
         self.ready.clear()
         # Offline partitions are not released: the next session on this disk then appends their
         # buffered batches at the same offsets.  (If another agent claims one after this session,
-        # its batches are set aside.)  So are partitions whose claims are kept.
+        # its batches are set aside.)  So are partitions whose claims are retained.
         waiting = [log for log in self.logs() if log.state is State.OFFLINE]
         self.handover.retire_all(self.logs())
         if not await self._drained():
@@ -602,7 +602,7 @@ class Engine:
             )
             return
         await self.handover.release([log for log in self.logs() if log not in waiting])
-        if not (waiting or self.assignments.kept_claims()):
+        if not (waiting or self.assignments.retained_claims()):
             await self.ports.disk.remove_session(self.agent.session_id)
 
     async def _say_that_we_leave(self) -> None:

@@ -12,7 +12,7 @@
                     elsewhere: UNASSIGNED
 
 A new plan that places a partition elsewhere makes UNCLAIMED and PUT_OFF UNASSIGNED; a LEADING
-partition is moved (`handover_policy`).  An unreadable partition whose claim the session *keeps*,
+partition is moved (`handover_policy`).  An unreadable partition whose claim the session *retains*,
 because buffered batches of it are on this disk, stays PUT_OFF here wherever it is placed.  The
 deletion of a topic removes its partitions from every state.  `hold` prevents claims of a partition,
 in any state, while an operator's command works on it under a claim of its own.  When the session
@@ -21,7 +21,7 @@ ends, no claim is due after `close`, and every led partition is retired.
 1. A LEADING, PAUSED or RETIRING partition has a log with a stored claim of this session; a
    partition in any other state has no log.
 2. One attempt at a time claims a partition, and none while the partition is led or held.  So if an
-   attempt reads a leader key that names this session, that key is a kept claim, which the next
+   attempt reads a leader key that names this session, that key is a retained claim, which the next
    claim replaces, or a claim without an answer, which the attempt releases first (`claims`).
 3. A partition is retired once.  Its release is sent when no batch of it is in flight, and is
    repeated until it is answered; then only a new claim leads the partition again.
@@ -76,7 +76,7 @@ class Obstacle(Enum):
     """Another session leads the partition, or its topic is gone."""
     UNREADABLE = "unreadable"
     """The bucket does not return an object that the partition needs: its claim was released, or is
-    kept."""
+    retained."""
     DAMAGED = "damaged"
     """One of the partition's keys is missing or unreadable: the partition was not claimed."""
 
@@ -96,8 +96,8 @@ class _Partition:
     released_revision: int = 0
     """RELEASED: a view with a smaller revision of the leader key is older than the release."""
     is_held: bool = False
-    kept: Release | None = None
-    """The release of the claim that is kept although the partition is not led."""
+    retained: Release | None = None
+    """The release of the claim that is retained although the partition is not led."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +108,8 @@ class AttemptResult:
     """Partitions that are claimed, read and served."""
     unreadable: Mapping[TopicPartition, str]
     damaged: Mapping[TopicPartition, str]
-    kept: Mapping[TopicPartition, Release] = field(default_factory=dict)
-    """Those of the unreadable ones whose claims are kept, and their releases."""
+    retained: Mapping[TopicPartition, Release] = field(default_factory=dict)
+    """Those of the unreadable ones whose claims are retained, and their releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +172,17 @@ class PartitionAssignments:
         return self.plan.get(tp) == self._node_id
 
     def is_tried_here(self, tp: TopicPartition) -> bool:
-        """Whether this session is to lead *tp*: it is placed here, or its claim is kept."""
-        return self.is_placed_here(tp) or self.keeps_claim(tp)
+        """Whether this session is to lead *tp*: it is placed here, or its claim is retained."""
+        return self.is_placed_here(tp) or self.retains_claim(tp)
 
-    def keeps_claim(self, tp: TopicPartition) -> bool:
+    def retains_claim(self, tp: TopicPartition) -> bool:
         """Whether this session has a claim of *tp* without leading it."""
         partition = self._partitions.get(tp)
-        return partition is not None and partition.kept is not None
+        return partition is not None and partition.retained is not None
 
-    def kept_claims(self) -> set[TopicPartition]:
-        """The partitions with `keeps_claim`."""
-        return {tp for tp, partition in self._not_led.items() if partition.kept is not None}
+    def retained_claims(self) -> set[TopicPartition]:
+        """The partitions with `retains_claim`."""
+        return {tp for tp, partition in self._not_led.items() if partition.retained is not None}
 
     def is_leading(self, log: PartitionLog) -> bool:
         """Whether *log* is served and admits batches at once."""
@@ -334,7 +334,7 @@ class PartitionAssignments:
             if partition is None or partition.state is not LeadershipState.CLAIMING:
                 continue  # its topic was deleted meanwhile
             if tp in result.logs or tp in result.unreadable:
-                partition.kept = result.kept.get(tp)
+                partition.retained = result.retained.get(tp)
             if (log := result.logs.get(tp)) is not None:
                 readable_again += self._forget_obstacle(tp)
                 self._lead(tp, log)
@@ -408,11 +408,11 @@ class PartitionAssignments:
             self._unassign_unless_placed(tp)
 
     def give_back(self, tp: TopicPartition) -> Release | None:
-        """The release of the kept claim of *tp*, which is held; None: no claim is kept."""
+        """The release of the retained claim of *tp*, which is held; None: no claim is retained."""
         partition = self._entry(tp)
         assert partition.is_held
-        kept, partition.kept = partition.kept, None
-        return kept
+        retained, partition.retained = partition.retained, None
+        return retained
 
     # ── Release ──
 
@@ -507,7 +507,7 @@ class PartitionAssignments:
                 partition.state in (LeadershipState.PUT_OFF, LeadershipState.CLAIMING)
             )
             assert partition.state is not LeadershipState.PUT_OFF or partition.obstacle is not None
-            assert partition.kept is None or partition.state not in LED
+            assert partition.retained is None or partition.state not in LED
             assert (tp in self._unreadable) == (partition.obstacle is Obstacle.UNREADABLE)
             assert (tp in self._damaged) == (partition.obstacle is Obstacle.DAMAGED)
         assert self._not_led.keys() <= self._partitions.keys()

@@ -102,7 +102,7 @@ class ClaimTransactions:
         keys = await self.read_keys(wanted)
         live = await self.live()
         mine = self._session.session_id
-        plan = plan_claims(wanted, keys, live, mine, old_sessions, taken.kept_before)
+        plan = plan_claims(wanted, keys, live, mine, old_sessions, taken.retained_before)
         self._refuse_damaged(taken, plan.damaged)
         taken.refused.update(plan.refused)
         await release(self._session, plan.strays)
@@ -176,7 +176,7 @@ class ClaimTransactions:
         if not own or own[0].create_revision != session.revision:
             raise FencedError("the session ended while it claimed its partitions")
         mine = session.session_id
-        found = judge_refused(claims, reads, mine, old_sessions, taken.kept_before)
+        found = judge_refused(claims, reads, mine, old_sessions, taken.retained_before)
         self._refuse_damaged(taken, found.damaged)
         for stored in found.stored:
             taken.add(stored, session.session_id)

@@ -18,8 +18,8 @@ restart, and without the partition key the offsets would.
 A claim is repeated until it is answered.  So a key that names this session with the requested epoch
 is an earlier try of the same claim whose answer was lost.  A key that names this session before any
 request is a claim that was cancelled without an answer: no record was written under it, and it is
-released.  But the claim of an unreadable partition is *kept* if buffered batches of it are on this
-disk: the next claim replaces it, and no other session leads in between.
+released.  But the claim of an unreadable partition is *retained* if buffered batches of it are on
+this disk: the next claim replaces it, and no other session leads in between.
 
 Pure.
 """
@@ -111,15 +111,15 @@ def plan_claims(
     live: Collection[str],
     session_id: str,
     old_sessions: frozenset[str],
-    kept: Collection[TopicPartition] = (),
+    retained: Collection[TopicPartition] = (),
 ) -> ClaimPlan:
     """Plans claims of *wanted*.  *keys*: their existing keys; *live*: sessions whose keys exist;
-    *kept*: partitions of which this session keeps its claim."""
+    *retained*: partitions of which this session retains its claim."""
     plan = ClaimPlan()
     for tp in wanted:
         leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
         try:
-            own = {session_id} if tp in kept else set()
+            own = {session_id} if tp in retained else set()
             claim = as_claim(tp, leader_kv, state_kv, old_sessions | own)
         except CorruptError as error:
             plan.damaged[tp] = error
@@ -163,16 +163,16 @@ def judge_refused(
     reads: Sequence[Sequence[KeyValue]],
     session_id: str,
     old_sessions: frozenset[str],
-    kept: Collection[TopicPartition] = (),
+    retained: Collection[TopicPartition] = (),
 ) -> RefusedClaims:
-    """Sorts refused *claims*.  *reads*: leader key and partition key of each, in order; *kept*: as
-    in `plan_claims`."""
+    """Sorts refused *claims*.  *reads*: leader key and partition key of each, in order; *retained*:
+    as in `plan_claims`."""
     found = RefusedClaims()
     for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
         leader_kv = leader_kvs[0] if leader_kvs else None
         state_kv = state_kvs[0] if state_kvs else None
         try:
-            own = {session_id} if claim.tp in kept else set()
+            own = {session_id} if claim.tp in retained else set()
             now = as_claim(claim.tp, leader_kv, state_kv, old_sessions | own)
         except CorruptError as error:
             found.damaged[claim.tp] = error

@@ -251,14 +251,14 @@ class Handover:
         self._cluster.wake()
 
     async def give_back(self, tp: TopicPartition) -> None:
-        """Releases the claim of *tp*, which is held, if it is kept without being led.
+        """Releases the claim of *tp*, which is held, if it is retained without being led.
 
         Raises:
             FencedError: the session is over.
         """
-        kept = self._assignments.give_back(tp)
-        if kept is not None:
-            await release(self._session, [kept])
+        retained = self._assignments.give_back(tp)
+        if retained is not None:
+            await release(self._session, [retained])
 
     async def give_up(self, logs: Sequence[PartitionLog]) -> None:
         """Flushes, stops and releases *logs*, for good: each as soon as it has no batch in flight.

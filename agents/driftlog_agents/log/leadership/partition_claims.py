@@ -186,8 +186,8 @@ class PartitionClaims:
         attempts.difference_update([attempt for attempt in attempts if attempt.done()])
 
     async def _attempt(self, due: Sequence[TopicPartition]) -> None:
-        kept = self._assignments.kept_claims().intersection(due)
-        taken = await self._takeover.take(due, self._now_ms(), kept)
+        retained = self._assignments.retained_claims().intersection(due)
+        taken = await self._takeover.take(due, self._now_ms(), retained)
         await self._partitions.recover(taken)
         self._ended(due, taken)
         self._counters.partitions_taken_over += len(taken.logs)
@@ -199,7 +199,7 @@ class PartitionClaims:
             logs=self._partitions.open(taken),
             unreadable=taken.unreadable,
             damaged=taken.damaged,
-            kept=taken.kept,
+            retained=taken.retained,
         )
         report = self._assignments.attempt_ended(due, result, self._now_ms())
         for why, count in report.unreadable.items():

@@ -2,11 +2,11 @@
 
     stored claim ──▶ log at its sealed end ──slices of flush records, in order──▶ log at its end
                               │                   ╳ a gap: offline, with the reason
-                              └─ an object is unreadable now: the claim is given back, or kept
+                              └─ an object is unreadable now: the claim is given back, or retained
 
-The claim of an unreadable partition is kept if its last leader was a session of this disk: records
-that were acknowledged with acks=1 may be only in its buffer files, and keep their offsets as long
-as no other session leads the partition.
+The claim of an unreadable partition is retained if its last leader was a session of this disk:
+records that were acknowledged with acks=1 may be only in its buffer files, and keep their offsets
+as long as no other session leads the partition.
 
 Pure.
 """
@@ -53,9 +53,9 @@ class Taken:
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     continued: set[TopicPartition] = field(default_factory=set)
     """Partitions claimed from a session whose buffer files are on this disk."""
-    kept_before: Collection[TopicPartition] = ()
-    """Partitions of which our session kept its claim at an earlier attempt."""
-    kept: dict[TopicPartition, Release] = field(default_factory=dict)
+    retained_before: Collection[TopicPartition] = ()
+    """Partitions of which our session retained its claim at an earlier attempt."""
+    retained: dict[TopicPartition, Release] = field(default_factory=dict)
     """The unreadable partitions whose claims our session keeps, and the releases of these."""
     fresh: set[TopicPartition] = field(default_factory=set)
     """Partitions that have never had a leader."""
@@ -113,10 +113,10 @@ class Taken:
                 log.state = State.OFFLINE
                 yield log
 
-    def keep_claims(self, tps: Iterable[TopicPartition]) -> None:
-        """Keeps the claims of those unreadable *tps* that continue from a session of this disk."""
+    def retain_claims(self, tps: Iterable[TopicPartition]) -> None:
+        """Retains the claims of unreadable *tps* that continue from a session of this disk."""
         for tp in self.continued.intersection(tps):
-            self.kept[tp] = self.end(tp)
+            self.retained[tp] = self.end(tp)
 
     def end(self, tp: TopicPartition) -> Release:
         """Removes the log of *tp*, which is not served; returns the release of its claim."""

@@ -4,7 +4,7 @@
         list ──▶ footers ──▶ sealed end + slices join? ──▶ the bucket has no more? ──▶ logs
                  ╳ unavailable        ╳                         ╳ (`manifest_check`)
                    │                  offline, with the reason
-                   └─▶ the claims that need them are released, or kept (`taken_partitions`)
+                   └─▶ the claims that need them are released, or retained (`taken_partitions`)
         ──▶ remove finished sessions from the partitions' lists
 
     on our own disk: close the heads of its dead sessions ──▶ claim ──▶ revoke their leases ──▶ …
@@ -123,16 +123,16 @@ class Takeover:
         self,
         wanted: Collection[TopicPartition],
         now_ms: float,
-        kept: Collection[TopicPartition] = (),
+        retained: Collection[TopicPartition] = (),
     ) -> Taken:
-        """Claims those of *wanted* that no live session leads, and those of *kept*, of which our
-        session keeps its claim.
+        """Claims those of *wanted* that no live session leads.  *retained*: those of which our
+        session retains its claim.
 
         Raises:
             FencedError: our own session ended first; perhaps in a group.
         """
         taken = self._nothing_taken()
-        taken.kept_before = kept
+        taken.retained_before = retained
         await self._claims.claim_all(taken, wanted, frozenset())
         await self._open(taken, now_ms)
         return taken
@@ -159,23 +159,23 @@ class Takeover:
         return looked
 
     async def give_back(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
-        """Ends *tps*, which cannot be opened now: their claims are kept or released, and the next
-        attempt finds them unchanged.
+        """Ends *tps*, which cannot be opened now: their claims are retained or released, and the
+        next attempt finds them unchanged.
 
         Raises:
             FencedError: our own session ended first; perhaps in a group.
         """
-        taken.keep_claims(tps)
-        await release(self._session, [taken.end(tp) for tp in tps if tp not in taken.kept])
+        taken.retain_claims(tps)
+        await release(self._session, [taken.end(tp) for tp in tps if tp not in taken.retained])
 
-    async def release_kept(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
-        """Releases claims that need not be kept: no batch of *tps* is on this disk.
+    async def release_retained(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
+        """Releases claims that need not be retained: no batch of *tps* is on this disk.
 
         Raises:
             FencedError: our own session ended first.
         """
         taken.continued.difference_update(tps)
-        await release(self._session, [taken.kept.pop(tp) for tp in tps])
+        await release(self._session, [taken.retained.pop(tp) for tp in tps])
 
     async def warm_up(self, session_ids: Iterable[str]) -> None:
         """Reads the footers of the flush records of *session_ids*, before their partitions are

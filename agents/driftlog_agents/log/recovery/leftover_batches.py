@@ -1,8 +1,8 @@
 """The order of a recovery: what becomes of each batch that dead sessions of this disk left.
 
     the partition is led, readable           ──▶ `verdict`: append it, or note that it has no place
-    led by no other session, and unreadable  ──▶ pass over it: its place is kept until the partition
-                                                 is read
+    its claim is retained                    ──▶ pass over it: it keeps its place until the
+                                                 partition is read
     offline                                  ──▶ its directory stays for the next start
     otherwise                                ──▶ note that it has no place: `displaced_records`
 
@@ -164,7 +164,7 @@ class LeftoverBatches:
         committed = None
         if log is not None and log.state is not State.OFFLINE:
             committed = CommittedLog(log.epochs, log.log_start, log.log_end)
-        elif continues and tp in taken.kept:
+        elif continues and tp in taken.retained:
             directory.pass_over(number, tp, batch)
             return None
         elif continues:

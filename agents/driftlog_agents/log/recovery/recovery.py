@@ -4,7 +4,7 @@
         `leftover_batches` ──▶ flush it again at its offset, before anything else is admitted
                            ──▶ no action
                            ──▶ it has no place: note it; `displaced_records` decides
-                           ──▶ pass over it: its partition cannot be read now, and its claim is kept
+                           ──▶ pass over it: its partition is unreadable now, and its claim is retained
 
 When a later attempt reads a partition whose batches were passed over, they are appended before the
 partition is served.  If the claim is given up meanwhile, they are noted as having no place.
@@ -134,10 +134,10 @@ class Recovery:
                 await self._note(directory)
         if not leftovers.unreadable:
             promised = {tp for directory in self._directories for tp in directory.promised}
-            idle = taken.kept.keys() - promised
+            idle = taken.retained.keys() - promised
             for directory in self._directories:
                 directory.decided(idle)
-            await self._takeover.release_kept(taken, idle)
+            await self._takeover.release_retained(taken, idle)
         self._say_appended(self.batches, leftovers.recovered)
 
     async def append_later(self, taken: Taken) -> None:
@@ -170,7 +170,7 @@ class Recovery:
                 except _GivenUpError as error:
                     directory.stays = True
                     self._give_up(taken, directory.session_id, str(error))
-                directory.decided(set(tps) - taken.kept.keys())
+                directory.decided(set(tps) - taken.retained.keys())
                 await self._save_note(directory)
 
     def _say_appended(self, batches: int, logs: Collection[PartitionLog]) -> None:
@@ -316,31 +316,31 @@ class Recovery:
                 advice="no action needed; the agent serves, and decides again at its next start",
             )
 
-    async def remove_directories(self, keeps_claim: Callable[[TopicPartition], bool]) -> None:
+    async def remove_directories(self, retains_claim: Callable[[TopicPartition], bool]) -> None:
         """Deletes each old directory once all of its batches are committed or set aside.
 
-        *keeps_claim*: whether the session keeps its claim of a partition that it does not lead.
+        *retains_claim*: whether the session retains its claim of a partition that it does not lead.
 
         Raises:
             FencedError: the session ended first.
         """
         await self._committed()
-        waits = partial(self._waits, keeps_claim)
+        waits = partial(self._waits, retains_claim)
         async for directory in self._displaced.set_aside(self._directories, waits):
             self._directories.remove(directory)
             await self._finish(directory)
 
     async def _waits(
-        self, keeps_claim: Callable[[TopicPartition], bool], directory: Directory
+        self, retains_claim: Callable[[TopicPartition], bool], directory: Directory
     ) -> str:
         """Why *directory* cannot be decided now; empty: it can."""
-        given_up = {tp for tp in directory.waiting if not keeps_claim(tp)}
+        given_up = {tp for tp in directory.waiting if not retains_claim(tp)}
         if given_up:
             self._taken.continued.difference_update(given_up)
             await self._append_passed(Taken(), given_up)
         if directory.waiting:
             tp = min(directory.waiting)
-            return f"{tp}: an object of it cannot be read now; its claim is kept until it can"
+            return f"{tp}: an object of it cannot be read now; its claim is retained until it can"
         await self._committed()
         return ""
 

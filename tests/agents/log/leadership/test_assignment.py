@@ -415,7 +415,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.released: dict[TopicPartition, int] = {}
         """Revisions that our claims had."""
         self.held: set[TopicPartition] = set()
-        self.kept: dict[TopicPartition, Release] = {}
+        self.retained: dict[TopicPartition, Release] = {}
         self.is_closed = False
 
     def _store(self, tp: TopicPartition, session: str | None) -> None:
@@ -461,19 +461,19 @@ class AnySchedule(RuleBasedStateMachine):
         tp = data.draw(st.sampled_from(sorted(self.attempts)))
         del self.attempts[tp]
         logs: dict[TopicPartition, PartitionLog] = {}
-        how = data.draw(st.sampled_from(("led", "unreadable", "kept", "damaged", "refused")))
+        how = data.draw(st.sampled_from(("led", "unreadable", "retained", "damaged", "refused")))
         leader = self.keys[tp].leader.session_id if tp in self.keys else None
-        if leader == MINE and tp not in self.kept:  # a claim without an answer
+        if leader == MINE and tp not in self.retained:  # a claim without an answer
             self._store(tp, None)
             how = "refused"
         elif leader == THEIRS:
             how = "refused"
-        elif how in ("led", "unreadable", "kept"):
+        elif how in ("led", "unreadable", "retained"):
             self._store(tp, MINE)
-            self.kept.pop(tp, None)
+            self.retained.pop(tp, None)
             kv = self.keys[tp]
-            if how == "kept":
-                self.kept[tp] = Release(tp, kv.leader.leader_epoch, kv.mod_revision)
+            if how == "retained":
+                self.retained[tp] = Release(tp, kv.leader.leader_epoch, kv.mod_revision)
             elif how == "led":
                 log = log_of(tp, epoch=kv.leader.leader_epoch, revision=kv.mod_revision)
                 logs[tp] = self.logs[tp] = log
@@ -481,9 +481,9 @@ class AnySchedule(RuleBasedStateMachine):
                 self._store(tp, None)
         result = AttemptResult(
             logs=logs,
-            unreadable={tp: "o"} if how in ("unreadable", "kept") else {},
+            unreadable={tp: "o"} if how in ("unreadable", "retained") else {},
             damaged={tp: "k"} if how == "damaged" else {},
-            kept={tp: self.kept[tp]} if how == "kept" else {},
+            retained={tp: self.retained[tp]} if how == "retained" else {},
         )
         self.machine.attempt_ended([tp], result, self.now_ms)
         assert (self.machine.state(tp) is LeadershipState.LEADING) == (how == "led")
@@ -544,10 +544,10 @@ class AnySchedule(RuleBasedStateMachine):
     @rule(data=st.data())
     def gives_back(self, data: st.DataObject) -> None:
         tp = data.draw(st.sampled_from(sorted(self.held)))
-        kept = self.machine.give_back(tp)
-        assert self.kept.pop(tp, None) == kept
-        if kept is not None:
-            assert self.keys[tp].mod_revision == kept.leader_revision
+        retained = self.machine.give_back(tp)
+        assert self.retained.pop(tp, None) == retained
+        if retained is not None:
+            assert self.keys[tp].mod_revision == retained.leader_revision
             self._store(tp, None)
 
     @rule()
@@ -560,9 +560,9 @@ class AnySchedule(RuleBasedStateMachine):
         self.machine.check()
 
     @invariant()
-    def keeps_what_it_claimed_and_does_not_lead(self) -> None:
-        assert self.kept.keys() == self.machine.kept_claims()
-        for tp in self.kept:
+    def retains_what_it_claimed_and_does_not_lead(self) -> None:
+        assert self.retained.keys() == self.machine.retained_claims()
+        for tp in self.retained:
             assert self.keys[tp].leader.session_id == MINE
             assert self.machine.is_tried_here(tp)
 
@@ -598,7 +598,7 @@ class AnySchedule(RuleBasedStateMachine):
             for tp in list(self.attempts):
                 del self.attempts[tp]
                 is_mine = tp in self.keys and self.keys[tp].leader.session_id == MINE
-                stray = is_mine and not self.machine.keeps_claim(tp)
+                stray = is_mine and not self.machine.retains_claim(tp)
                 self._store(tp, None if stray else MINE)
                 logs = {} if stray else {tp: log_of(tp, revision=self.revision)}
                 self.logs |= logs

@@ -120,10 +120,10 @@ def test_an_unreadable_partition_of_this_disk_keeps_its_claim_and_no_other() -> 
         taken.add(stored(tp, same_disk=n < 2), MINE)
     logs = dict(taken.logs)
 
-    taken.keep_claims(TPS[1:])
+    taken.retain_claims(TPS[1:])
     released = taken.end(TPS[2])
 
-    assert {TPS[1]: Release(TPS[1], 3, 7)} == taken.kept
+    assert {TPS[1]: Release(TPS[1], 3, 7)} == taken.retained
     assert Release(TPS[2], 3, 7) == released
     assert [TPS[0]] == list(taken.logs)
     assert [False, True, True] == [logs[tp].state is State.CLOSED for tp in TPS]

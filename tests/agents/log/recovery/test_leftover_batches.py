@@ -39,13 +39,13 @@ def log_of(*, end: int = 5, state: State = State.ONLINE) -> PartitionLog:
     return log
 
 
-def taken_of(log: PartitionLog | None, *, continued: bool = True, kept: bool = False) -> Taken:
+def taken_of(log: PartitionLog | None, *, continued: bool = True, retained: bool = False) -> Taken:
     """As a takeover ends."""
     taken = Taken(logs={} if log is None else {TP: log})
     if continued:
         taken.continued.add(TP)
-    if kept:
-        taken.kept[TP] = Release(TP, 3, 7)
+    if retained:
+        taken.retained[TP] = Release(TP, 3, 7)
     return taken
 
 
@@ -57,7 +57,7 @@ def taken_of(log: PartitionLog | None, *, continued: bool = True, kept: bool = F
         (taken_of(log_of(end=4)), "earlier records are not on this disk"),
         (taken_of(log_of(), continued=False), LED_ELSEWHERE),
         (taken_of(None, continued=False), LED_ELSEWHERE),
-        (taken_of(None, kept=True), "passed over"),
+        (taken_of(None, retained=True), "passed over"),
         (taken_of(None), "stays"),
         (taken_of(log_of(state=State.OFFLINE)), "stays"),
         (taken_of(log_of(state=State.OFFLINE), continued=False), LED_ELSEWHERE),
@@ -68,7 +68,7 @@ def taken_of(log: PartitionLog | None, *, continued: bool = True, kept: bool = F
         "behind a gap",
         "another led",
         "led elsewhere",
-        "its claim is kept",
+        "its claim is retained",
         "its claim is unknown",
         "offline",
         "offline, another led",
@@ -95,8 +95,8 @@ def test_a_batch_is_appended_noted_passed_over_or_left(taken: Taken, expected: s
     assert directory.is_needed == (expected != "nothing")
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_noted_batch_gets_no_place_at_a_later_start(kept: bool) -> None:
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_noted_batch_gets_no_place_at_a_later_start(retained: bool) -> None:
     """
     The session before has given its offset to another record, whether or not it committed it.
     """
@@ -104,7 +104,7 @@ def test_a_noted_batch_gets_no_place_at_a_later_start(kept: bool) -> None:
     directory = Directory(note)
 
     log = LeftoverBatches().decide(
-        taken_of(None if kept else log_of(), kept=kept), directory, 1, TP, BATCH
+        taken_of(None if retained else log_of(), retained=retained), directory, 1, TP, BATCH
     )
 
     assert log is None
@@ -166,7 +166,7 @@ class AnySchedule(RuleBasedStateMachine):
     @rule(readable=st.booleans())
     def starts(self, readable: bool) -> None:
         leftovers, directories = LeftoverBatches(), [Directory(note) for note, _ in self.on_disk]
-        taken = self._taken() if readable or not self.is_ours else taken_of(None, kept=True)
+        taken = self._taken() if readable or not self.is_ours else taken_of(None, retained=True)
         if not self.is_ours:
             taken.continued.clear()
         self._pass(leftovers, directories, taken, only=False)

@@ -1,5 +1,7 @@
-"""Claims of unreadable partitions that are kept: otherwise acks=1 records on this disk would lose
-their offsets, though no other session has led in between.
+"""Claims of unreadable partitions that are retained.
+
+Otherwise acks=1 records on this disk would lose their offsets, though no other session has led in
+between.
 """
 
 import asyncio
@@ -45,7 +47,7 @@ async def test_what_no_other_session_has_led_is_appended_when_its_object_is_back
 
     life = await world.start(ready=False)
     await asyncio.sleep(30)
-    states = life.engine.find(tp_of(world)), life.engine.assignments.keeps_claim(tp_of(world))
+    states = life.engine.find(tp_of(world)), life.engine.assignments.retains_claim(tp_of(world))
     is_ready = life.engine.ready.is_set()
     there = dead.session_id in world.directories
     if how == "killed":
@@ -76,9 +78,9 @@ async def test_it_is_set_aside_when_another_session_has_led() -> None:
     """
     world = World(t=1)
     await promised(world, b"1")
-    kept = await world.start(ready=False)
+    retained = await world.start(ready=False)
     await asyncio.sleep(30)
-    kept.kill()
+    retained.kill()
     world.bucket.withheld = set()
     await asyncio.sleep(10)
     other = await world.other_disk().start()
@@ -92,7 +94,7 @@ async def test_it_is_set_aside_when_another_session_has_led() -> None:
 
 
 @on_virtual_time
-async def test_a_claim_without_promised_records_is_not_kept() -> None:
+async def test_a_claim_without_promised_records_is_not_retained() -> None:
     """
     Other agents may try to read the partition, and its directory goes.
     """
@@ -105,12 +107,12 @@ async def test_a_claim_without_promised_records_is_not_kept() -> None:
     life = await world.start(ready=False)
     await asyncio.sleep(30)
 
-    assert not life.engine.assignments.keeps_claim(tp_of(world))
+    assert not life.engine.assignments.retains_claim(tp_of(world))
     assert [life.session_id] == world.directories
 
 
 @on_virtual_time
-async def test_a_claim_is_kept_wherever_the_partition_is_placed() -> None:
+async def test_a_claim_is_retained_wherever_the_partition_is_placed() -> None:
     """
     An agent that joins is to lead it: it does when the records are appended.
     """
@@ -120,12 +122,12 @@ async def test_a_claim_is_kept_wherever_the_partition_is_placed() -> None:
     await asyncio.sleep(5)
     others = [await world.other_disk().start(ready=False) for _ in range(1)]
     await asyncio.sleep(60)
-    kept = life.engine.assignments.keeps_claim(tp_of(world))
+    retained = life.engine.assignments.retains_claim(tp_of(world))
     world.bucket.withheld = set()
     await asyncio.sleep(BACK_S)
 
     leaders = [each for each in (life, *others) if each.engine.find(tp_of(world)) is not None]
-    assert kept
+    assert retained
     assert [(0, 0, b"old"), (1, 0, b"1")] == await leaders[0].committed()
     assert [] == world.set_aside()
 
