@@ -4,7 +4,7 @@
         `leftover_batches` ──▶ flush it again at its offset, before anything else is admitted
                            ──▶ no action
                            ──▶ it has no place: note it; `displaced_records` decides
-                           ──▶ pass over it: its partition is unreadable now, and its claim is retained
+                           ──▶ pass over it: the claim of its unreadable partition is retained
 
 When a later attempt reads a partition whose batches were passed over, they are appended before the
 partition is served.  If the claim is given up meanwhile, they are noted as having no place.
