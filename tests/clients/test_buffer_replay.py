@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import shutil
 import signal
 import subprocess
 import time
@@ -20,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from driftlog.cli.records.buffer_kept import find, locked
 from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header
 from driftlog_agents.log.local.leftovers import Leftovers, PartitionLeftovers
+from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.batches.batch import Codec, build_batch, patch_offset_and_epoch
 from driftlog_tiering.batches.compression import compress
@@ -50,6 +53,8 @@ def batch(records: Sequence[One], offset: int, codec: Codec = Codec.NONE) -> byt
         encode_record(Record(r.timestamp_ms - BASE_MS, n, r.key, r.value, r.headers))
         for n, r in enumerate(records)
     )
+    if records is UNREADABLE:
+        section = b"\xff" * len(section)
     built = build_batch(
         bytes(compress(codec, section)),
         base_offset=0,
@@ -140,6 +145,9 @@ def stored(agent: DriftlogProcess, topic: str) -> list[One]:
     consumer.close()
     return sorted(found, key=lambda r: r.partition)
 
+
+UNREADABLE: list[One] = [One(0, None, b"none of it can be decoded")]
+"""Records of which `batch` makes a section that is none."""
 
 RECORDS: list[list[One]] = [
     [
@@ -454,3 +462,56 @@ def test_what_is_acknowledged_in_the_last_wait_is_noted(
     assert 0 < noted < len(records)
     assert f"{noted:,} were before".encode() in done.stderr
     assert set(records) == set(stored(agent, topic[0]))
+
+
+def test_a_batch_that_cannot_be_decoded_is_given_up_only_when_somebody_says_so(
+    agent: DriftlogProcess, tmp_path: Path
+) -> None:
+    """
+    Its CRC is right, its records are none: each run names it, and one with --skip-damaged
+    ends with the directory deleted.
+    """
+    topic = topic_of(agent)
+    before, behind = [One(0, None, b"before")], [One(0, None, b"behind")]
+    aside = Aside(tmp_path).add(topic, before).add(topic, UNREADABLE).add(topic, behind).write()
+    replay = ("buffer", "replay", str(tmp_path))
+
+    complaint = refused(agent.bootstrap, *replay)
+    assert aside.path.exists()
+    given_up = run(*replay, "--skip-damaged", bootstrap=agent.bootstrap)
+
+    assert "--skip-damaged gives this batch up" in complaint
+    assert (0, True) == (given_up.returncode, b"1 record given up" in given_up.stderr)
+    assert [*before, *behind] == stored(agent, topic[0])
+    assert not aside.path.exists()
+
+
+def test_a_kill_while_a_replayed_directory_is_deleted_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its new name is durable before its first file goes; no later run finds it, and the agent's next
+    start deletes it.
+    """
+    aside = Aside(tmp_path).add(("topic", UUID(int=5)), [One(0, None, b"v")]).write()
+    ((found,), _) = find(tmp_path)
+    part = aside.path.with_name(f".{aside.session_id}.part")
+    steps: list[str] = []
+
+    def killed(path: Path, **options: Any) -> None:
+        if path.exists():
+            steps.append("delete")
+            (path / "leftovers.json").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: steps.append(os.readlink(f"/proc/self/fd/{file}")))
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            found.remove()
+    left = part.exists()
+    PosixDisk(tmp_path).close()
+
+    assert [str(tmp_path / "kept"), "delete"] == steps
+    assert ([], []) == find(tmp_path)
+    assert (True, False) == (left, part.exists())

@@ -470,6 +470,36 @@ async def test_a_session_that_is_set_aside_is_no_session_any_more(subject: Subje
 
     for disk in (subject.disk, subject.again()):
         assert ([SESSION], [OTHER]) == (disk.sessions(), disk.kept())
+        assert 1 == disk.count_kept()
+
+
+async def test_notes_are_counted_again_only_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Each metrics scrape counts them on the event loop; replay, another process, removes some.
+    """
+    disk = PosixDisk(tmp_path)
+    for session in (SESSION, OTHER):
+        await disk.create_session(session)
+        await disk.create_kept(session)
+        await disk.finish_kept(session, NOTE)
+    os.utime(tmp_path / "kept", (1_000, 1_000))
+    reads: list[Path] = []
+    load = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        reads.append(path)
+        return load(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+    counts = [disk.count_kept() for _ in range(3)]
+    read = len(reads)
+    (tmp_path / "kept" / OTHER).rename(tmp_path / "kept" / f".{OTHER}.part")
+
+    assert ([2, 2, 2], 2, 1) == (counts, read, disk.count_kept())
+    disk.close()
 
 
 async def test_what_is_set_aside_in_part_is_not_there_at_the_next_start(subject: Subject) -> None:

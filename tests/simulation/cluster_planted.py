@@ -24,8 +24,9 @@ from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
 from driftlog_agents.log import log_session
 from driftlog_agents.log.consolidation import managed_records
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
-from driftlog_agents.log.leadership import takeover
+from driftlog_agents.log.leadership import claim_transactions
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
+from driftlog_agents.log.leadership.claim_transactions import ClaimTransactions
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.led_partitions import LedPartitions
@@ -57,7 +58,7 @@ def _without(build: Callable[..., Txn], dropped: Callable[[Compare], bool]) -> C
 async def _release_all(self: Handover, logs: Iterable[PartitionLog]) -> None:
     """As `Handover.release`, whatever is on its way."""
     logs = list(logs)
-    await takeover.release(self._session, self._assignments.releases(logs, lost=True))
+    await claim_transactions.release(self._session, self._assignments.releases(logs, lost=True))
     for log in logs:
         if self._assignments.released(log):
             self._partitions.gone(log)
@@ -105,10 +106,10 @@ def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
 def claimed_beside_a_live_session(patch: pytest.MonkeyPatch) -> None:
     """Whether a leader's session is gone is asked of the view alone, and not compared."""
 
-    async def live(self: Takeover) -> set[str]:
+    async def live(self: ClaimTransactions) -> set[str]:
         return {self._session.session_id}
 
-    patch.setattr(Takeover, "_live", live)
+    patch.setattr(ClaimTransactions, "live", live)
     gone = _without(
         transactions.claim,
         lambda c: (

@@ -207,7 +207,12 @@ class Ledger:
         terms = self.terms.setdefault(tp, [])
         if before is not None and before.session_id is not None:
             closed = self._heads.get(before.session_id) == CLOSED and terms[-1].node == node
-            self._expect(before.session_id not in self.sessions or closed, f"{what}: which lives")
+            is_mine = before.session_id == leader.session_id
+            retained = is_mine and not self._was_opened(tp, leader.session_id)
+            if retained:
+                self._world.count("retained claims replaced")
+            is_over = before.session_id not in self.sessions
+            self._expect(is_over or closed or retained, f"{what}: which lives")
         end = self.ends.get(tp, 0)
         if terms and terms[-1].node != node:
             released = before is not None and before.session_id is None

@@ -34,8 +34,9 @@ from driftlog_agents.log.objects.manifest_check import ManifestCheck
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.reading.reader import LogReader
-from driftlog_agents.log.recovery import displaced_records, recovery
-from driftlog_agents.log.recovery.displaced_records import Directory, DisplacedRecords
+from driftlog_agents.log.recovery import displaced_batches, leftover_batches, recovery
+from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
+from driftlog_agents.log.recovery.leftover_batches import Directory
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_agents.log.sealing import sealer as sealing
 from driftlog_agents.log.sealing.attempts import SealAttempts, Step
@@ -273,7 +274,7 @@ def epoch_rule_ignored(patch: pytest.MonkeyPatch) -> None:
             return judge(batch, log, continues=continues)
         return Verdict.APPEND if batch.base_offset == log.end else Verdict.IN_LOG
 
-    patch.setattr(recovery, "judge", by_offset)
+    patch.setattr(leftover_batches, "judge", by_offset)
 
 
 def displaced_records_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -287,7 +288,7 @@ def displaced_records_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def set_aside_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     """What is in the log is set aside all the same: to produce it again is to have it twice."""
-    patch.setattr(displaced_records, "judge", lambda *_, **__: Verdict.SET_ASIDE)
+    patch.setattr(displaced_batches, "judge", lambda *_, **__: Verdict.SET_ASIDE)
 
 
 def decided_by_offsets_alone(patch: pytest.MonkeyPatch) -> None:
@@ -297,7 +298,7 @@ def decided_by_offsets_alone(patch: pytest.MonkeyPatch) -> None:
         assert log is not None
         return Verdict.IN_LOG if batch.base_offset < log.end else Verdict.SET_ASIDE
 
-    patch.setattr(displaced_records, "judge", below_the_end)
+    patch.setattr(displaced_batches, "judge", below_the_end)
 
 
 def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
@@ -327,11 +328,13 @@ def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
     torn: WeakKeyDictionary[recovery.Recovery, set[str]] = WeakKeyDictionary()
     original = recovery.Recovery._read
 
-    async def read(self: recovery.Recovery, directory: Directory, number: int) -> None:
+    async def read(
+        self: recovery.Recovery, taken: Taken, directory: Directory, number: int, *only: Any
+    ) -> None:
         mine, session_id = torn.setdefault(self, set()), directory.session_id
         if session_id in mine:
             return
-        await original(self, directory, number)
+        await original(self, taken, directory, number, *only)
         with contextlib.suppress(UnavailableError):
             data = await self._disk.read_file(session_id, number)
             whole = sum(ENTRY_HEADER_BYTES + len(entry.batch) for entry in entries(data, number))

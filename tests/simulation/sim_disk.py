@@ -306,6 +306,9 @@ class SimDisk:
     def kept(self) -> list[str]:
         return list(self.platter.kept)
 
+    def count_kept(self) -> int:
+        return len(self.kept())
+
     async def load_note(self, session_id: str) -> bytes | None:
         self._may_fail()
         there = session_id in self.platter.sessions

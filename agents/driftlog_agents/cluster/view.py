@@ -10,6 +10,7 @@ Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -105,6 +106,8 @@ class ClusterView:
         """This agent's last placement (`log/leadership/partition_claims` sets it)."""
         self._leads: dict[str, int] = {}
         """Number of partitions that name a session as leader, by session id."""
+        self._unreadable_leaders: dict[TopicPartition, int] = {}
+        """Revision of each leader key that is there and cannot be read."""
         self._topic_ids: dict[str, UUID] = {}
         """Topic id by topic key."""
         self._topic_changes: list[TopicChange] = []
@@ -147,6 +150,11 @@ class ClusterView:
             return None
         agent = self.agents.get(session.said.node_id)
         return agent if agent is not None and agent.session_id == session_id else None
+
+    def leader_revision(self, tp: TopicPartition) -> int:
+        """Revision of the leader key of *tp*, which may be unreadable; 0: there is none."""
+        entry = self.leaders.get(tp)
+        return self._unreadable_leaders.get(tp, 0) if entry is None else entry.mod_revision
 
     def is_led(self, tp: TopicPartition) -> bool:
         """Whether a live session leads *tp*."""
@@ -291,6 +299,9 @@ class ClusterView:
             else:
                 self._delete(prefix, kv.key)
             self.damaged[kv.key] = str(error)
+            if prefix == LEADERS_PREFIX:
+                with suppress(ValueError):
+                    self._unreadable_leaders[parse_leader_key(kv.key)] = kv.mod_revision
 
     def _put_topic(self, kv: KeyValue, topic: Topic) -> None:
         hidden = self._hidden.get(kv.key)
@@ -326,6 +337,7 @@ class ClusterView:
             self._leads[session_id] = self._leads.get(session_id, 0) + 1
 
     def _drop_leader(self, tp: TopicPartition) -> None:
+        self._unreadable_leaders.pop(tp, None)
         old = self.leaders.pop(tp, None)
         if old is None or old.leader.session_id is None:
             return

@@ -163,7 +163,7 @@ class LedPartitions:
         found = {
             tp: why
             for tp, why in (unreadable | assignments.damaged).items()
-            if assignments.is_placed_here(tp)
+            if assignments.is_tried_here(tp)
         }
         for log in self._topics.logs():
             if log.state is State.OFFLINE:

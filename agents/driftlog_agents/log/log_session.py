@@ -185,6 +185,7 @@ class Engine:
         self.topics, self.topics_by_id = led.by_name, led.by_id
         self.logs, self.find, self.log, self.know = led.logs, led.find, led.log, led.know
         self._own = Taken()
+        self._recovery: Recovery | None = None
         rewriter = ObjectRewriter(
             objects=ports.objects,
             offload=ports.offload,
@@ -326,7 +327,7 @@ class Engine:
             objects=ports.objects,
             sealer=self.sealer,
             keys=keys,
-            leading=self.handover,
+            handover=self.handover,
             find=self.find,
             topics=cluster.view.topics,
             now_ms=ports.now_ms,
@@ -443,7 +444,7 @@ class Engine:
         for entry in self.cluster.view.topics.values():
             self.know(entry.topic)
         taken = self._own = await self.takeover.own(old, self.ports.now_ms())
-        recovery = Recovery(
+        recovery = self._recovery = Recovery(
             disk=self.ports.disk,
             flusher=self.flusher,
             taken=taken,
@@ -464,7 +465,7 @@ class Engine:
         )
         await recovery.append_leftovers(taken.old_sessions)
         self.claims.serve_own(taken)
-        background.append(spawn(tasks, recovery.remove_directories()))
+        background.append(spawn(tasks, recovery.remove_directories(self.assignments.retains_claim)))
         await self.claims.begin()
         self._log.info(
             "session_ready",
@@ -487,7 +488,7 @@ class Engine:
         self.ready.clear()
         # Offline partitions are not released: the next session on this disk then appends their
         # buffered batches at the same offsets.  (If another agent claims one after this session,
-        # its batches are set aside.)
+        # its batches are set aside.)  So are partitions whose claims are retained.
         waiting = [log for log in self.logs() if log.state is State.OFFLINE]
         self.handover.retire_all(self.logs())
         patience = self.settings.drain_ms, self.settings.drain_failing_ms
@@ -502,7 +503,7 @@ class Engine:
             )
             return
         await self.handover.release([log for log in self.logs() if log not in waiting])
-        if not waiting:
+        if not (waiting or self.assignments.retained_claims()):
             await self.ports.disk.remove_session(self.agent.session_id)
 
     async def _say_that_we_leave(self) -> None:
@@ -525,6 +526,15 @@ class Engine:
         self._loading.close()
 
     # ── Topics and partitions ──
+
+    async def recover(self, taken: Taken) -> None:
+        """Appends the buffered batches of claimed partitions that could not be read at the start.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        if self._recovery is not None:
+            await self._recovery.append_later(taken)
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""

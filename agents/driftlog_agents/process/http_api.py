@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.recovery.accepted_loss import LedElsewhereError, NotLostError
+from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.process import metrics
 from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
@@ -231,7 +231,7 @@ class HttpApi:
         if entry is None or number >= entry.topic.partitions:
             return _error(404, f"there is no partition {topic}-{number}")
         tp = TopicPartition(entry.topic.topic_id, number)
-        if engine.find(tp) is None and not engine.assignments.is_placed_here(tp):
+        if engine.find(tp) is None and not engine.assignments.is_tried_here(tp):
             return _error(421, f"{topic}-{number} is placed on another agent: ask that one")
         try:
             async with asyncio.timeout(_SEAL_DEADLINE_S):

@@ -190,7 +190,7 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge(
         "driftlog_buffer_directories_set_aside",
         "Directories in DIR/kept: records that are in no log until driftlog buffer replay is run",
-        len(engine.ports.disk.kept()),
+        engine.ports.disk.count_kept(),
     )
     yield _gauge(
         "driftlog_offline_partitions",

@@ -197,6 +197,8 @@ async def test_a_manifest_or_snapshot_that_is_missing_for_an_hour_is_found_again
 async def test_leftovers_are_set_aside_when_the_manifest_that_judges_them_was_missing() -> None:
     """
     The partition was led twice by one session, so its manifest must say where the first time ended.
+    A manifest that the bucket has not, or has damaged, may never come back: the partition is led
+    without it.
     """
     world = World(t=2)
     life = await world.start()

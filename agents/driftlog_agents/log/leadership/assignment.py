@@ -12,16 +12,17 @@
                     elsewhere: UNASSIGNED
 
 A new plan that places a partition elsewhere makes UNCLAIMED and PUT_OFF UNASSIGNED; a LEADING
-partition is moved (`handover_policy`).  The deletion of a topic removes its partitions from every
-state.  `hold` prevents claims of a partition, in any state, while an operator's command works on it
-under a claim of its own.  When the session ends, no claim is due after `close`, and every led
-partition is retired.
+partition is moved (`handover_policy`).  An unreadable partition whose claim the session *retains*,
+because buffered batches of it are on this disk, stays PUT_OFF here wherever it is placed.  The
+deletion of a topic removes its partitions from every state.  `hold` prevents claims of a partition,
+in any state, while an operator's command works on it under a claim of its own.  When the session
+ends, no claim is due after `close`, and every led partition is retired.
 
 1. A LEADING, PAUSED or RETIRING partition has a log with a stored claim of this session; a
    partition in any other state has no log.
 2. One attempt at a time claims a partition, and none while the partition is led or held.  So if an
-   attempt reads a leader key that names this session, that key is a claim without an answer: the
-   attempt releases it before anything else (`claims`).
+   attempt reads a leader key that names this session, that key is a retained claim, which the next
+   claim replaces, or a claim without an answer, which the attempt releases first (`claims`).
 3. A partition is retired once.  Its release is sent when no batch of it is in flight, and is
    repeated until it is answered; then only a new claim leads the partition again.
 4. After its release a partition is claimed only when the view is no older than the release.
@@ -34,7 +35,7 @@ Pure.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -74,7 +75,8 @@ class Obstacle(Enum):
     REFUSED = "refused"
     """Another session leads the partition, or its topic is gone."""
     UNREADABLE = "unreadable"
-    """The bucket does not return an object that the partition needs: its claim was released."""
+    """The bucket does not return an object that the partition needs: its claim was released, or is
+    retained."""
     DAMAGED = "damaged"
     """One of the partition's keys is missing or unreadable: the partition was not claimed."""
 
@@ -90,10 +92,12 @@ class _Partition:
     due_ms: float = 0.0
     """PUT_OFF: the time of the next claim attempt."""
     key_revision: int = 0
-    """Revision of the leader key in the view when the last attempt began; 0: no readable key."""
+    """Revision of the leader key in the view when the last attempt began; 0: no key."""
     released_revision: int = 0
     """RELEASED: a view with a smaller revision of the leader key is older than the release."""
     is_held: bool = False
+    retained: Release | None = None
+    """The release of the claim that is retained although the partition is not led."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,8 @@ class AttemptResult:
     """Partitions that are claimed, read and served."""
     unreadable: Mapping[TopicPartition, str]
     damaged: Mapping[TopicPartition, str]
+    retained: Mapping[TopicPartition, Release] = field(default_factory=dict)
+    """Those of the unreadable ones whose claims are retained, and their releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,19 @@ class PartitionAssignments:
         """Whether the plan places *tp* on this session."""
         return self.plan.get(tp) == self._node_id
 
+    def is_tried_here(self, tp: TopicPartition) -> bool:
+        """Whether this session is to lead *tp*: it is placed here, or its claim is retained."""
+        return self.is_placed_here(tp) or self.retains_claim(tp)
+
+    def retains_claim(self, tp: TopicPartition) -> bool:
+        """Whether this session has a claim of *tp* without leading it."""
+        partition = self._partitions.get(tp)
+        return partition is not None and partition.retained is not None
+
+    def retained_claims(self) -> set[TopicPartition]:
+        """The partitions with `retains_claim`."""
+        return {tp for tp, partition in self._not_led.items() if partition.retained is not None}
+
     def is_leading(self, log: PartitionLog) -> bool:
         """Whether *log* is served and admits batches at once."""
         return self._of(log).state is LeadershipState.LEADING
@@ -220,7 +239,7 @@ class PartitionAssignments:
         partition = self._partitions.get(tp)
         if partition is None or partition.state is not LeadershipState.RELEASED:
             return True
-        return _key_revision(view, tp) >= partition.released_revision
+        return view.leader_revision(tp) >= partition.released_revision
 
     # ── Placement ──
 
@@ -262,7 +281,7 @@ class PartitionAssignments:
         for tp, partition in list(self._not_led.items()):
             if partition.state is LeadershipState.RELEASED and self.shows_release(view, tp):
                 self._unassign_unless_placed(tp)
-            if partition.is_held or not self._is_due(partition, _key_revision(view, tp), now_ms):
+            if partition.is_held or not self._is_due(partition, view.leader_revision(tp), now_ms):
                 continue
             if self._is_free(view, tp):
                 due.append(tp)
@@ -284,7 +303,7 @@ class PartitionAssignments:
             assert not partition.is_held
             assert partition.state is not LeadershipState.CLAIMING
             partition.state = LeadershipState.CLAIMING
-            partition.key_revision = _key_revision(view, tp)
+            partition.key_revision = view.leader_revision(tp)
 
     @staticmethod
     def _is_due(partition: _Partition, key_revision: int, now_ms: float) -> bool:
@@ -314,6 +333,8 @@ class PartitionAssignments:
             partition = self._partitions.get(tp)
             if partition is None or partition.state is not LeadershipState.CLAIMING:
                 continue  # its topic was deleted meanwhile
+            if tp in result.logs or tp in result.unreadable:
+                partition.retained = result.retained.get(tp)
             if (log := result.logs.get(tp)) is not None:
                 readable_again += self._forget_obstacle(tp)
                 self._lead(tp, log)
@@ -386,30 +407,33 @@ class PartitionAssignments:
             self._unclaim(tp)
             self._unassign_unless_placed(tp)
 
+    def give_back(self, tp: TopicPartition) -> Release | None:
+        """The release of the retained claim of *tp*, which is held; None: no claim is retained."""
+        partition = self._entry(tp)
+        assert partition.is_held
+        retained, partition.retained = partition.retained, None
+        return retained
+
     # ── Release ──
 
     def pause(self, log: PartitionLog) -> bool:
         """Makes *log* PAUSED: its batches wait for its last flush; False: it is not LEADING."""
-        partition = self._of(log)
-        if partition.state is not LeadershipState.LEADING:
-            return False
-        partition.state = LeadershipState.PAUSED
-        return True
+        return self._change(log, LeadershipState.PAUSED, LeadershipState.LEADING)
 
     def resume(self, log: PartitionLog) -> bool:
         """Makes *log* LEADING again: its last flush takes too long; False: it is not PAUSED."""
-        partition = self._of(log)
-        if partition.state is not LeadershipState.PAUSED:
-            return False
-        partition.state = LeadershipState.LEADING
-        return True
+        return self._change(log, LeadershipState.LEADING, LeadershipState.PAUSED)
 
     def retire(self, log: PartitionLog) -> bool:
         """Makes *log* RETIRING: it admits no batch; False: it was retired before, or is not led."""
+        before = (LeadershipState.LEADING, LeadershipState.PAUSED)
+        return self._change(log, LeadershipState.RETIRING, *before)
+
+    def _change(self, log: PartitionLog, to: LeadershipState, *before: LeadershipState) -> bool:
         partition = self._of(log)
-        if partition.state not in (LeadershipState.LEADING, LeadershipState.PAUSED):
+        if partition.state not in before:
             return False
-        partition.state = LeadershipState.RETIRING
+        partition.state = to
         return True
 
     def releases(self, logs: Iterable[PartitionLog], *, lost: bool = False) -> list[Release]:
@@ -459,9 +483,9 @@ class PartitionAssignments:
         self._not_led[tp].state = LeadershipState.UNCLAIMED
 
     def _unassign_unless_placed(self, tp: TopicPartition) -> None:
-        """Makes *tp* UNASSIGNED if placed elsewhere; else RELEASED becomes UNCLAIMED."""
+        """Makes *tp* UNASSIGNED if it is not to be led here; else RELEASED becomes UNCLAIMED."""
         partition = self._not_led[tp]
-        if self.is_placed_here(tp):
+        if self.is_tried_here(tp):
             if partition.state is LeadershipState.RELEASED:
                 self._unclaim(tp)
             return
@@ -483,6 +507,7 @@ class PartitionAssignments:
                 partition.state in (LeadershipState.PUT_OFF, LeadershipState.CLAIMING)
             )
             assert partition.state is not LeadershipState.PUT_OFF or partition.obstacle is not None
+            assert partition.retained is None or partition.state not in LED
             assert (tp in self._unreadable) == (partition.obstacle is Obstacle.UNREADABLE)
             assert (tp in self._damaged) == (partition.obstacle is Obstacle.DAMAGED)
         assert self._not_led.keys() <= self._partitions.keys()
@@ -490,9 +515,3 @@ class PartitionAssignments:
 
 def _tp(log: PartitionLog) -> TopicPartition:
     return TopicPartition(log.topic_id, log.partition)
-
-
-def _key_revision(view: ClusterView, tp: TopicPartition) -> int:
-    """Revision of the leader key in *view*; 0: no readable key."""
-    entry = view.leaders.get(tp)
-    return 0 if entry is None else entry.mod_revision

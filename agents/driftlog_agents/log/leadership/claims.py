@@ -18,7 +18,8 @@ restart, and without the partition key the offsets would.
 A claim is repeated until it is answered.  So a key that names this session with the requested epoch
 is an earlier try of the same claim whose answer was lost.  A key that names this session before any
 request is a claim that was cancelled without an answer: no record was written under it, and it is
-released.
+released.  But the claim of an unreadable partition is *retained* if buffered batches of it are on
+this disk: the next claim replaces it, and no other session leads in between.
 
 Pure.
 """
@@ -110,18 +111,21 @@ def plan_claims(
     live: Collection[str],
     session_id: str,
     old_sessions: frozenset[str],
+    retained: Collection[TopicPartition] = (),
 ) -> ClaimPlan:
-    """Plans claims of *wanted*.  *keys*: their existing keys; *live*: sessions whose keys exist."""
+    """Plans claims of *wanted*.  *keys*: their existing keys; *live*: sessions whose keys exist;
+    *retained*: partitions of which this session retains its claim."""
     plan = ClaimPlan()
     for tp in wanted:
         leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
         try:
-            claim = as_claim(tp, leader_kv, state_kv, old_sessions)
+            own = {session_id} if tp in retained else set()
+            claim = as_claim(tp, leader_kv, state_kv, old_sessions | own)
         except CorruptError as error:
             plan.damaged[tp] = error
             continue
         leader = claim.leader
-        if leader is not None and leader.session_id == session_id:
+        if leader is not None and leader.session_id == session_id and not claim.same_disk:
             plan.strays.append(Release(tp, leader.leader_epoch, claim.leader_revision))
             plan.refused.append(tp)
         elif claim.needs_gone in live:
@@ -159,22 +163,27 @@ def judge_refused(
     reads: Sequence[Sequence[KeyValue]],
     session_id: str,
     old_sessions: frozenset[str],
+    retained: Collection[TopicPartition] = (),
 ) -> RefusedClaims:
-    """Sorts refused *claims*.  *reads*: leader key and partition key of each, in order."""
+    """Sorts refused *claims*.  *reads*: leader key and partition key of each, in order; *retained*:
+    as in `plan_claims`."""
     found = RefusedClaims()
     for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
         leader_kv = leader_kvs[0] if leader_kvs else None
         state_kv = state_kvs[0] if state_kvs else None
         try:
-            now = as_claim(claim.tp, leader_kv, state_kv, old_sessions)
+            own = {session_id} if claim.tp in retained else set()
+            now = as_claim(claim.tp, leader_kv, state_kv, old_sessions | own)
         except CorruptError as error:
             found.damaged[claim.tp] = error
             continue
-        if now.leader is not None and now.leader.session_id == session_id:
-            assert now.leader.leader_epoch == claim.epoch
+        leader = now.leader
+        mine = leader if leader is not None and leader.session_id == session_id else None
+        if mine is not None and mine.leader_epoch == claim.epoch:
             found.stored.append(StoredClaim(claim, now.leader_revision, now.state_revision))
             found.changed = True
         else:
+            assert mine is None or now == claim, "another claim of this session"
             found.left.append(now)
             found.changed |= now != claim
     return found

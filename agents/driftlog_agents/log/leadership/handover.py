@@ -34,6 +34,7 @@ import structlog
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
+from driftlog_agents.log.leadership.claim_transactions import release
 from driftlog_agents.log.leadership.handover_policy import (
     FlushDeadline,
     LeadershipSettings,
@@ -41,7 +42,6 @@ from driftlog_agents.log.leadership.handover_policy import (
     may_pause,
     next_to_move,
 )
-from driftlog_agents.log.leadership.takeover import release
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.waiters import Arrival
@@ -249,6 +249,16 @@ class Handover:
         """Allows claims of *tp* again, at once."""
         self._assignments.let(tp)
         self._cluster.wake()
+
+    async def give_back(self, tp: TopicPartition) -> None:
+        """Releases the claim of *tp*, which is held, if it is retained without being led.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        retained = self._assignments.give_back(tp)
+        if retained is not None:
+            await release(self._session, [retained])
 
     async def give_up(self, logs: Sequence[PartitionLog]) -> None:
         """Flushes, stops and releases *logs*, for good: each as soon as it has no batch in flight.

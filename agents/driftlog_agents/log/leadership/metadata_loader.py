@@ -84,7 +84,7 @@ class MetadataLoader:
         """Loads *log* in the background.
 
         Raises:
-            FencedError: the session is over.
+            UnavailableError: the session is over.
         """
         task = spawn(self._load(log))
         self._tasks.add(task)

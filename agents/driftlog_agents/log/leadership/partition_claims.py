@@ -53,6 +53,10 @@ _PLACED_HERE: Final = 2_000
 class ClaimedPartitions(Protocol):
     """The session that serves the partitions; see `log/log_session`."""
 
+    async def recover(self, taken: Taken) -> None:
+        """Appends what this disk has buffered of the claimed partitions, before they are served."""
+        ...
+
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
         ...
@@ -182,7 +186,9 @@ class PartitionClaims:
         attempts.difference_update([attempt for attempt in attempts if attempt.done()])
 
     async def _attempt(self, due: Sequence[TopicPartition]) -> None:
-        taken = await self._takeover.take(due, self._now_ms())
+        retained = self._assignments.retained_claims().intersection(due)
+        taken = await self._takeover.take(due, self._now_ms(), retained)
+        await self._partitions.recover(taken)
         self._ended(due, taken)
         self._counters.partitions_taken_over += len(taken.logs)
         if len(taken.logs) > len(taken.fresh):
@@ -190,7 +196,10 @@ class PartitionClaims:
 
     def _ended(self, due: Collection[TopicPartition], taken: Taken) -> None:
         result = AttemptResult(
-            logs=self._partitions.open(taken), unreadable=taken.unreadable, damaged=taken.damaged
+            logs=self._partitions.open(taken),
+            unreadable=taken.unreadable,
+            damaged=taken.damaged,
+            retained=taken.retained,
         )
         report = self._assignments.attempt_ended(due, result, self._now_ms())
         for why, count in report.unreadable.items():

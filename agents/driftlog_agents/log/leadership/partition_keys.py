@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.log.leadership.claims import require_both
+from driftlog_agents.log.leadership.taken_partitions import state_of
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import decode_partition_state
@@ -42,14 +43,7 @@ class PartitionKeys:
             MissingKeyError: one of its keys is gone, though its topic exists.
         """
         async with self._writing.of(log):
-            state = change(
-                PartitionState(
-                    sealed_end=log.sealed_end,
-                    manifest_version=log.manifest_version,
-                    log_start=log.log_start,
-                    sessions=log.sessions,
-                )
-            )
+            state = change(state_of(log))
             log.partition_revision = await self._write(log, state)
             log.manifest_version = state.manifest_version
             log.sessions = state.sessions

@@ -23,8 +23,10 @@ Pure.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
+from driftlog_agents.log.leadership.taken_partitions import state_of
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_metadata.schema.codec import decode_partition_state
@@ -61,18 +63,12 @@ def shorter_lists(
             kept = tuple(s for s in log.sessions if s in needed)
             least = _FINISHED_SESSIONS
         if len(log.sessions) - len(kept) >= least:
-            state = PartitionState(
-                sealed_end=log.sealed_end,
-                manifest_version=log.manifest_version,
-                log_start=log.log_start,
-                sessions=kept,
-            )
             writes.append(
                 StateWrite(
                     tp=tp,
                     leader_revision=log.leader_revision,
                     state_revision=log.partition_revision,
-                    state=state,
+                    state=replace(state_of(log), sessions=kept),
                 )
             )
     return writes

@@ -43,6 +43,7 @@ from uuid import UUID
 import crc32c
 
 from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check_batch
 
 VERSION: Final = 1
 FILE_HEADER_BYTES: Final = 32
@@ -169,6 +170,21 @@ def entries(
         batch = view[start : start + length]
         yield Entry(UUID(bytes=topic_id), partition, bool(flags & ACKS_ONE), batch)
         at = start + length
+
+
+def whole_batches(
+    data: bytes | memoryview, number: int | None = None, passed_over: PassedOver | None = None
+) -> Iterator[tuple[Entry, BatchHeader]]:
+    """Every entry whose batch is whole, with the header of the batch; otherwise as `entries`."""
+    passed_over = passed_over or PassedOver()
+    for entry in entries(data, number, passed_over):
+        try:
+            header = check_batch(entry.batch, from_client=False)
+        except CorruptBatchError:
+            passed_over.add(len(entry.batch))
+            continue
+        passed_over.followed()
+        yield entry, header
 
 
 def _header_at(view: memoryview, at: int) -> tuple[int, int, int, bytes, int] | None:

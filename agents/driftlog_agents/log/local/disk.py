@@ -129,6 +129,10 @@ class AgentDisk(Protocol):
         """Ids of sessions with files set aside that still exist, and their note."""
         ...
 
+    def count_kept(self) -> int:
+        """Number of `kept` sessions; their notes are read only after a change of these folders."""
+        ...
+
     async def load_note(self, session_id: str) -> bytes | None:
         """The session's last note; None: no note, or no such session."""
         ...

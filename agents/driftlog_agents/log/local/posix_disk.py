@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -48,6 +49,8 @@ _FILE_MODE: Final = 0o600
 _OTHERS: Final = 0o077
 """Bits of a mode that group and others have."""
 _OWN_FOLDERS: Final = ("buffer", "kept", "spool")
+_SAME_TICK_NS: Final = 2_000_000_000
+"""The coarsest clock of a file system: FAT stores even seconds."""
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -179,6 +182,8 @@ class PosixDisk:
         self._folders = ThreadPoolExecutor(1, "folders")
         self._pool = BufferPool(_POOL_BYTES)
         self._files: set[PosixBufferFile] = set()
+        self._counted: tuple[int, int] | None = None
+        """When DIR/kept last changed, and the number of its directories then."""
         self.tightened = 0
         """Folders and files from which the start removed the access of other users."""
         self.open_to_others = ""
@@ -363,6 +368,18 @@ class PosixDisk:
             names = os.listdir(self._kept)
             return [name for name in names if _SESSION.fullmatch(name) and self._is_kept(name)]
         return []
+
+    def count_kept(self) -> int:
+        try:
+            changed_ns = self._kept.stat().st_mtime_ns
+        except OSError:
+            return 0
+        if self._counted is None or self._counted[0] != changed_ns:
+            count = len(self.kept())
+            if time.time_ns() - changed_ns < _SAME_TICK_NS:
+                return count  # a change in the same tick of the file system's clock leaves its time
+            self._counted = changed_ns, count
+        return self._counted[1]
 
     def _is_kept(self, session_id: str) -> bool:
         """Whether the note says that the folder is whole.  A copy of a session's folder, and what

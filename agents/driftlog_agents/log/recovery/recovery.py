@@ -1,15 +1,13 @@
 """Appends the uncommitted batches that dead sessions of this disk left in their buffer files.
 
-    for each old directory, oldest session first; for each file; for each whole entry: `verdict`
+    for each old directory, oldest session first; for each file; for each whole entry:
+        `leftover_batches` ──▶ flush it again at its offset, before anything else is admitted
+                           ──▶ no action
+                           ──▶ it has no place: note it; `displaced_records` decides
+                           ──▶ pass over it: the claim of its unreadable partition is retained
 
-        APPEND             ──▶ flushed again, at its offset, before anything else is admitted
-        IN_LOG, DROP       ──▶ no action
-        SET_ASIDE, DELETED, UNKNOWN
-                           ──▶ its partition is noted in the directory; `displaced_records` decides
-
-A noted partition gets no batch of this directory at an old offset any more, not at a later start
-either: a later start may lead the partition directly after this session, which has given these
-offsets to other records.
+When a later attempt reads a partition whose batches were passed over, they are appended before the
+partition is served.  If the claim is given up meanwhile, they are noted as having no place.
 
 If a crash interrupts the recovery of a directory, the next start reads it again: the next session's
 files begin with copies of the same batches at the same offsets.  A directory is removed when its
@@ -27,7 +25,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -37,25 +35,19 @@ from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
-from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
+from driftlog_agents.log.local.buffer_format import Entry, PassedOver, whole_batches
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.leftovers import Leftovers, decode_leftovers
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
-from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.waiters import Arrival
-from driftlog_agents.log.recovery.displaced_records import Directory, DisplacedRecords
-from driftlog_agents.log.recovery.verdict import (
-    BufferedBatch,
-    CommittedLog,
-    Verdict,
-    judge,
-    why_not_appended,
-)
+from driftlog_agents.log.recovery.displaced_records import DisplacedRecords, breathing
+from driftlog_agents.log.recovery.leftover_batches import Directory, LeftoverBatches, batch_of
+from driftlog_agents.log.recovery.verdict import BufferedBatch
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
-from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check_batch
+from driftlog_tiering.batches.batch import BatchHeader
 
 _RETRY_S: Final = 0.5
 _PATIENCE_MS: Final = 10_000
@@ -70,11 +62,7 @@ REPAIR: Final = (
 )
 """Advice about a buffer file that cannot be read."""
 
-LED_ELSEWHERE: Final = "another agent has led the partition since"
-
 _T = TypeVar("_T")
-_BREATHE_BYTES: Final = 1024 * 1024
-"""The event loop runs after so many bytes: keep-alives must not wait for a long recovery."""
 
 
 class _GivenUpError(Exception):
@@ -113,37 +101,81 @@ class Recovery:
         self._counters = counters
         self._now_ms = now_ms
         self._log = structlog.get_logger()
-        self._ended: set[PartitionLog] = set()
-        """Partitions of which a batch of the present directory was left out."""
+        self._leftovers = LeftoverBatches()
         self._directories: list[Directory] = []
         """Directories of old sessions with batches that are not finished, oldest first."""
-        self._left: set[str] = set()
-        self._recovered: set[PartitionLog] = set()
-        self._appended_from: set[str] = set()
-        """Sessions from whose directories batches were appended."""
-        self._learned: set[PartitionLog] = set()
-        self.batches = 0
+        self._appending = asyncio.Lock()
+        """Attempts that run at once append one after the other: see `LeftoverBatches.begin`."""
+
+    @property
+    def batches(self) -> int:
+        """Number of batches that were appended."""
+        return self._leftovers.batches
 
     async def append_leftovers(self, old_sessions: Sequence[str]) -> None:
         """Appends the batches above the committed ends; no other batch is admitted before this is
         over.
 
         *old_sessions*: oldest first.
+
+        Raises:
+            FencedError: the session ended first.
         """
+        taken, leftovers = self._taken, self._leftovers
         for session_id in old_sessions:
-            self._ended.clear()
+            leftovers.begin()
             try:
                 directory = await self._directory(session_id)
                 for number in await self._patiently(partial(self._disk.read_files, session_id)):
-                    await self._read(directory, number)
+                    await self._read(taken, directory, number)
             except _GivenUpError as error:
-                self._give_up(session_id, str(error))
+                self._give_up(taken, session_id, str(error))
             else:
                 await self._note(directory)
-        if self.batches:
-            self._log.info(
-                "leftovers_appended", batches=self.batches, partitions=len(self._recovered)
-            )
+        if not leftovers.unreadable:
+            promised = {tp for directory in self._directories for tp in directory.promised}
+            idle = taken.retained.keys() - promised
+            for directory in self._directories:
+                directory.decided(idle)
+            await self._takeover.release_retained(taken, idle)
+        self._say_appended(self.batches, leftovers.recovered)
+
+    async def append_later(self, taken: Taken) -> None:
+        """Appends the batches of partitions of *taken* that were passed over; no batch is admitted
+        to them before this is over.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        for session_id, reason in self._leftovers.unreadable.items():
+            self._take_offline(taken, session_id, reason)
+        tps = taken.logs.keys() & {
+            tp for directory in self._directories for tp in directory.waiting
+        }
+        if tps:
+            before = self.batches
+            await self._append_passed(taken, tps)
+            recovered = self._leftovers.recovered.intersection(taken.logs.values())
+            self._say_appended(self.batches - before, recovered)
+
+    async def _append_passed(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
+        async with self._appending:
+            for directory in list(self._directories):
+                passed_over = directory.passed_over.items()
+                numbers = sorted(n for n, found in passed_over if not found.isdisjoint(tps))
+                self._leftovers.begin()
+                try:
+                    for number in numbers:
+                        await self._read(taken, directory, number, tps)
+                except _GivenUpError as error:
+                    directory.stays = True
+                    self._give_up(taken, directory.session_id, str(error))
+                directory.decided(set(tps) - taken.retained.keys())
+                await self._save_note(directory)
+
+    def _say_appended(self, batches: int, logs: Collection[PartitionLog]) -> None:
+        if batches:
+            self._log.info("leftovers_appended", batches=batches, partitions=len(logs))
 
     async def _patiently(self, read: Callable[[], Awaitable[_T]]) -> _T:
         until_ms: float | None = None
@@ -166,18 +198,10 @@ class Recovery:
             raise _GivenUpError(str(error)) from error
         return Directory(note)
 
-    def _give_up(self, session_id: str, reason: str) -> None:
+    def _give_up(self, taken: Taken, session_id: str, reason: str) -> None:
         """Keeps the directory, and takes the partitions offline that continue from its session."""
-        self._left.add(session_id)
-        concerned = [
-            log
-            for tp, log in self._taken.logs.items()
-            if tp in self._taken.continued and session_id in log.sessions
-        ]
-        for log in concerned:
-            if log.state is not State.OFFLINE:
-                log.state = State.OFFLINE
-                log.offline_reason = f"{reason}; {REPAIR}"
+        self._leftovers.unreadable[session_id] = reason
+        concerned = self._take_offline(taken, session_id, reason)
         self._log.error(
             "leftovers_unreadable",
             session=session_id,
@@ -186,27 +210,32 @@ class Recovery:
             advice=REPAIR,
         )
 
-    async def _read(self, directory: Directory, number: int) -> None:
+    def _take_offline(self, taken: Taken, session_id: str, reason: str) -> list[PartitionLog]:
+        concerned = self._leftovers.needing(taken, session_id)
+        for log in concerned:
+            if log.state is not State.OFFLINE:
+                log.state = State.OFFLINE
+                log.offline_reason = f"{reason}; {REPAIR}"
+        return concerned
+
+    async def _read(
+        self,
+        taken: Taken,
+        directory: Directory,
+        number: int,
+        only: Collection[TopicPartition] | None = None,
+    ) -> None:
+        """Handles the batches of one file; *only*: of these partitions, of a file read before."""
         session_id = directory.session_id
         data = await self._patiently(partial(self._disk.read_file, session_id, number))
-        since = 0
         passed_over = PassedOver()
-        for entry in entries(data, number, passed_over):
-            try:
-                header = check_batch(entry.batch, from_client=False)
-            except CorruptBatchError:
-                passed_over.add(len(entry.batch))
-                continue
-            passed_over.followed()
-            await self._learn_epochs(entry, header)
-            self._take(directory, number, entry, header)
-            since += len(entry.batch)
-            if since >= _BREATHE_BYTES:
-                since = 0
-                await asyncio.sleep(0)
-        if passed_over.entries:
+        async for entry, header in breathing(whole_batches(data, number, passed_over)):
+            tp = TopicPartition(entry.topic_id, entry.partition)
+            if only is None or tp in only:
+                await self._handle(taken, directory, number, tp, entry, header)
+        if passed_over.entries and only is None:
             self._say_damaged(session_id, number, passed_over)
-        if passed_over.torn:
+        if passed_over.torn and only is None:
             # The crash, or a failed write, tore the entry: it was not synced, and no entry follows
             # it in this file; later acknowledged batches are in later files.
             self._log.info("buffer_file_torn", session=session_id, file=number)
@@ -231,125 +260,100 @@ class Recovery:
             "check the disk: acks=1 records of the damaged part that are nowhere else are lost",
         )
 
-    def _take(self, directory: Directory, number: int, entry: Entry, header: BatchHeader) -> None:
-        tp = TopicPartition(entry.topic_id, entry.partition)
-        log = self._taken.logs.get(tp)
-        batch = BufferedBatch(header.partition_leader_epoch, header.base_offset, entry.acks_one)
-        noted = directory.has_noted(tp, batch)
-        continues = tp in self._taken.continued and not noted
-        committed = None
-        if log is not None and log.state is not State.OFFLINE:
-            committed = CommittedLog(log.epochs, log.log_start, log.log_end)
-        elif continues:
-            self._left.add(directory.session_id)  # it is unknown whether the log has it
-            return
-        verdict = judge(batch, committed, continues=continues and log not in self._ended)
-        match verdict:
-            case Verdict.IN_LOG:
-                pass
-            case Verdict.APPEND:
-                assert log is not None
-                self._append(directory, log, entry, header)
-            case Verdict.SET_ASIDE | Verdict.DELETED | Verdict.DROP | Verdict.UNKNOWN:
-                reason = LED_ELSEWHERE
-                if committed is not None and continues and log is not None:
-                    reason = why_not_appended(batch, committed)
-                    self._ended.add(log)
-                directory.note_down(tp, batch, reason)
-                if batch.acks_one:
-                    directory.files.setdefault(number, set()).add(tp)
-
-    def _append(
-        self, directory: Directory, log: PartitionLog, entry: Entry, header: BatchHeader
+    async def _handle(
+        self,
+        taken: Taken,
+        directory: Directory,
+        number: int,
+        tp: TopicPartition,
+        entry: Entry,
+        header: BatchHeader,
     ) -> None:
-        records = header.last_offset_delta + 1
-        batch = Batch(
-            bytes(entry.batch),
-            len(entry.batch),
-            header.base_offset,
-            header.partition_leader_epoch,
-            (
-                records,
-                header.attributes,
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                header.base_timestamp,
-                header.max_timestamp,
-            ),
-        )
-        log.start_epoch(header.partition_leader_epoch, header.base_offset)
-        producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-        log.append(records, *producer, self._now_ms())
-        self._flusher.append(log, batch, None, None, self._now_ms())
-        self._recovered.add(log)
-        self._appended_from.add(directory.session_id)
-        self.batches += 1
-
-    async def _learn_epochs(self, entry: Entry, header: BatchHeader) -> None:
-        """Loads the leader epochs of the log before any batch is appended to it.
-
-        The flush records have the epochs of the tail, the manifest has the earlier ones.  The
-        manifest is not read if it cannot have an epoch later than the entry's: the tail's first
-        epoch is not later, or the last leader before this one wrote the entry.  (So after a crash
-        this does not depend on the manifest.)
-        """
-        tp = TopicPartition(entry.topic_id, entry.partition)
-        log = self._taken.logs.get(tp)
-        if log is None or log in self._learned or log.state is State.OFFLINE:
-            return
         epoch = header.partition_leader_epoch
-        if epoch >= log.leader_epoch - 1 or (log.epochs and log.epochs[0][0] <= epoch):
-            return
-        self._learned.add(log)
-        if not log.manifest_version:
-            return
-        try:
-            await self._loader.learn_epochs(log)
-        except ObjectUnavailableError as error:
-            # All claimed partitions wait for this recovery.  No batch of this log has been
-            # appended: epochs ascend.  A later start decides about its buffered batches.
-            assert log.log_end == log.high_watermark
-            self._taken.unreadable[tp] = str(error)
-            await self._takeover.give_back(self._taken, [tp])
+        log = self._leftovers.needs_epochs(taken, tp, epoch)
+        if log is not None:
+            try:
+                await self._loader.learn_epochs(log)
+            except ObjectUnavailableError as error:
+                # All claimed partitions wait for this recovery.  No batch of this log has been
+                # appended: epochs ascend.  A later attempt decides about its buffered batches.
+                assert log.log_end == log.high_watermark
+                taken.unreadable[tp] = str(error)
+                if isinstance(error.__cause__, CorruptError):
+                    # It is missing or damaged, perhaps for good: the partition is led without it.
+                    for each in (taken, self._taken):
+                        each.continued.discard(tp)
+                await self._takeover.give_back(taken, [tp])
+        batch = BufferedBatch(epoch, header.base_offset, entry.acks_one)
+        log = self._leftovers.decide(taken, directory, number, tp, batch)
+        if log is not None:
+            log.start_epoch(epoch, header.base_offset)
+            producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+            log.append(header.last_offset_delta + 1, *producer, self._now_ms())
+            self._flusher.append(log, batch_of(entry, header), None, None, self._now_ms())
 
     async def _note(self, directory: Directory) -> None:
         """Stores which partitions of the directory get no more batches from it, before other
         batches are admitted to them."""
-        session_id = directory.session_id
-        is_needed = directory.files or session_id in self._appended_from or session_id in self._left
-        if not is_needed:
+        if not directory.is_needed:
             await self._finish(directory)  # before other batches get its offsets
             return
         self._directories.append(directory)
+        await self._save_note(directory)
+
+    async def _save_note(self, directory: Directory) -> None:
         if not directory.changed:
             return
         try:
-            await self._disk.save_note(session_id, directory.note.encode())
+            await self._disk.save_note(directory.session_id, directory.note.encode())
+            directory.changed = False
         except UnavailableError as error:
             # The leader epochs of the batches still tell them from other batches at their offsets.
             self._log.error(
                 "leftovers_not_noted",
-                session=session_id,
+                session=directory.session_id,
                 error=str(error),
                 advice="no action needed; the agent serves, and decides again at its next start",
             )
 
-    async def remove_directories(self) -> None:
+    async def remove_directories(self, retains_claim: Callable[[TopicPartition], bool]) -> None:
         """Deletes each old directory once all of its batches are committed or set aside.
+
+        *retains_claim*: whether the session retains its claim of a partition that it does not lead.
 
         Raises:
             FencedError: the session ended first.
         """
-        for log in self._recovered:
+        await self._committed()
+        waits = partial(self._waits, retains_claim)
+        async for directory in self._displaced.set_aside(self._directories, waits):
+            self._directories.remove(directory)
+            await self._finish(directory)
+
+    async def _waits(
+        self, retains_claim: Callable[[TopicPartition], bool], directory: Directory
+    ) -> str:
+        """Why *directory* cannot be decided now; empty: it can."""
+        given_up = {tp for tp in directory.waiting if not retains_claim(tp)}
+        if given_up:
+            self._taken.continued.difference_update(given_up)
+            await self._append_passed(Taken(), given_up)
+        if directory.waiting:
+            tp = min(directory.waiting)
+            return f"{tp}: an object of it cannot be read now; its claim is retained until it can"
+        await self._committed()
+        return ""
+
+    async def _committed(self) -> None:
+        """Waits until every appended batch is committed."""
+        recovered = self._leftovers.recovered
+        for log in list(recovered):
             arrival = Arrival()
             end = log.log_end
             if log.high_watermark < end:
                 log.waiting_duplicates.append((end, arrival))
                 await arrival.event.wait()
-        decidable = [d for d in self._directories if d.session_id not in self._left]
-        async for directory in self._displaced.set_aside(decidable):
-            await self._finish(directory)
+            recovered.discard(log)
 
     async def _finish(self, directory: Directory) -> None:
         await self._disk.remove_session(directory.session_id)

@@ -57,7 +57,8 @@ class CommittedLog(NamedTuple):
 
     epochs: Sequence[tuple[int, int]]
     """(Leader epoch, its start offset), ascending.  Batches below the first start offset are of
-    that epoch or of an older one."""
+    that epoch or of an older one; older ones are decided only when the manifest's epochs are
+    here."""
     start: int
     end: int
 
@@ -80,13 +81,18 @@ def judge(batch: BufferedBatch, log: CommittedLog | None, *, continues: bool) ->
 
 
 def has(log: CommittedLog, batch: BufferedBatch) -> bool:
-    """Whether the log has *batch*; a log without known epochs has every batch below its end."""
+    """Whether the log has *batch*; a log without known epochs has every batch below its end.
+
+    Below the first known epoch's start the log has a batch of that epoch.  Nothing tells whether it
+    has one of an older epoch: such a batch counts as not in the log.  (A record that is set aside
+    twice is seen; one that is dropped is not.)
+    """
     if batch.base_offset >= log.end:
         return False
     known = bisect_right(log.epochs, batch.base_offset, key=lambda entry: entry[1])
     if known:
         return log.epochs[known - 1][0] == batch.leader_epoch
-    return not log.epochs or batch.leader_epoch <= log.epochs[0][0]
+    return not log.epochs or batch.leader_epoch == log.epochs[0][0]
 
 
 def why_not_appended(batch: BufferedBatch, log: CommittedLog) -> str:

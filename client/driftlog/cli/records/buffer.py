@@ -46,8 +46,9 @@ def add_commands(commands: Commands) -> None:
     replay.add_argument(
         "--skip-damaged",
         action="store_true",
-        help="give up records of damaged or missing files, and produce the others, also those of "
-        "a file that was replayed in part before it was damaged",
+        help="give up records of damaged or missing files and of batches that cannot be decoded, "
+        "and produce the others, also those of a file that was replayed in part before it was "
+        "damaged",
     )
     replay.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     add_connection_options(replay)

@@ -8,8 +8,8 @@ A file is its name and its CRC-32C: the numbers hold for these bytes only.  A fi
 or restored between two runs is another one.
 ``replayed.json`` is written after the acknowledgements that it names, so a replay never skips a
 record; after a kill between the two the next run produces that record again.
-A replayed directory becomes ``.{session_id}.part`` before its files are deleted: after a kill
-between the two no run finds it, and the agent's next start deletes it.
+A replayed directory becomes ``.{session_id}.part``, durably, before its files are deleted: after a
+kill, or a power failure, between the two no run finds it, and the agent's next start deletes it.
 
 Shell.
 """
@@ -93,11 +93,15 @@ class ReplayedRecords:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path / _PROGRESS)
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_directory(self.path)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _ranges(flags: bytearray) -> Iterator[tuple[int, int]]:
@@ -123,6 +127,8 @@ class KeptDirectory:
         part = self.path.with_name(f".{self.path.name}{_PART}")
         shutil.rmtree(part, ignore_errors=True)
         self.path.rename(part)
+        # A power failure may undo the rename: the next run would repeat what is deleted of it.
+        _sync_directory(part.parent)
         shutil.rmtree(part)
 
 

@@ -30,14 +30,13 @@ from driftlog.cli.records.produce import topic_batch_bytes
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import DeliveryError, DriftlogError, FlushTimeoutError
 from driftlog.producer.producer import Producer
-from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
+from driftlog_agents.log.local.buffer_format import Entry, PassedOver, whole_batches
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     BatchHeader,
     TimestampType,
-    check_batch,
 )
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import decompress
@@ -235,7 +234,9 @@ class _Replayer:
         if self._interruption.asked:
             text += "; interrupted: the same command goes on with the others"
         if run.lost:
-            text += f"; {plural(run.lost, 'record')} given up: they are in no whole batch"
+            text += (
+                f"; {plural(run.lost, 'record')} given up: they are in no batch that can be read"
+            )
         if run.left:
             topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
             text += (
@@ -270,7 +271,7 @@ class _Run:
         """Records that an earlier run has replayed."""
         self.failed = 0
         self.lost = 0
-        """Records that are in no whole batch of a file, with --skip-damaged."""
+        """Records that are in no whole batch that can be decoded, with --skip-damaged."""
         self.untimed = 0
         self.reasons: list[str] = []
         self.left: Counter[TopicPartition] = Counter()
@@ -285,8 +286,10 @@ class _Run:
         """Every file; returns when each record is acknowledged or has failed."""
         for path in sorted(self.kept.path.glob("*.buf")):
             data = path.read_bytes()
-            batches, is_whole = _batches(data, int(path.stem))
-            if not (is_whole or self._skip_damaged):
+            passed_over = PassedOver()
+            batches = list(whole_batches(data, int(path.stem), passed_over))
+            is_damaged = not batches or passed_over.entries or passed_over.torn
+            if is_damaged and not self._skip_damaged:
                 self.fail(
                     f"{path} is damaged: nothing of it is produced.  Restore it; or give "
                     "--skip-damaged, which produces its whole batches and gives up the others",
@@ -351,7 +354,11 @@ class _Run:
         try:
             records = _records(entry, header)
         except CorruptError as error:
-            self.fail(f"{name}, offset {header.base_offset}: {error}", count)
+            why = f"{name}, offset {header.base_offset}: {error}"
+            if self._skip_damaged:
+                self._say(f"{why}; {plural(count, 'record')} given up")
+            else:
+                self.fail(f"{why}.  --skip-damaged gives this batch up", count)
             return count
         for n, record in enumerate(records, first):
             if self.kept.done.has(file, n):
@@ -396,23 +403,15 @@ class _Run:
         self.failed += count
         self.reasons.append(why)
         if len(self.reasons) <= _SAID_FAILURES:
-            self._progress.clear()
-            complain(why)
+            self._say(why)
+
+    def _say(self, why: str) -> None:
+        self._progress.clear()
+        complain(why)
 
     def _save(self) -> None:
         self.kept.done.save()
         self._saved = time.monotonic()
-
-
-def _batches(data: bytes, number: int) -> tuple[list[tuple[Entry, BatchHeader]], bool]:
-    """The whole batches of a file, and whether all are whole."""
-    found, passed_over = [], PassedOver()
-    for entry in entries(data, number, passed_over):
-        try:
-            found.append((entry, check_batch(entry.batch, from_client=False)))
-        except CorruptError:
-            passed_over.add(len(entry.batch))
-    return found, bool(found) and not (passed_over.entries or passed_over.torn)
 
 
 def _records(entry: Entry, header: BatchHeader) -> list[Record]:

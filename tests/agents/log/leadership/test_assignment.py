@@ -22,7 +22,9 @@ from driftlog_agents.log.leadership.assignment import (
 )
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_metadata.schema.keys import LEADERS_PREFIX, leader_key
 from driftlog_metadata.schema.model import Leader, LiveSession, Topic, TopicPartition
+from driftlog_metadata.stores.store import KeyValue, PutEvent
 from driftlog_metadata.transactions.session_transactions import Release
 
 TOPIC: Final = UUID(int=1)
@@ -311,6 +313,25 @@ def test_a_released_partition_is_claimed_when_the_view_shows_the_release() -> No
     assert case.due()
 
 
+def test_a_released_partition_is_claimed_when_the_view_shows_an_unreadable_key() -> None:
+    """
+    Its key was damaged after the release: the attempt finds the damage, and tells an operator.
+    """
+    case = Case()
+    case.led()
+    case.machine.retire(case.log)
+    assert case.machine.released(case.log)
+    due = []
+    for revision in (10, 12):
+        kv = KeyValue(leader_key(TP), b"damaged", 1, revision)
+        case.view.apply(LEADERS_PREFIX, [PutEvent(kv)])
+        due.append(case.due())
+
+    assert [False, True] == due
+    case.ended("damaged")
+    assert {TP: "key k"} == case.machine.damaged
+
+
 def test_what_was_released_to_another_is_forgotten_when_the_view_shows_it() -> None:
     """
     Until then it is not known whether the receiver has it.
@@ -394,6 +415,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.released: dict[TopicPartition, int] = {}
         """Revisions that our claims had."""
         self.held: set[TopicPartition] = set()
+        self.retained: dict[TopicPartition, Release] = {}
         self.is_closed = False
 
     def _store(self, tp: TopicPartition, session: str | None) -> None:
@@ -439,25 +461,29 @@ class AnySchedule(RuleBasedStateMachine):
         tp = data.draw(st.sampled_from(sorted(self.attempts)))
         del self.attempts[tp]
         logs: dict[TopicPartition, PartitionLog] = {}
-        how = data.draw(st.sampled_from(("led", "unreadable", "damaged", "refused")))
+        how = data.draw(st.sampled_from(("led", "unreadable", "retained", "damaged", "refused")))
         leader = self.keys[tp].leader.session_id if tp in self.keys else None
-        if leader == MINE:  # a claim without an answer
+        if leader == MINE and tp not in self.retained:  # a claim without an answer
             self._store(tp, None)
             how = "refused"
         elif leader == THEIRS:
             how = "refused"
-        elif how in ("led", "unreadable"):
+        elif how in ("led", "unreadable", "retained"):
             self._store(tp, MINE)
-            if how == "led":
-                kv = self.keys[tp]
+            self.retained.pop(tp, None)
+            kv = self.keys[tp]
+            if how == "retained":
+                self.retained[tp] = Release(tp, kv.leader.leader_epoch, kv.mod_revision)
+            elif how == "led":
                 log = log_of(tp, epoch=kv.leader.leader_epoch, revision=kv.mod_revision)
                 logs[tp] = self.logs[tp] = log
             elif data.draw(st.booleans()):  # or it is cut off: found by the next attempt
                 self._store(tp, None)
         result = AttemptResult(
             logs=logs,
-            unreadable={tp: "o"} if how == "unreadable" else {},
+            unreadable={tp: "o"} if how in ("unreadable", "retained") else {},
             damaged={tp: "k"} if how == "damaged" else {},
+            retained={tp: self.retained[tp]} if how == "retained" else {},
         )
         self.machine.attempt_ended([tp], result, self.now_ms)
         assert (self.machine.state(tp) is LeadershipState.LEADING) == (how == "led")
@@ -514,6 +540,16 @@ class AnySchedule(RuleBasedStateMachine):
         elif self.machine.hold(tp):
             self.held.add(tp)
 
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def gives_back(self, data: st.DataObject) -> None:
+        tp = data.draw(st.sampled_from(sorted(self.held)))
+        retained = self.machine.give_back(tp)
+        assert self.retained.pop(tp, None) == retained
+        if retained is not None:
+            assert self.keys[tp].mod_revision == retained.leader_revision
+            self._store(tp, None)
+
     @rule()
     def ends(self) -> None:
         self.machine.close()
@@ -522,6 +558,13 @@ class AnySchedule(RuleBasedStateMachine):
     @invariant()
     def holds_together(self) -> None:
         self.machine.check()
+
+    @invariant()
+    def retains_what_it_claimed_and_does_not_lead(self) -> None:
+        assert self.retained.keys() == self.machine.retained_claims()
+        for tp in self.retained:
+            assert self.keys[tp].leader.session_id == MINE
+            assert self.machine.is_tried_here(tp)
 
     @invariant()
     def leads_what_the_store_says_that_it_leads(self) -> None:
@@ -554,7 +597,8 @@ class AnySchedule(RuleBasedStateMachine):
             self.attempts |= dict.fromkeys(self.machine.claims_due(self.case.view, self.now_ms))
             for tp in list(self.attempts):
                 del self.attempts[tp]
-                stray = tp in self.keys and self.keys[tp].leader.session_id == MINE
+                is_mine = tp in self.keys and self.keys[tp].leader.session_id == MINE
+                stray = is_mine and not self.machine.retains_claim(tp)
                 self._store(tp, None if stray else MINE)
                 logs = {} if stray else {tp: log_of(tp, revision=self.revision)}
                 self.logs |= logs

@@ -115,6 +115,23 @@ def test_a_claim_that_is_stored_with_the_epoch_that_it_asked_for_is_its_own_atte
     assert [] == found.left
 
 
+def test_a_retained_claim_is_replaced_by_the_next_one_and_not_released() -> None:
+    """
+    No other session leads in between.  A lost answer is told from a refusal by the epoch.
+    """
+    keys = keys_of(MINE, epoch=3)
+    plan = plan_claims([TP], keys, LIVING, MINE, frozenset(), retained={TP})
+    (claim,) = plan.claims
+    stored = keys_of(MINE, epoch=4, revision=9, sessions=[MINE])
+
+    refused = judge_refused([claim], reads_of(keys), MINE, frozenset(), retained={TP})
+    lost = judge_refused([claim], reads_of(stored), MINE, frozenset(), retained={TP})
+
+    assert ([], [], 4, True) == (plan.strays, plan.refused, claim.epoch, claim.same_disk)
+    assert (False, [claim], []) == (refused.changed, refused.left, refused.stored)
+    assert [claim] == [one.claim for one in lost.stored]
+
+
 def test_a_leadership_of_another_epoch_is_not_taken_for_the_answer() -> None:
     """
     This session led it in between: that cannot be, for one attempt runs at a time.

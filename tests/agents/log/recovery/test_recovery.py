@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.local import buffer_format
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.local.leftovers import decode_leftovers
 from driftlog_agents.log.partition.partition import State
-from driftlog_agents.log.recovery import recovery
+from driftlog_agents.log.recovery import displaced_records
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, topic_key
 from driftlog_metadata.stores.errors import UnavailableError
@@ -314,8 +315,8 @@ async def test_others_get_a_turn_while_directories_are_read(
         asyncio.get_running_loop().call_soon(looked.append, 0)
         return check_batch(*args, **options)
 
-    monkeypatch.setattr(recovery, "check_batch", check)
-    monkeypatch.setattr(recovery, "_BREATHE_BYTES", 1)
+    monkeypatch.setattr(buffer_format, "check_batch", check)
+    monkeypatch.setattr(displaced_records, "_BREATHE_BYTES", 1)
 
     life = await world.start()
 
@@ -791,7 +792,7 @@ async def test_a_directory_does_not_wait_for_a_topic_that_is_deleted() -> None:
 async def test_leftovers_wait_for_an_object_that_is_missing() -> None:
     """
     While a flush object is missing the end of the log is not known: the directory stays, and what
-    was promised is set aside when the object is back, without another start.
+    was promised is appended when the object is back, without another start.
     """
     world = World()
     life = await world.start()
@@ -811,8 +812,9 @@ async def test_leftovers_wait_for_an_object_that_is_missing() -> None:
     await world.bucket.put(key, [body])
     await asyncio.sleep(100)
 
-    assert [b"0"] == [value for _, _, value in await life.committed()]
-    assert [(1, 0, b"promised")] == world.set_aside()
+    assert [b"0", b"promised"] == [value for _, _, value in await life.committed()]
+    assert [] == world.set_aside()
+    await asyncio.sleep(30)
     assert [life.session_id] == world.directories
 
 

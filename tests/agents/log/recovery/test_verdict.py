@@ -62,8 +62,10 @@ TABLE = [
     (LOG, (3, 21, ONE), ALONE, S),
     (LOG, (3, 21, ALL), ALONE, D),
     (EMPTY, (0, 1, ONE), ALONE, S),
-    # below the first epoch that is known: of that one, or of an older one
-    (TAIL, (0, 9, ONE), OTHERS_LED, I),
+    # below the first epoch that is known: of that one, or of an older one, of which nothing tells
+    (TAIL, (0, 9, ONE), OTHERS_LED, S),
+    (TAIL, (0, 9, ALL), OTHERS_LED, D),
+    (TAIL, (0, 9, ONE), ALONE, S),
     (TAIL, (3, 9, ONE), OTHERS_LED, I),
     (TAIL, (4, 9, ONE), OTHERS_LED, S),
     (FORGOTTEN, (7, 19, ONE), OTHERS_LED, I),
