@@ -93,6 +93,19 @@ class Agent:
     started_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class AgentRelease:
+    """The release of a live agent, and the newest format level that it knows; on its session's
+    lease.  Agents of the first release have none: they know level 1.
+
+    It is no part of `Agent`, whose value the first release reads: that refuses a field that it
+    does not know, and the agent would count as absent.
+    """
+
+    release: str = ""
+    format_level: int = FORMAT_VERSION
+
+
 class Stage(StrEnum):
     """The stage of a session: partitions are placed on sessions that serve."""
 
