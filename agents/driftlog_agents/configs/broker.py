@@ -80,8 +80,13 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "driftlog.format.level",
         INT,
         None,
-        "Newest format level that this agent knows; the cluster's own is the level of the feature "
-        "driftlog.version.",
+        "Newest format level that this agent knows.",
+    ),
+    (
+        "driftlog.cluster.format.level",
+        INT,
+        None,
+        "Format level of the cluster, also that of the feature driftlog.version.",
     ),
     ("driftlog.release", STRING, None, "The release that this agent runs."),
     ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),

@@ -200,6 +200,7 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         ),
         "listeners": listeners,
         "log.dir": settings.location or None,
+        "driftlog.cluster.format.level": str(broker.format_level),
         "driftlog.format.level": _text(session.knows.format_level if session else None),
         "driftlog.release": session.knows.release if session else None,
         "driftlog.http.address": broker.agent.http_address or None,
