@@ -22,10 +22,13 @@ cluster with a larger one.
 | level | what it adds |
 |---|---|
 | 1 | |
-| 2 | manifests of format 2 |
+| 2 | manifests of format 2, footers of version 4 |
 
 Each value also has a version of its own (`codec`).
 """
+
+FOOTER_FACTS_LEVEL: Final = 2
+"""Format level from which on footers are of version 4."""
 
 CLOSED: Final = -1
 """Value of a closed head: the session can never commit again."""
