@@ -22,13 +22,16 @@ cluster with a larger one.
 | level | what it adds |
 |---|---|
 | 1 | |
-| 2 | manifests of format 2, footers of version 4 |
+| 2 | manifests of format 2, footers of version 4, final heads |
 
 Each value also has a version of its own (`codec`).
 """
 
 FOOTER_FACTS_LEVEL: Final = 2
 """Format level from which on footers are of version 4."""
+
+FINAL_HEADS_LEVEL: Final = 2
+"""Format level from which on the bucket has the final heads of ended sessions."""
 
 CLOSED: Final = -1
 """Value of a closed head: the session can never commit again."""

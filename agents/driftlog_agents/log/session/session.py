@@ -457,22 +457,25 @@ class Session:
             self._log.info("metadata_store_recovered", seconds=round(lasted_ms / 1000, 1))
 
 
-async def close_head(session: Session, old_session_id: str) -> int:
+async def close_head(session: Session, old_session_id: str) -> tuple[int, KeyValue | None]:
     """Mark an old session's head *closed*, so that none of its commits succeeds any more.
 
-    Returns the revision at which the session was opened, which orders sessions; 0: it has no head.
+    Returns the revision at which the session was opened, which orders sessions, 0: it has no head;
+    and the head that was closed, None: another life has closed it.
 
     Raises:
         FencedError: the present session ended first.
     """
     kv = await session.read(head_key(old_session_id))
     opened = kv.create_revision if kv is not None else 0
+    last = None
     while kv is not None and not _is_closed(kv):
+        last = kv
         result = await session.transact(transactions.close_head(old_session_id, kv.mod_revision))
         if result.succeeded:
             break
         kv = result.reads[0][0] if result.reads[0] else None
-    return opened
+    return opened, last
 
 
 def _is_closed(head: KeyValue) -> bool:
