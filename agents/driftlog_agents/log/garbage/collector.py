@@ -228,9 +228,12 @@ class Collector:
                 if flushes:
                     has_flushes = session_id
                 gone += look.garbage(flushes, names.keep, now_ms)
-                # It sorts last, and goes after the session's last flush object.
-                keep = _named if has_flushes == session_id else _not_named
-                gone += look.garbage(objects[len(flushes) :], keep, now_ms)
+                if has_flushes != session_id:  # the final head sorts last, and goes last
+                    gone += [
+                        info.key
+                        for info in objects[len(flushes) :]
+                        if now_ms - info.modified_ms >= settings.grace_ms
+                    ]
             await self._delete(gone)
         return look.end(now_ms), look
 
@@ -387,14 +390,6 @@ class Collector:
             await self._disk.save(STATE_FILE, known.encode())
         except UnavailableError as error:
             self._log.warning("garbage_not_saved", error=str(error))
-
-
-def _named(_: str) -> bool:
-    return True
-
-
-def _not_named(_: str) -> bool:
-    return False
 
 
 def _is_final_head(key: str) -> bool:
