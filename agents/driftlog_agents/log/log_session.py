@@ -27,6 +27,7 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
 from driftlog_agents.log.compaction.log_cleaner import CompactionPorts, LogCleaner
+from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.ingest.admission import Admission
@@ -186,6 +187,7 @@ class Engine:
         self.logs, self.find, self.log, self.know = led.logs, led.find, led.log, led.know
         self._own = Taken()
         self._recovery: Recovery | None = None
+        self._final_heads = FinalHeads(self.session, ports.objects)
         rewriter = ObjectRewriter(
             objects=ports.objects,
             offload=ports.offload,
@@ -197,6 +199,7 @@ class Engine:
             session=self.session,
             footers=self.footers,
             rewriter=rewriter,
+            final_heads=self._final_heads,
             logs=self.find,
             is_managed=lambda one: manager_of(one, cluster.view.placed()) == agent.node_id,
             seen=lambda: cluster.view.sessions,
@@ -444,6 +447,7 @@ class Engine:
         for entry in self.cluster.view.topics.values():
             self.know(entry.topic)
         taken = self._own = await self.takeover.own(old, self.ports.now_ms())
+        self._final_heads.closed(taken.closed)
         recovery = self._recovery = Recovery(
             disk=self.ports.disk,
             flusher=self.flusher,

@@ -29,6 +29,7 @@ import structlog
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
+from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
@@ -95,6 +96,7 @@ class FlushRecordGc:
         session: Session,
         footers: FooterCache,
         rewriter: ObjectRewriter,
+        final_heads: FinalHeads,
         logs: Callable[[TopicPartition], PartitionLog | None],
         is_managed: Callable[[str], bool],
         seen: Callable[[], Collection[str]],
@@ -131,6 +133,7 @@ class FlushRecordGc:
         self._reads = FlushRecordReads(
             session, footers, self._strangers, at_once=_FOOTER_READS_AT_ONCE
         )
+        self._final_heads = final_heads
         self._forget_wanted = asyncio.Event()
         self._look_wanted = asyncio.Event()
         """Wakes `_looking` early: a topic may be deleted, or `_has_ended`."""
@@ -278,17 +281,21 @@ class FlushRecordGc:
         Raises:
             FencedError: our own session is over.
         """
-        await self._look_for_sessions()
+        ended = await self._look_for_sessions()
         await self._look_again()
         await self._look_for_sealed()
         await self._look_for_topics()
+        await self._final_heads.put(ended)
 
-    async def _look_for_sessions(self) -> None:
+    async def _look_for_sessions(self) -> list[str]:
+        """Returns the dead sessions that are managed here."""
         # Heads first: a head and its session's key are created together.
         heads = await self._reads.named(HEADS_PREFIX, head_of)
         live = await self._reads.named(SESSIONS_PREFIX, session_of)
-        for session_id in self.state.managed_here(heads - live, self._is_managed):
+        dead = heads - live
+        for session_id in self.state.managed_here(dead, self._is_managed):
             await self._load(session_id)
+        return sorted(filter(self._is_managed, dead))
 
     async def _load(self, session_id: str) -> None:
         """Loads the flush records of a session that is over."""

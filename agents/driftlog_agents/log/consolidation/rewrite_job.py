@@ -29,7 +29,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import encode_flush_record
 from driftlog_metadata.schema.keys import parse_flush_key
-from driftlog_metadata.schema.model import FlushRecord, TopicPartition
+from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.transactions import flush_transactions
 from driftlog_tiering.formats.flush_object import Footer
@@ -105,9 +105,16 @@ class RewriteJob:
             old = [(known.record, footer) for known, footer in zip(chosen, footers, strict=True)]
             seq = parse_flush_key(keys[0]).seq
             began_ms = self._now_ms()
+            has_facts = self._session.author.format_version >= FOOTER_FACTS_LEVEL
             for key, one in zip(keys, objects, strict=True):
-                encoded, footer = await self._offload(encode, one, footers, managed.session_id, seq)
-                record = await self._rewriter.write(one, old, encoded, managed.session_id, seq)
+                name = parse_flush_key(key)
+                place = (name.level, name.index) if has_facts else None
+                encoded, footer = await self._offload(
+                    encode, one, footers, managed.session_id, seq, place
+                )
+                record = await self._rewriter.write(
+                    one, old, encoded, managed.session_id, seq, place
+                )
                 self._footers.keep(record.object_key, encoded)
                 new.append((key, record))
                 made.append(footer)

@@ -19,7 +19,7 @@ from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.flush_object import Slice, encode_footer
+from driftlog_tiering.formats.flush_object import RestoreFacts, Slice, encode_footer
 from driftlog_tiering.stores.object_store import Buffer
 
 _PLACE: Final = Struct(">q4xi")
@@ -35,6 +35,8 @@ class Payload:
     topic_ids: tuple[UUID, ...]
     columns: tuple["array[int]", ...]
     slices: list[tuple[PartitionLog, Slice]]
+    facts: RestoreFacts | None = None
+    """None: below the cluster's format level 2."""
     puts: dict[int, tuple[FlushRecord, bytes]] = field(default_factory=dict)
     """Attempt → (flush record that would name its object, footer)."""
     unreadable: int = 0
@@ -48,6 +50,7 @@ class Payload:
             committed_seq=committed_seq,
             topic_ids=self.topic_ids,
             columns=self.columns,
+            facts=self.facts,
         )
         size_bytes = self.data.size_bytes
         record = FlushRecord(

@@ -39,12 +39,12 @@ from driftlog_agents.log.ingest.flush_pipeline import (
 )
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
-from driftlog_agents.log.partition.tail import lay_out, tail_slice
+from driftlog_agents.log.partition.tail import lay_out, restore_facts, tail_slice
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord
 from driftlog_metadata.stores.errors import (
     FencedError,
     OutcomeUnknownError,
@@ -304,7 +304,9 @@ class Flusher:
         data, topic_ids, columns, slices = lay_out(
             flush.batches, self._session.session_id, flushed_at_ms
         )
-        flush.payload = Payload(self._session.session_id, data, topic_ids, columns, slices)
+        level = self._session.author.format_version
+        facts = restore_facts(flush.batches) if level >= FOOTER_FACTS_LEVEL else None
+        flush.payload = Payload(self._session.session_id, data, topic_ids, columns, slices, facts)
         for batches in flush.batches.values():
             for batch in batches:
                 batch.view = None

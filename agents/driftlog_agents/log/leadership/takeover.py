@@ -108,10 +108,11 @@ class Takeover:
         Raises:
             FencedError: our own session ended first; perhaps in a group.
         """
-        opened = {old: await close_head(self._session, old) for old in old_sessions}
+        closed = {old: await close_head(self._session, old) for old in old_sessions}
         self._buffered.update(old_sessions)
         taken = self._nothing_taken()
-        taken.old_sessions = sorted(opened, key=lambda old: opened[old])
+        taken.old_sessions = sorted(closed, key=lambda old: closed[old][0])
+        taken.closed = {old: head for old, (_, head) in closed.items() if head is not None}
         if old_sessions:
             old = frozenset(old_sessions)
             await self._claims.claim_all(taken, await self._claims.led_by(old), old)

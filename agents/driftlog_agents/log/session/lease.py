@@ -15,9 +15,10 @@ Pure.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from driftlog_metadata.schema.model import AgentRelease
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.witness.witness import StoreWitness
 
@@ -40,6 +41,9 @@ class SessionSettings:
     long after several without an answer, until the store answers in time again."""
 
     retry_ms: float = 100
+
+    knows: AgentRelease = field(default_factory=AgentRelease)
+    """The release and the format level that the session's keys say."""
 
 
 class SessionLease:

@@ -23,7 +23,7 @@ from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_agents.log.session.lease import SessionLease, SessionSettings
 from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY, agent_key, head_key, session_key
-from driftlog_metadata.schema.model import Agent, Cluster, FlushRecord
+from driftlog_metadata.schema.model import FORMAT_VERSION, Agent, Cluster, FlushRecord
 from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
@@ -117,7 +117,10 @@ class Session:
         self._lease.renewed(sent)
         while not self.revision:
             txn = transactions.open_session(
-                self._agent, agent_kv.mod_revision if agent_kv else 0, self.cluster
+                self._agent,
+                agent_kv.mod_revision if agent_kv else 0,
+                self.cluster,
+                self._settings.knows,
             )
             result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
             if result.succeeded:
@@ -172,10 +175,14 @@ class Session:
         """Check *kvs*, a linearizable read of the cluster's key.
 
         Raises:
-            FencedError: the store is not of our cluster.
+            FencedError: the store is not of our cluster, or the cluster's format level has risen
+                above what this release knows.
         """
         self._witness.read_cluster(kvs)
         self._witness.check()
+        level = self.author.format_version
+        if level > FORMAT_VERSION:
+            raise FencedError(f"the cluster's format level is {level}")
 
     async def keep_alive(self) -> None:
         """Renew the lease every TTL/3 until the session is lost.
@@ -377,19 +384,22 @@ class Session:
             self._log.info("metadata_store_recovered", seconds=round(lasted_ms / 1000, 1))
 
 
-async def close_head(session: Session, old_session_id: str) -> int:
+async def close_head(session: Session, old_session_id: str) -> tuple[int, KeyValue | None]:
     """Mark an old session's head *closed*, so that none of its commits succeeds any more.
 
-    Returns the revision at which the session was opened, which orders sessions; 0: it has no head.
+    Returns the revision at which the session was opened, which orders sessions, 0: it has no head;
+    and the head that was closed, None: another life has closed it.
 
     Raises:
         FencedError: the present session ended first.
     """
     kv = await session.read(head_key(old_session_id))
     opened = kv.create_revision if kv is not None else 0
+    last = None
     while kv is not None and not is_closed(kv):
+        last = kv
         result = await session.transact(transactions.close_head(old_session_id, kv.mod_revision))
         if result.succeeded:
             break
         kv = result.reads[0][0] if result.reads[0] else None
-    return opened
+    return opened, last

@@ -3,6 +3,7 @@
 Pure.
 """
 
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,11 @@ from driftlog_agents.log.consolidation.object_layout import (
     lay_out_most,
 )
 from driftlog_metadata.transactions.flush_transactions import RECORDS_PER_TXN
-from driftlog_tiering.formats.flush_object import CorruptFlushObjectError, decode_footer
+from driftlog_tiering.formats.flush_object import (
+    CorruptFlushObjectError,
+    RestoreFacts,
+    decode_footer,
+)
 from tests.agents.log.consolidation.test_policy import PLACES, SETTINGS, footer_of
 
 
@@ -98,3 +103,22 @@ def test_a_rewrite_has_so_many_batches_in_memory() -> None:
     assert 2 == how_many_fit(footers, settings)
     assert 3 == how_many_fit(footers, replace(SETTINGS, batches=6))
     assert 2 == how_many_fit(footers, replace(SETTINGS, batches=1))
+
+
+def test_a_rewrite_keeps_what_restore_needs() -> None:
+    """
+    Of a footer that says it, beside one of an older release, whose batches stay unknown.
+    """
+    old = footer_of([(PLACES[0], 0, 5, 10), (PLACES[1], 0, 1, 10)])
+    facts = RestoreFacts(("x",), array("q", [4]), array("q", [2]))
+    newer = replace(footer_of([(PLACES[0], 5, 1, 10)]), facts=facts)
+    (new,) = lay_out([old, newer], lambda _: 0, 1_000)
+
+    encoded, _ = encode(new, [old, newer], "s", 7, (1, 3))
+    found = decode_footer(encoded).facts
+
+    assert found is not None
+    names = dict(zip(decode_footer(encoded).topic_ids, found.topic_names, strict=True))
+    assert {PLACES[0].topic_id: "x"} | names == names
+    assert ([-1, 4, -1], [-1, 2, -1]) == (list(found.epoch_starts), list(found.log_starts))
+    assert (1, 3) == (found.level, found.index)
