@@ -55,12 +55,18 @@ FEATURES: Final = (
         "",
     ),
     Difference(
+        "driftlog.version",
+        "the format level of the cluster is a feature of driftlog's own",
+        "",
+        r"^Feature: driftlog\.version[^\n]*\n",
+    ),
+    Difference(
         "group.version",
         "groups of KIP-848 cannot be turned off",
         r"group\.version +SupportedMinVersion: 0",
         r"group\.version +SupportedMinVersion: 1",
     ),
-    Difference("epoch", "levels never change here", r"Epoch: [1-9]\d*", r"Epoch: 0"),
+    Difference("epoch", "it changes with the format level only", r"Epoch: [1-9]\d*", r"Epoch: 2"),
 )
 FOLLOWS: Final = Difference(
     "a downgrade",

@@ -27,6 +27,7 @@ from driftlog_metadata.stores.store import (
     LeaseNotFoundError,
     MetadataStore,
     ModRevisionIs,
+    NotWrittenSince,
     Operation,
     Put,
     PutEvent,
@@ -326,11 +327,38 @@ async def test_compares_see_the_key_as_it_is(store: MetadataStore) -> None:
         (ValueIs("/a", b"2"), True),
         (ValueIs("/a", b"1"), False),
         (ValueIs("/none", b""), False),
+        (NotWrittenSince("/a", modified), True),
+        (NotWrittenSince("/a", created), False),
+        (NotWrittenSince("/", created), False),
+        (NotWrittenSince("/none", 0), True),
     ]
 
     verdicts = [(compare, (await store.txn([compare], [])).succeeded) for compare, _ in cases]
 
     assert cases == verdicts
+
+
+async def test_a_prefix_counts_as_written_by_any_key_under_it(store: MetadataStore) -> None:
+    """
+    By a new key and by one that was there, not by a neighbour of the prefix nor by a deletion.
+    """
+    await put(store, "/p/a", b"")
+    await put(store, "/p/b", b"")
+    read = (await store.txn([], [GetPrefix("/p/")])).revision
+    unchanged = [NotWrittenSince("/p/", read)]
+
+    await store.txn([], [Delete("/p/a"), Put("/p", b""), Put("/p0", b"")])
+    still = await store.txn(unchanged, [])
+    await put(store, "/p/b", b"")
+    written = await store.txn(unchanged, [])
+    await store.txn([], [Delete("/p/b")])
+    gone = await store.txn(unchanged, [])
+    await put(store, "/p/c", b"")
+    created = await store.txn(unchanged, [])
+
+    assert [True, False, True, False] == [
+        result.succeeded for result in (still, written, gone, created)
+    ]
 
 
 async def test_then_runs_only_if_every_compare_holds(store: MetadataStore) -> None:

@@ -110,11 +110,11 @@ def test_wheel_holds_five_packages_and_nothing_else(wheel: Path) -> None:
         "driftlog_tiering",
     }
 
-    assert packages | {"driftlog-0.1.0.dist-info"} == {name.partition("/")[0] for name in names}
+    assert packages | {"driftlog-0.2.0.dist-info"} == {name.partition("/")[0] for name in names}
     assert {f"{package}/py.typed" for package in packages} <= set(names)
     assert [] == [name for name in names if name.endswith(".c")]
     assert 1 == sum(name.endswith(".so") for name in names)
-    assert "driftlog-0.1.0.dist-info/licenses/LICENSE" in names
+    assert "driftlog-0.2.0.dist-info/licenses/LICENSE" in names
     assert "cp3" in wheel.name
 
 

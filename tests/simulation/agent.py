@@ -29,6 +29,7 @@ from tests.simulation import crowded_reads, slow_upkeep
 from tests.simulation.aimed import is_aimed
 from tests.simulation.bucket_faults import bucket_of
 from tests.simulation.faults import FaultyMetadata, Network, Process, Weather
+from tests.simulation.format_levels import first_cluster
 from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.one_sided import FITNESS
@@ -147,7 +148,7 @@ class SimulatedAgent(Process):
                     partial(world.untrue.hides, node.number),
                 ),
                 disk=self.disk,
-                identity=SimIdentity(node.number),
+                identity=SimIdentity(node.number, first_cluster(node.world.seed)),
                 server=self.server,
                 rng=Random(world.rng.random()),
                 now_ms=world.now_ms,

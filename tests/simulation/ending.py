@@ -176,7 +176,7 @@ class Ending:
         self._check_flush_records(topics)
         self._check_groups(topics)
         self._nothing("tombstones", [key for key in self._tombstones() if not self._stays(key)])
-        await self._check_objects(topics)
+        await self._check_objects(topics, ended)
 
     def _tombstones(self) -> list[str]:
         return [kv.key for kv in self._world.metadata.snapshot(keys.DELETED_PREFIX)]
@@ -233,7 +233,7 @@ class Ending:
             there = key.topic_id is None or key.topic_id in topics
             self._expect(there, kv.key, "offsets of a topic that does not exist")
 
-    async def _check_objects(self, topics: dict[UUID, Topic]) -> None:
+    async def _check_objects(self, topics: dict[UUID, Topic], ended: set[str]) -> None:
         world = self._world
         named = {
             decode_flush_record(kv.value).object_key
@@ -247,6 +247,8 @@ class Ending:
                 match key:
                     case layout.FlushKey():
                         self._expect(info.key in named, info.key, "no flush record names it")
+                    case layout.FinalHeadKey(session_id=session_id):
+                        self._expect(session_id not in ended, info.key, "its session has nothing")
                     case layout.TopicKey(topic_id=topic_id):
                         self._expect(topic_id in topics, info.key, "its topic does not exist")
                     case layout.DeletedKey(topic_id=topic_id):

@@ -83,8 +83,8 @@ def acknowledged_when_stored(patch: pytest.MonkeyPatch) -> None:
 def old_sessions_live_on(patch: pytest.MonkeyPatch) -> None:
     """Neither heads are closed nor leases revoked: late commits of dead sessions succeed."""
 
-    async def nothing(_: Session, __: str) -> int:
-        return 1
+    async def nothing(_: Session, __: str) -> tuple[int, None]:
+        return 1, None
 
     async def keep(_: Session, __: int) -> None:
         return None

@@ -11,7 +11,6 @@ from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import MetadataStore
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
-from tests.support.clusters import CLUSTER
 
 LISTENER = Listener("PLAINTEXT", "localhost", 9092)
 
@@ -21,9 +20,11 @@ class SimIdentity:
     """A node keeps its number, whatever becomes of its disk and of the store."""
 
     number: int
+    cluster: bytes
+    """The value of the cluster's key when the cluster was made."""
 
     async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
-        return decode_cluster(CLUSTER), self.number
+        return decode_cluster(self.cluster), self.number
 
 
 class SimServer:

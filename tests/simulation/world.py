@@ -50,7 +50,7 @@ from uuid import UUID
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.schema.codec import decode_topic, encode_producer_id_block, encode_topic
-from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
+from driftlog_metadata.schema.keys import CLUSTER_KEY, PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
 from driftlog_metadata.schema.model import ProducerIdBlock, Topic, TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import Put
@@ -71,6 +71,7 @@ from tests.simulation.ending import Ending, has_ending
 from tests.simulation.failing_disks import has_failing_disk, let_disk_fail
 from tests.simulation.faults import now
 from tests.simulation.final_log import read_ends, read_final_log, read_log_start, read_topics
+from tests.simulation.format_levels import first_cluster, is_raised, raise_level
 from tests.simulation.groups import Groups
 from tests.simulation.hanging_bucket import HangingBucket, has_hanging_bucket
 from tests.simulation.ledger import Ledger
@@ -87,7 +88,6 @@ from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
 from tests.simulation.tail_readers import tail_readers
 from tests.simulation.untrue_absence import UntrueAbsence, has_untrue_absence
-from tests.support.clusters import MARK
 
 BEGIN_S: Final = 1_000_000.0
 """So long after 1970 that a wall clock which is set back by days does not come before it."""
@@ -309,7 +309,8 @@ class World:
         self.first_topics = topics
         ids = ProducerIdBlock(first_producer_id=0, size=1_000_000, node_id=0)  # our producers'
         puts = [Put(topic_key(t.name), encode_topic(t)) for t in topics]
-        puts += [Put(PRODUCER_IDS_KEY, encode_producer_id_block(ids)), MARK]
+        puts += [Put(PRODUCER_IDS_KEY, encode_producer_id_block(ids))]
+        puts.append(Put(CLUSTER_KEY, first_cluster(self.seed)))
         await self.metadata.txn((), puts)
         async with asyncio.TaskGroup() as tasks, asyncio.TaskGroup() as self._clients:
             for topic in topics:
@@ -331,6 +332,8 @@ class World:
                 others.append(tasks.create_task(self.requests.run()))
             others.append(tasks.create_task(self.older_metadata.remember()))
             others.append(tasks.create_task(self.admin.run()))
+            if is_raised(self.seed):
+                tasks.create_task(raise_level(self))
             self._machines = tasks
             for node in self.nodes:
                 self.start(node)

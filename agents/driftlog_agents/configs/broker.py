@@ -76,6 +76,19 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "Class of the policy that checks new topics; there is none.",
     ),
     ("delete.topic.enable", BOOLEAN, "true", "Topics may be deleted."),
+    (
+        "driftlog.format.level",
+        INT,
+        None,
+        "Newest format level that this agent knows.",
+    ),
+    (
+        "driftlog.cluster.format.level",
+        INT,
+        None,
+        "Format level of the cluster, also that of the feature driftlog.version.",
+    ),
+    ("driftlog.release", STRING, None, "The release that this agent runs."),
     ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),
     (
         "group.consumer.max.assignment.interval.ms",

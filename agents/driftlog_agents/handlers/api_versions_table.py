@@ -19,6 +19,7 @@ from driftlog_agents.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from driftlog_agents.protocol.registry import API
+from driftlog_metadata.schema.model import FORMAT_VERSION
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
     {
@@ -41,9 +42,16 @@ means groups of KIP-848.  Its first level is not Kafka's 0, on which Java client
 the connection.  A feature that is not listed is not supported: clients find transactions of KIP-890
 by their feature."""
 
+FORMAT_FEATURE: Final = "driftlog.version"
+"""The feature whose level is the format level of the cluster."""
 
-def versions_response() -> ApiVersionsResponse:
-    """The answer to every valid ApiVersions request."""
+
+def versions_response(format_level: int) -> ApiVersionsResponse:
+    """The answer to every valid ApiVersions request, in a cluster of *format_level*."""
+    finalized = {name: last for name, (_, last) in FEATURES.items()} | {
+        FORMAT_FEATURE: format_level
+    }
+    supported = {**FEATURES, FORMAT_FEATURE: (1, FORMAT_VERSION)}
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=least, max_version=most)
@@ -51,12 +59,12 @@ def versions_response() -> ApiVersionsResponse:
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=first, max_version=last)
-            for name, (first, last) in FEATURES.items()
+            for name, (first, last) in supported.items()
         ],
-        finalized_features_epoch=0,
+        finalized_features_epoch=format_level,
         finalized_features=[
-            FinalizedFeatureKey(name=name, max_version_level=last, min_version_level=last)
-            for name, (_, last) in FEATURES.items()
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalized.items()
         ],
     )
 

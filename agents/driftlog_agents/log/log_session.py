@@ -560,6 +560,7 @@ class Engine:
         for entry in self.cluster.view.topics.values():
             self.know(entry.topic)
         taken = self._own = await self.takeover.own(old, self.ports.now_ms())
+        self.keeper.final_heads.closed(taken.closed)
         recovery = Recovery(
             disk=self.ports.disk,
             flusher=self.flusher,

@@ -54,8 +54,8 @@ from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
-from driftlog_agents.process.cluster_identity import Identity, WrongClusterError
-from driftlog_metadata.schema.codec import encode_cluster
+from driftlog_agents.process.cluster_identity import Identity, WrongClusterError, check_level
+from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
 from driftlog_metadata.schema.model import Agent, Listener
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
@@ -329,6 +329,7 @@ class AgentProcess:
             if self.store_watch.evidence is not None:
                 await self._stopping.wait()
                 return
+            self._check_level()
             began = self._ports.now_ms()
             try:
                 await self._session()
@@ -352,6 +353,12 @@ class AgentProcess:
             if await set_within(self._stopping, backoff * self._ports.rng.uniform(0.5, 1.0)):
                 return
             backoff = min(longest, backoff * 2)
+
+    def _check_level(self) -> None:
+        """Raises WrongClusterError: the cluster's level was raised above what this release knows,
+        between two sessions of this agent."""
+        assert self._metadata.witness.cluster is not None
+        check_level(decode_cluster(self._metadata.witness.cluster))
 
     async def _session(self) -> None:
         ports = self._ports

@@ -133,6 +133,20 @@ async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool)
     await _check_empty(objects, location)
 
 
+def check_level(cluster: Cluster) -> None:
+    """Check that this release knows the cluster's format level.
+
+    Raises:
+        WrongClusterError: it does not.
+    """
+    if cluster.format_version > FORMAT_VERSION:
+        raise WrongClusterError(
+            f"the cluster's format level is {cluster.format_version}, and this release of driftlog "
+            f"knows levels up to {FORMAT_VERSION}: the level needs release "
+            f"{cluster.needs_release} or later, so upgrade driftlog on this machine"
+        )
+
+
 async def join_cluster(
     metadata: MetadataStore,
     objects: ObjectStore,
@@ -157,11 +171,7 @@ async def join_cluster(
         await _check_empty(objects, location)
     value, made = (kv.value, False) if kv is not None else await _create(metadata, rng)
     cluster = decode_cluster(value)
-    if cluster.format_version > FORMAT_VERSION:
-        raise WrongClusterError(
-            f"the cluster's format is {cluster.format_version}, this release knows "
-            f"{FORMAT_VERSION}: upgrade driftlog"
-        )
+    check_level(cluster)
     if in_bucket is None and not made:
         in_bucket = await _marked_by_another(metadata, objects, location, strangers)
     if in_bucket is None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
@@ -65,6 +66,7 @@ from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
 from driftlog_agents.process_log.process_log import TEXT, ProcessLog
 from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.schema.model import AgentRelease
 from driftlog_metadata.stores.errors import (
     CorruptError,
     DeclinedError,
@@ -615,7 +617,10 @@ def _settings(options: Options, location: str) -> AgentSettings:
         rack=options.rack,
         broker=broker,
         engine=EngineSettings(
-            session=SessionSettings(ttl_ms=options.session_timeout_ms),
+            session=SessionSettings(
+                ttl_ms=options.session_timeout_ms,
+                knows=AgentRelease(version("driftlog")),
+            ),
             flush=flush,
             seal=seal,
             retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),

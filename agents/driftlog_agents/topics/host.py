@@ -19,12 +19,16 @@ class TopicHost(Protocol):
     """An agent; `Broker` implements it."""
 
     settings: BrokerSettings
-    metadata: MetadataStore
     objects: ObjectStore
     cluster: ClusterWatch
     refusals: Refusals
     engine: Engine | None
     """The engine of the serving session; None between two sessions."""
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The metadata store of the agent."""
+        ...
 
     @property
     def wall_ms(self) -> Callable[[], int]:

@@ -7,6 +7,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
                      {"v":2,"cluster_id":s,"format_version":n from 2 on,"release":s}
     Agent            {"v":1,"node_id":n,"session_id":s,"listeners":[[name,host,port],…],
                       "http_address":s,"rack":s or null,"started_at_ms":n}
+    AgentRelease     {"v":1,"release":s,"level":n}
     LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
     NodeIdUse        {"v":1,"directory":"…" or null,"unused_since_ms":n or null}; first releases: {}
@@ -43,6 +44,7 @@ from driftlog_metadata.schema.model import (
     FORMAT_VERSION,
     RELEASES,
     Agent,
+    AgentRelease,
     Cluster,
     EndedHead,
     FlushRecord,
@@ -161,6 +163,22 @@ def _listener(fields: "_Fields", item: object) -> Listener:
             return Listener(name, host, port)
         case _:
             raise fields.corrupt(f"not a listener: {item!r}")
+
+
+def encode_agent_release(knows: AgentRelease) -> bytes:
+    """Encode the value of the key that says an agent's release."""
+    return _encode(release=knows.release, level=knows.format_level)
+
+
+def decode_agent_release(data: bytes) -> AgentRelease:
+    """Invert :func:`encode_agent_release`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not an agent's release.
+    """
+    fields = _Fields("release of an agent", data, ("release", "level"))
+    return AgentRelease(fields.string("release"), fields.number("level"))
 
 
 def encode_live_session(session: LiveSession) -> bytes:

@@ -1,9 +1,10 @@
 """The keyspace: every key that the service writes, and nothing else.
 
-    /driftlog/v1/cluster                             Cluster          create-only
+    /driftlog/v1/cluster                             Cluster          its level rises
     /driftlog/v1/node_ids/{node_id}                  NodeIdUse
     /driftlog/v1/agents/{node_id}                    Agent            on the session's lease
     /driftlog/v1/sessions/{session_id}               the fence        on the session's lease
+    /driftlog/v1/releases/{session_id}               AgentRelease     on the session's lease
     /driftlog/v1/heads/{session_id}                  Head
     /driftlog/v1/flushes/{session_id}/{seq:020d}     FlushRecord
     /driftlog/v1/flushes/{session_id}/{seq:020d}.{level}.{index}     FlushRecord, consolidated
@@ -47,6 +48,7 @@ PRODUCER_IDS_KEY: Final = f"{ROOT}/producer_ids"
 NODE_IDS_PREFIX: Final = f"{ROOT}/node_ids/"
 AGENTS_PREFIX: Final = f"{ROOT}/agents/"
 SESSIONS_PREFIX: Final = f"{ROOT}/sessions/"
+RELEASES_PREFIX: Final = f"{ROOT}/releases/"
 HEADS_PREFIX: Final = f"{ROOT}/heads/"
 FLUSHES_PREFIX: Final = f"{ROOT}/flushes/"
 TOPICS_PREFIX: Final = f"{ROOT}/topics/"
@@ -113,6 +115,11 @@ def parse_session_key(key: str) -> str:
         ValueError: *key* is not a session's key of this version.
     """
     return _parse_string(key, SESSIONS_PREFIX)
+
+
+def release_key(session_id: str) -> str:
+    """Key of the release that the session's agent runs, and of the format level that it knows."""
+    return RELEASES_PREFIX + _escape(session_id)
 
 
 def head_key(session_id: str) -> str:

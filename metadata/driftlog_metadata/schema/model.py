@@ -22,10 +22,16 @@ cluster with a larger one.
 | level | what it adds |
 |---|---|
 | 1 | |
-| 2 | manifests of format 2 |
+| 2 | manifests of format 2, footers of version 4, final heads |
 
 Each value also has a version of its own (`codec`).
 """
+
+FOOTER_FACTS_LEVEL: Final = 2
+"""Format level from which on footers are of version 4."""
+
+FINAL_HEADS_LEVEL: Final = 2
+"""Format level from which on the bucket has the final heads of ended sessions."""
 
 CLOSED: Final = -1
 """Value of a closed head: the session can never commit again."""
@@ -91,6 +97,19 @@ class Agent:
     http_address: str
     rack: str | None
     started_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRelease:
+    """The release of a live agent, and the newest format level that it knows; on its session's
+    lease.  Agents of the first release have none: they know level 1.
+
+    It is no part of `Agent`, whose value the first release reads: that refuses a field that it
+    does not know, and the agent would count as absent.
+    """
+
+    release: str = ""
+    format_level: int = FORMAT_VERSION
 
 
 class Stage(StrEnum):

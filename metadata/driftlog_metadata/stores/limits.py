@@ -21,6 +21,7 @@ from driftlog_metadata.stores.store import (
     Get,
     GetPrefix,
     ModRevisionIs,
+    NotWrittenSince,
     Operation,
     Put,
     ValueIs,
@@ -81,6 +82,8 @@ def _compare_bytes(compare: Compare) -> int:
             return len(compare.key.encode()) + len(compare.value)
         case CreateRevisionIs() | ModRevisionIs():
             return len(compare.key.encode())
+        case NotWrittenSince():
+            return 2 * len(compare.key.encode())  # a range has two ends
 
 
 def _operation_bytes(operation: Operation) -> int:

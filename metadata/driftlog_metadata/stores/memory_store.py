@@ -26,6 +26,7 @@ from driftlog_metadata.stores.store import (
     KeyValue,
     LeaseNotFoundError,
     ModRevisionIs,
+    NotWrittenSince,
     Operation,
     Put,
     PutEvent,
@@ -194,6 +195,9 @@ class MemoryMetadataStore:
     def _holds(self, compare: Compare) -> bool:
         kv = self._kvs.get(compare.key)
         match compare:
+            case NotWrittenSince():
+                under = (self._kvs[key] for key in self._keys_under(compare.key))
+                return all(kv.mod_revision <= compare.revision for kv in under)
             case CreateRevisionIs():
                 return compare.revision == (0 if kv is None else kv.create_revision)
             case ModRevisionIs():

@@ -46,6 +46,7 @@ from driftlog_metadata.stores.store import (
     KeyValue,
     LeaseNotFoundError,
     ModRevisionIs,
+    NotWrittenSince,
     Operation,
     Put,
     PutEvent,
@@ -346,6 +347,9 @@ class Database:
             self._changes.append((self.revision, events))
 
     def _holds(self, compare: Compare) -> bool:
+        if isinstance(compare, NotWrittenSince):
+            under = read_prefix(self._connection, compare.key)
+            return all(kv.mod_revision <= compare.revision for kv in under)
         kv = read_key(self._connection, compare.key)
         match compare:
             case CreateRevisionIs():

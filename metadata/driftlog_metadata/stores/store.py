@@ -90,7 +90,16 @@ class ValueIs:
     value: bytes
 
 
-Compare = CreateRevisionIs | ModRevisionIs | ValueIs
+@dataclass(frozen=True, slots=True)
+class NotWrittenSince:
+    """No key that starts with *key*, a prefix, was created or written after *revision*; a deletion
+    does not count."""
+
+    key: str
+    revision: int
+
+
+Compare = CreateRevisionIs | ModRevisionIs | ValueIs | NotWrittenSince
 
 # ── Operations ──
 

@@ -20,6 +20,8 @@ from typing import Final
 
 from driftlog_metadata.schema.codec import (
     encode_agent,
+    encode_agent_release,
+    encode_cluster,
     encode_ended_head,
     encode_flush_record,
     encode_head,
@@ -29,6 +31,7 @@ from driftlog_metadata.schema.codec import (
     encode_partition_state,
 )
 from driftlog_metadata.schema.keys import (
+    AGENTS_PREFIX,
     CLUSTER_KEY,
     agent_key,
     flush_key,
@@ -36,12 +39,15 @@ from driftlog_metadata.schema.keys import (
     leader_key,
     node_id_key,
     partition_key,
+    release_key,
     session_key,
     topic_key,
 )
 from driftlog_metadata.schema.model import (
     CLOSED,
     Agent,
+    AgentRelease,
+    Cluster,
     EndedHead,
     FlushRecord,
     Leader,
@@ -58,6 +64,7 @@ from driftlog_metadata.stores.store import (
     Delete,
     Get,
     ModRevisionIs,
+    NotWrittenSince,
     Operation,
     Put,
     ValueIs,
@@ -78,11 +85,14 @@ def lease_id_of(session_id: str) -> int:
     return (int(session_id[:16], 16) >> 1) | 1
 
 
-def open_session(agent: Agent, agent_revision: int, cluster: bytes) -> Txn:
-    """Create the fence, the head (on no lease) and the agent's key, all at once.
+def open_session(
+    agent: Agent, agent_revision: int, cluster: bytes, knows: AgentRelease | None = None
+) -> Txn:
+    """Create the fence, the head (on no lease) and the agent's keys, all at once.
 
     *agent_revision*: that of the agent's key as it was read, 0 if it was not there.
-    *cluster*: the value of the cluster's key: no session begins in another cluster's store.
+    *cluster*: the value of the cluster's key: no session begins in another cluster's store, nor at
+    a level that the agent has not seen.  *knows*: what the agent says of itself.
     Otherwise-reads: the session's key, to recognise an own attempt whose answer was lost;
     the agent's key; the head, which without the session's key proves that the session is over;
     the cluster's key.
@@ -100,8 +110,29 @@ def open_session(agent: Agent, agent_revision: int, cluster: bytes) -> Txn:
             Put(session, encode_live_session(LiveSession(node_id=agent.node_id)), lease),
             Put(head, encode_head(0)),
             Put(agent_key(agent.node_id), encode_agent(agent), lease),
+            Put(
+                release_key(agent.session_id), encode_agent_release(knows or AgentRelease()), lease
+            ),
         ),
         otherwise=(Get(session), Get(agent_key(agent.node_id)), Get(head), Get(CLUSTER_KEY)),
+    )
+
+
+def raise_level(cluster: Cluster, revision: int, level: int, read_at_revision: int) -> Txn:
+    """Raise the format level of *cluster*, whose key has *revision*, to *level*.
+
+    *read_at_revision*: that of the read in which every live agent knew *level*.  An agent that came
+    after it refuses the transaction; one that comes after the transaction finds another value of
+    the cluster's key, which the opening of a session compares.
+    """
+    assert level > cluster.format_version
+    raised = replace(cluster, format_version=level)
+    return Txn(
+        compares=(
+            ModRevisionIs(CLUSTER_KEY, revision),
+            NotWrittenSince(AGENTS_PREFIX, read_at_revision),
+        ),
+        then=(Put(CLUSTER_KEY, encode_cluster(raised)), Get(CLUSTER_KEY)),
     )
 
 

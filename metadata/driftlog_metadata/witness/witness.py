@@ -4,6 +4,7 @@
             └─▶ revision and time of the last one ──further on than a store gets─▶ evidence
     heads   ──▶ what our own session committed ──its head says less──────────────▶ evidence
     cluster's key ─────────────────────────────missing, or another cluster's─────▶ evidence
+                   └─a higher format level──▶ it is the cluster's from now on
 
 A store that was restored from a backup, or that came back empty, has lost the changes that it
 acknowledged since.  The process must not act on its answers: leaders and epochs would be given out
@@ -82,7 +83,7 @@ class StoreWitness:
 
     Args:
         now_ms: the clock of the process's sessions; it counts suspend.
-        cluster: the value of the cluster's key; None: it is not known yet.
+        cluster: the value of the cluster's key, as it was read last; None: it is not known yet.
     """
 
     def __init__(self, now_ms: Callable[[], float], cluster: bytes | None = None) -> None:
@@ -137,6 +138,14 @@ class StoreWitness:
         """Check the result of a linearizable read of the cluster's key."""
         if self.cluster is None or (kvs and kvs[0].value == self.cluster):
             return
+        risen = _risen(self.cluster, kvs[0].value) if kvs else 0
+        if risen > 0:
+            self.cluster = kvs[0].value
+            return
+        if risen < 0:
+            reason = "the cluster's format level was higher before"
+            self._found(WENT_BACK, f"the metadata store went back: {reason}", None)
+            return
         there = f"it says {_cluster_id(kvs[0].value)}" if kvs else "it is missing"
         reason = f"its cluster key said {_cluster_id(self.cluster)}, and now {there}"
         self._found(REPLACED, f"the metadata store is another one: {reason}", None)
@@ -170,6 +179,15 @@ class StoreWitness:
                 event=event, reason=reason, revision_seen=self.seen, revision_found=found
             )
             self.on_evidence()
+
+
+def _risen(known: bytes, value: bytes) -> int:
+    """By how much the format level of the same cluster has risen; 0: it is another cluster."""
+    try:
+        before, now = decode_cluster(known), decode_cluster(value)
+    except CorruptError:
+        return 0
+    return now.format_version - before.format_version if now.cluster_id == before.cluster_id else 0
 
 
 def _cluster_id(value: bytes) -> str:

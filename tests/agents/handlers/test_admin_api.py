@@ -16,6 +16,8 @@ from driftlog_agents.handlers.api import (
     unregister_broker,
     update_features,
 )
+from driftlog_agents.handlers.api.update_features import UpgradeType
+from driftlog_agents.handlers.api_versions_table import FORMAT_FEATURE, versions_response
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -33,7 +35,7 @@ from driftlog_agents.protocol.messages.update_features import (
 from driftlog_agents.topics.validation import METADATA_TOPIC
 from driftlog_metadata.schema.codec import encode_agent, encode_live_session
 from driftlog_metadata.schema.keys import agent_key, session_key
-from driftlog_metadata.schema.model import Agent, Listener, LiveSession
+from driftlog_metadata.schema.model import FORMAT_VERSION, Agent, Listener, LiveSession
 from driftlog_metadata.stores.store import Put
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
@@ -204,23 +206,42 @@ async def test_all_agents_have_configs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "kind", "why"),
+    ("feature", "level", "kind", "why"),
     [
-        (20, update_features.UpgradeType.UPGRADE, "Can't downgrade"),
-        (20, update_features.UpgradeType.SAFE_DOWNGRADE, "run other agents"),
-        (20, update_features.UpgradeType.UNSAFE_DOWNGRADE, "run other agents"),
+        ("metadata.version", 20, UpgradeType.UPGRADE, "Can't downgrade"),
+        ("metadata.version", 20, UpgradeType.SAFE_DOWNGRADE, "run other agents"),
+        ("metadata.version", 20, UpgradeType.UNSAFE_DOWNGRADE, "run other agents"),
+        (FORMAT_FEATURE, FORMAT_VERSION + 1, UpgradeType.UPGRADE, "only supports versions 1-2"),
+        (FORMAT_FEATURE, 1, UpgradeType.UPGRADE, "Can't downgrade"),
+        (FORMAT_FEATURE, 1, UpgradeType.UNSAFE_DOWNGRADE, "never falls"),
     ],
 )
-async def test_features_keep_their_level(tmp_path: Path, level: int, kind: int, why: str) -> None:
+async def test_features_keep_their_level(
+    tmp_path: Path, feature: str, level: int, kind: int, why: str
+) -> None:
     """
     A level below is supported by all agents, and yet nobody can set it.
     """
-    update = FeatureUpdateKey(
-        feature="metadata.version", max_version_level=level, upgrade_type=kind
-    )
+    update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=kind)
     async with RunningAgent(tmp_path) as agent:
         request = UpdateFeaturesRequest(feature_updates=[update])
         response = await update_features.handle(agent.broker, request, agent.context(2))
 
     assert ErrorCode.INVALID_UPDATE_VERSION == response.error_code
     assert why in (response.error_message or "")
+
+
+async def test_the_format_level_that_there_is_can_be_set_again(tmp_path: Path) -> None:
+    """
+    A repeated `driftlog cluster upgrade --finalize` succeeds; ApiVersions says the level.
+    """
+    update = FeatureUpdateKey(feature=FORMAT_FEATURE, max_version_level=FORMAT_VERSION)
+    async with RunningAgent(tmp_path) as agent:
+        request = UpdateFeaturesRequest(feature_updates=[update])
+        response = await update_features.handle(agent.broker, request, agent.context(2))
+        said = versions_response(agent.broker.format_level)
+
+    assert ErrorCode.NONE == response.error_code
+    assert FORMAT_VERSION in [
+        found.max_version_level for found in said.finalized_features if found.name == FORMAT_FEATURE
+    ]

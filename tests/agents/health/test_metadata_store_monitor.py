@@ -12,7 +12,9 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.log.garbage.collector import HOUR_MS, Collector, CollectorSettings
+from driftlog_metadata.schema.codec import encode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster
 from driftlog_metadata.stores.errors import FencedError, StoreNotOursError
 from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, Put
@@ -23,7 +25,7 @@ from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.simulation.faults import Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.sim_disk import Platter, SimDisk
-from tests.support.clusters import in_cluster
+from tests.support.clusters import AUTHOR, in_cluster
 
 FLUSH = f"flush/{7:032x}/{1:020d}-{9:016x}.flush"
 
@@ -63,6 +65,34 @@ async def test_an_idle_agent_finds_out_and_says_so_every_minute(there: bytes | N
     assert [(REPLACED, "error")] * 3 == [(line["event"], line["log_level"]) for line in lines]
     with pytest.raises(StoreNotOursError):
         await world.store.get_prefix("/")
+    running.cancel()
+
+
+@on_virtual_time
+async def test_a_raised_level_is_learned_and_a_lowered_one_is_evidence() -> None:
+    """
+    An idle agent writes the new formats within seconds, without a restart; a level never falls, so
+    a store with a lower one is a backup.
+    """
+    world = await begun()
+    first, second, third = (
+        encode_cluster(
+            Cluster(AUTHOR.cluster_id, level, None if level <= FORMAT_VERSION else "9.9")
+        )
+        for level in (FORMAT_VERSION, FORMAT_VERSION + 1, FORMAT_VERSION)
+    )
+    assert first == world.store.witness.cluster
+    running = asyncio.create_task(world.watch.run())
+
+    await world.behind.txn((), [Put(CLUSTER_KEY, second)])
+    await asyncio.sleep(12)
+    learned, evidence = world.store.witness.cluster, world.watch.evidence
+    await world.behind.txn((), [Put(CLUSTER_KEY, third)])
+    await asyncio.sleep(12)
+
+    assert (second, None) == (learned, evidence)
+    assert world.watch.evidence is not None
+    assert WENT_BACK == world.watch.evidence.event
     running.cancel()
 
 

@@ -14,6 +14,7 @@ from driftlog_metadata.schema.model import (
     CLOSED,
     FORMAT_VERSION,
     Agent,
+    AgentRelease,
     Cluster,
     EndedHead,
     FlushRecord,
@@ -69,6 +70,12 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         codec.decode_cluster,
         Cluster("d41d8c", FORMAT_VERSION + 1, "1.2.3"),
         f'{{"v":2,"cluster_id":"d41d8c","format_version":{FORMAT_VERSION + 1},"release":"1.2.3"}}',
+    ),
+    (
+        codec.encode_agent_release,
+        codec.decode_agent_release,
+        AgentRelease("1.2.3", 2),
+        '{"v":1,"release":"1.2.3","level":2}',
     ),
     (
         codec.encode_agent,
@@ -166,6 +173,11 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
         codec.encode_cluster,
         codec.decode_cluster,
         st.builds(Cluster, texts, st.integers(1, FORMAT_VERSION)),
+    ),
+    (
+        codec.encode_agent_release,
+        codec.decode_agent_release,
+        st.builds(AgentRelease, texts, int64s),
     ),
     (
         codec.encode_agent,

@@ -22,6 +22,7 @@ from driftlog_metadata.stores.store import (
     LeaseNotFoundError,
     MetadataStore,
     ModRevisionIs,
+    NotWrittenSince,
     Operation,
     Put,
     PutEvent,
@@ -88,7 +89,10 @@ class History:
     def _compare(self, revision: int) -> Compare:
         pick = self._random
         key = pick.choice(self.KEYS)
-        match pick.randrange(4):
+        match pick.randrange(5):
+            case 4:
+                prefix = pick.choice(self.PREFIXES)
+                return NotWrittenSince(prefix, max(0, revision - pick.randrange(6)))
             case 0:
                 return CreateRevisionIs(key, pick.choice((0, 0, max(0, revision - 3))))
             case 1:

@@ -21,6 +21,7 @@ from driftlog_metadata.schema.keys import (
     head_key,
     leader_key,
     partition_key,
+    release_key,
     session_key,
     topic_key,
 )
@@ -191,7 +192,7 @@ async def test_a_session_begins_with_its_fence_its_head_and_its_agent(world: Wor
     result = await world.begin(ONE, node_id=7)
 
     keys = {kv.key: kv for kv in world.snapshot()}
-    assert {session_key(ONE), head_key(ONE), agent_key(7)} == set(keys)
+    assert {session_key(ONE), head_key(ONE), agent_key(7), release_key(ONE)} == set(keys)
     assert {result.revision} == {kv.create_revision for kv in keys.values()}
     assert agent(ONE, 7) == decode_agent(keys[agent_key(7)].value)
     assert await world.head(ONE) == 0

@@ -17,6 +17,7 @@ from driftlog_tiering.formats.flush_object import (
     CorruptFlushObjectError,
     FlushBatch,
     Footer,
+    RestoreFacts,
     Slice,
     decode_footer,
     encode_footer,
@@ -33,9 +34,14 @@ def columns_of(batches: list[FlushBatch]) -> list["array[int]"]:
     ]
 
 
-def encode(batches: list[FlushBatch], topic_ids: tuple[UUID, ...] = (A, B)) -> bytes:
+def encode(
+    batches: list[FlushBatch],
+    topic_ids: tuple[UUID, ...] = (A, B),
+    facts: RestoreFacts | None = None,
+) -> bytes:
     """A footer of session *s*."""
     return encode_footer(
+        facts=facts,
         session_id="s",
         seq=8,
         committed_seq=5,
@@ -103,7 +109,53 @@ def objects(draw: st.DrawFn) -> tuple[tuple[UUID, ...], list[FlushBatch]]:
     return topic_ids, batches
 
 
+def facts_of(batches: list[FlushBatch], *names: str) -> RestoreFacts:
+    """What version 4 has of *batches*."""
+    return RestoreFacts(
+        names,
+        array("q", [one.base_offset - 1 for one in batches]),
+        array("q", [-1 for _ in batches]),
+        2,
+        11,
+    )
+
+
 # ── What is stored ──
+
+
+@given(objects(), st.lists(st.text(max_size=250), min_size=4, max_size=4))
+def test_what_restore_needs_comes_back_as_it_was(
+    made: tuple[tuple[UUID, ...], list[FlushBatch]], names: list[str]
+) -> None:
+    """
+    Version 4: where epochs and the log began, topics by name, and the place of a rewrite.
+    """
+    topic_ids, batches = made
+    facts = facts_of(batches, *names[: len(topic_ids)])
+
+    footer = decode_footer(encode(batches, topic_ids, facts))
+
+    found = footer.facts
+    assert found is not None
+    assert batches == [footer.batch(i) for i in range(len(footer))]
+    assert (facts.topic_names, facts.epoch_starts, facts.log_starts) == (
+        found.topic_names,
+        found.epoch_starts,
+        found.log_starts,
+    )
+    assert (2, 11) == (found.level, found.index)
+
+
+@given(st.data())
+def test_a_cut_off_body_of_version_4_is_told(data: st.DataObject) -> None:
+    """
+    Also where only the names or the place of a rewrite are cut.
+    """
+    stored = encode(GOOD, facts=facts_of(GOOD, "clicks", "views"))
+    body = zstandard.ZstdDecompressor().decompress(stored[16:])
+
+    with pytest.raises(CorruptFlushObjectError):
+        decode_footer(packed(body[: data.draw(st.integers(0, len(body) - 1))], 4))
 
 
 @given(objects(), st.text(max_size=40), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
@@ -379,9 +431,9 @@ def test_another_version_is_refused_by_name() -> None:
     The message says what this release reads and what to do.
     """
     newer = bytearray(encode(GOOD))
-    newer[5] = 4
+    newer[5] = 5
 
     with pytest.raises(
-        CorruptFlushObjectError, match=r"version 4; this release reads 1 to 3: upgrade"
+        CorruptFlushObjectError, match=r"version 5; this release reads 1 to 4: upgrade"
     ):
         decode_footer(bytes(newer))

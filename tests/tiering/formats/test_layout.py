@@ -37,6 +37,8 @@ def test_keys_are_those_of_the_design() -> None:
     assert [
         "cluster.json",
         "flush/s-1/00000000000000000003-n1.flush",
+        "flush/s-1/00000000000000000003.2.11-n1.flush",
+        "flush/s-1/final-00000000000000000007.json",
         "producer-ids/00000000000000005000.json",
         f"{folder}/topic/00000000000000000002.json",
         f"{folder}/topic/deleted.json",
@@ -48,6 +50,8 @@ def test_keys_are_those_of_the_design() -> None:
     ] == [
         layout.CLUSTER_KEY,
         layout.flush_key("s-1", 3, "n1"),
+        layout.flush_key("s-1", 3, "n1", 2, 11),
+        layout.final_head_key("s-1", 7),
         layout.producer_ids_key(5_000),
         layout.topic_key("flights", TOPIC_ID, 2),
         layout.deleted_key("flights", TOPIC_ID),
@@ -59,14 +63,30 @@ def test_keys_are_those_of_the_design() -> None:
     ]
 
 
-@given(sessions, st.integers(0, 2**63 - 1), nonces)
-def test_flush_keys_parse_back(session_id: str, seq: int, nonce: str) -> None:
-    """
-    The parser inverts the builder.
-    """
-    expected = layout.FlushKey(session_id, seq, nonce)
+places = st.just((0, 0)) | st.tuples(st.integers(1, 9), st.integers(0, 10**9))
 
-    assert expected == layout.parse_key(layout.flush_key(session_id, seq, nonce))
+
+@given(sessions, st.integers(0, 2**63 - 1), nonces, places)
+def test_flush_keys_parse_back(
+    session_id: str, seq: int, nonce: str, place: tuple[int, int]
+) -> None:
+    """
+    The parser inverts the builder, of flushes and of rewrites.
+    """
+    expected = layout.FlushKey(session_id, seq, nonce, *place)
+
+    assert expected == layout.parse_key(layout.flush_key(session_id, seq, nonce, *place))
+
+
+@given(sessions, st.integers(0, 2**63 - 1))
+def test_final_heads_parse_back(session_id: str, head: int) -> None:
+    """
+    And sort behind every flush object of the session: the collector relies on it.
+    """
+    key = layout.final_head_key(session_id, head)
+
+    assert layout.FinalHeadKey(session_id, head) == layout.parse_key(key)
+    assert layout.flush_key(session_id, 2**63 - 1, "zz") < key
 
 
 @given(topics, st.uuids(), versions)

@@ -7,6 +7,8 @@
      "deleted_at_ms":1700000000000,"crc32":"…"}
     {"format":"driftlog.producer-ids","format_version":1,"first_producer_id":5000,"size":1000,
      "node_id":1,"session_id":"…","crc32":"…"}
+    {"format":"driftlog.final-head","format_version":1,"session_id":"…","head":7,"revision":4711,
+     "crc32":"…"}
 
 They repeat values of the metadata store, so that a bucket alone can be read and restored.
 The first one has the level that its cluster was made with, and the first release that knows it
@@ -41,6 +43,7 @@ _CLUSTER: Final = "driftlog.cluster"
 _TOPIC: Final = "driftlog.topic"
 _DELETED: Final = "driftlog.deleted-topic"
 _PRODUCER_IDS: Final = "driftlog.producer-ids"
+_FINAL_HEAD: Final = "driftlog.final-head"
 
 MAX_PARTITIONS: Final = 2**31 - 1
 MAX_REPLICATION_FACTOR: Final = 2**15 - 1
@@ -65,6 +68,18 @@ class DeletedTopic:
     name: str
     topic_id: UUID
     deleted_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalHead:
+    """The last flush that a session committed, 0: none; the session is over.
+
+    ``revision``: of the metadata store, at which that was so; a store that is behind it is older.
+    """
+
+    session_id: str
+    head: int
+    revision: int
 
 
 def encode_cluster(cluster: Cluster) -> bytes:
@@ -187,3 +202,24 @@ def encode_producer_ids(block: ProducerIdBlock, session_id: str) -> bytes:
             "session_id": session_id,
         },
     )
+
+
+def encode_final_head(final: FinalHead) -> bytes:
+    """The stored bytes of a session's final head."""
+    fields = {"session_id": final.session_id, "head": final.head, "revision": final.revision}
+    return encode_json(_FINAL_HEAD, FILES_FORMAT, fields)
+
+
+def decode_final_head(body: Buffer) -> FinalHead:
+    """Invert :func:`encode_final_head`.
+
+    Raises:
+        CorruptFileError: damaged, or of a newer format.
+    """
+    try:
+        fields = decode_json(_FINAL_HEAD, FILES_FORMAT, body)
+        return FinalHead(
+            string(fields, "session_id"), integer(fields, "head"), integer(fields, "revision")
+        )
+    except ValueError as error:
+        raise CorruptFileError(f"final head: {error}") from error

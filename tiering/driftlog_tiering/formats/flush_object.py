@@ -10,7 +10,7 @@ everything else as the producer sent it.  The footer is
 
     offset size  field
     0      4     magic "DLFF"
-    4      2     version (1 to 3), big endian like all that follows
+    4      2     version (1 to 4), big endian like all that follows
     6      2     reserved, 0
     8      4     CRC-32C of the compressed body
     12     4     length of the body before compression, bytes
@@ -28,13 +28,19 @@ and its body, columns of N values each:
     8 × N  producer id      2 × N  producer epoch    4 × N  base sequence
     8 × N  max timestamp ms 4 × N  position, bytes   4 × N  length, bytes
     8 × N  flushed at, ms since 1970 (version 3; 0: not known)
+    8 × N  first offset of the batch's leader epoch (version 4; −1: not known)
+    8 × N  log start when the flush was cut         (version 4; −1: not known)
+    4      level;  4  index, as in the record's key (version 4; 0: no rewrite)
+    T × (2 + n)  name of each topic, UTF-8          (version 4; empty: not known)
 
 In version 1 the batches of a partition follow each other without a gap in offsets, as in one
 flush.  Version 2 allows gaps: a session may release a partition and lead it again later, other
 sessions continue it in between, and a consolidated object of the session's flushes has gaps in
 that partition.  Each run without a gap is a `Slice`.  Version 3 adds one column to version 2: the
 time at which the flush of the batch was cut, by the wall clock of its agent.  A rewrite keeps that
-time.  Only version 3 is written; for batches of versions 1 and 2 the time is not known.
+time; for batches of versions 1 and 2 the time is not known.  Version 4 adds `RestoreFacts`: what
+only a restore from the bucket needs.  Agents write version 3, and version 4 from the cluster's
+format level 2 on.
 
 A *consolidated* object holds the batches that are still needed of earlier flushes of one session.
 Its footer has the columns of every batch as the flush had them (except positions), so that the
@@ -61,12 +67,15 @@ import zstandard
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Buffer
 
-VERSION: Final = 3
+VERSION: Final = 4
+_WITHOUT_FACTS: Final = 3
 _WITHOUT_GAPS: Final = 1
 _WITHOUT_TIMES: Final = 2
 _HEAD: Final = Struct(">4sHHII")
 _MAGIC: Final = b"DLFF"
 _SEQUENCES: Final = Struct(">qq")
+_PLACE: Final = Struct(">ii")
+NOT_KNOWN: Final = -1
 _MAX_BODY_BYTES: Final = 256 * 1024 * 1024
 """4 million batches; a flush object of 64 MiB holds a million of the smallest."""
 
@@ -116,6 +125,18 @@ class Slice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RestoreFacts:
+    """What a restore from the bucket needs beside the batches: columns of one entry for each batch,
+    and the topics' names, in the order of their ids.  ``level``, ``index``: of a rewrite."""
+
+    topic_names: tuple[str, ...]
+    epoch_starts: "array[int]"
+    log_starts: "array[int]"
+    level: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Footer:
     """The decoded index of a flush object: columns of equal length, sorted as the batches are."""
 
@@ -124,6 +145,8 @@ class Footer:
     committed_seq: int
     topic_ids: tuple[UUID, ...]
     columns: tuple["array[int]", ...]
+    facts: RestoreFacts | None = None
+    """None: of a version before 4."""
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -162,8 +185,10 @@ def encode_footer(
     committed_seq: int,
     topic_ids: Sequence[UUID],
     columns: Sequence["array[int]"],
+    facts: RestoreFacts | None = None,
 ) -> bytes:
-    """Encode the footer of an object whose batches *columns* describe (`FlushBatch`'s order).
+    """Encode the footer of an object whose batches *columns* describe (`FlushBatch`'s order), in
+    version 4 with *facts*, else in version 3.
 
     Raises:
         AssertionError: columns of another type or of different lengths.
@@ -181,10 +206,18 @@ def encode_footer(
         count.to_bytes(4, "big"),
     ]
     parts.extend(_big_endian(column) for column in columns)
+    if facts is not None:
+        assert len(facts.topic_names) == len(topic_ids)
+        assert len(facts.epoch_starts) == len(facts.log_starts) == count
+        parts += [_big_endian(facts.epoch_starts), _big_endian(facts.log_starts)]
+        parts.append(_PLACE.pack(facts.level, facts.index))
+        for topic in facts.topic_names:
+            parts += [len(topic.encode()).to_bytes(2, "big"), topic.encode()]
+    version = _WITHOUT_FACTS if facts is None else VERSION
     body = b"".join(parts)
     assert len(body) <= _MAX_BODY_BYTES
     packed = zstandard.ZstdCompressor(level=1).compress(body)
-    return _HEAD.pack(_MAGIC, VERSION, 0, crc32c.crc32c(packed), len(body)) + packed
+    return _HEAD.pack(_MAGIC, version, 0, crc32c.crc32c(packed), len(body)) + packed
 
 
 def decode_footer(data: Buffer) -> Footer:
@@ -212,14 +245,14 @@ def decode_footer(data: Buffer) -> Footer:
         body = zstandard.ZstdDecompressor().decompress(packed, max_output_size=length)
         if len(body) != length:
             raise CorruptFlushObjectError(f"{len(body)} bytes where {length} were announced")
-        footer = _decode_body(body, times=version > _WITHOUT_TIMES)
+        footer = _decode_body(body, version)
     except (zstandard.ZstdError, StructError, UnicodeDecodeError, IndexError) as error:
         raise CorruptFlushObjectError(f"the footer cannot be decoded: {error}") from error
     _check(footer, gaps=version > _WITHOUT_GAPS)
     return footer
 
 
-def _decode_body(body: bytes, *, times: bool) -> Footer:
+def _decode_body(body: bytes, version: int) -> Footer:
     committed_seq, seq = _SEQUENCES.unpack_from(body, 0)
     at = _SEQUENCES.size
     name_length = int.from_bytes(body[at : at + 2], "big")
@@ -233,22 +266,39 @@ def _decode_body(body: bytes, *, times: bool) -> Footer:
     at += 16 * topics
     count = int.from_bytes(body[at : at + 4], "big")
     at += 4
+    times = version > _WITHOUT_TIMES
     columns: list[array[int]] = []
     for typecode in _TYPECODES if times else _TYPECODES[:-1]:
-        column = array(typecode)
-        size = column.itemsize * count
-        if size > len(body) - at:
-            raise CorruptFlushObjectError(f"{count} batches do not fit into the footer")
-        column.frombytes(body[at : at + size])
-        if sys.byteorder == "little":
-            column.byteswap()
-        columns.append(column)
-        at += size
+        columns.append(_column(body, at, typecode, count))
+        at += columns[-1].itemsize * count
+    facts = None
+    if version > _WITHOUT_FACTS:
+        starts = [_column(body, at + 8 * count * i, "q", count) for i in range(2)]
+        at += 16 * count
+        level, index = _PLACE.unpack_from(body, at)
+        at += _PLACE.size
+        names: list[str] = []
+        for _ in topic_ids:
+            size = int.from_bytes(body[at : at + 2], "big")
+            names.append(body[at + 2 : at + 2 + size].decode())
+            at += 2 + size
+        facts = RestoreFacts(tuple(names), starts[0], starts[1], level, index)
     if at != len(body):
         raise CorruptFlushObjectError(f"{len(body) - at} bytes too many in the footer")
     if not times:
         columns.append(array(_TYPECODES[-1], bytes(8 * count)))
-    return Footer(session_id, seq, committed_seq, topic_ids, tuple(columns))
+    return Footer(session_id, seq, committed_seq, topic_ids, tuple(columns), facts)
+
+
+def _column(body: bytes, at: int, typecode: str, count: int) -> "array[int]":
+    column: array[int] = array(typecode)
+    size = column.itemsize * count
+    if size > len(body) - at:
+        raise CorruptFlushObjectError(f"{count} batches do not fit into the footer")
+    column.frombytes(body[at : at + size])
+    if sys.byteorder == "little":
+        column.byteswap()
+    return column
 
 
 def _check(footer: Footer, *, gaps: bool) -> None:

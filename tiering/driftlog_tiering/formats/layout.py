@@ -2,6 +2,8 @@
 
     cluster.json                                                               the cluster's id
     flush/{session_id}/{seq:020d}-{nonce}.flush                                a flush object
+    flush/{session_id}/{seq:020d}.{level}.{index}-{nonce}.flush                … of other flushes
+    flush/{session_id}/final-{head:020d}.json                                  its last flush
     audit/{topic}/{topic_id}/{partition:05d}-{leader_epoch:010d}.json          an accepted loss
     producer-ids/{first:020d}.json                                             ids were given out
     topics/{topic}/{topic_id}/topic/{version:020d}.json                        name, configs, …
@@ -58,7 +60,12 @@ _TOPIC_RE: Final = re.compile(_TOPIC, re.ASCII)
 _SESSION_RE: Final = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 _NONCE_RE: Final = re.compile(_NONCE, re.ASCII)
 _FLUSH_KEY_RE: Final = re.compile(
-    rf"flush/(?P<session_id>[0-9A-Za-z_-]{{1,64}})/(?P<seq>[0-9]{{20}})-{_NONCE}\.flush", re.ASCII
+    rf"flush/(?P<session_id>[0-9A-Za-z_-]{{1,64}})/(?P<seq>[0-9]{{20}})"
+    rf"(?:\.(?P<level>[1-9][0-9]{{0,9}})\.(?P<index>0|[1-9][0-9]{{0,9}}))?-{_NONCE}\.flush",
+    re.ASCII,
+)
+_FINAL_HEAD_KEY_RE: Final = re.compile(
+    r"flush/(?P<session_id>[0-9A-Za-z_-]{1,64})/final-(?P<head>[0-9]{20})\.json", re.ASCII
 )
 _TOPIC_KEY_RE: Final = re.compile(
     rf"topics/{_TOPIC}/{_TOPIC_ID}/topic/(?P<version>[0-9]{{20}})\.json", re.ASCII
@@ -110,6 +117,16 @@ class FlushKey:
     session_id: str
     seq: int
     nonce: str
+    level: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FinalHeadKey:
+    """Key of the last flush that an ended session has committed."""
+
+    session_id: str
+    head: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +210,7 @@ class SegmentKey:
 Key = (
     ClusterKey
     | FlushKey
+    | FinalHeadKey
     | TopicKey
     | DeletedKey
     | AuditKey
@@ -247,9 +265,17 @@ def is_topic_name(topic: str) -> bool:
 # ── Keys ──
 
 
-def flush_key(session_id: str, seq: int, nonce: str) -> str:
-    """Key of a flush object; *nonce* is new for every attempt to put it."""
-    return f"{session_prefix(session_id)}{_twenty(seq)}-{_checked(nonce)}.flush"
+def flush_key(session_id: str, seq: int, nonce: str, level: int = 0, index: int = 0) -> str:
+    """Key of a flush object; *nonce* is new for every attempt to put it.
+
+    *level* ≥ 1: of a rewrite, as in its record's key (from the cluster's format level 2 on)."""
+    place = f".{level}.{index}" if level else ""
+    return f"{session_prefix(session_id)}{_twenty(seq)}{place}-{_checked(nonce)}.flush"
+
+
+def final_head_key(session_id: str, head: int) -> str:
+    """Key of the final head of a session; it sorts behind the session's flush objects."""
+    return f"{session_prefix(session_id)}final-{_twenty(head)}.json"
 
 
 def topic_key(topic: str, topic_id: UUID, version: int) -> str:
@@ -319,7 +345,19 @@ def parse_flush_key(key: str) -> FlushKey:
 
     """
     match = _match(_FLUSH_KEY_RE, key, "a flush object")
-    return FlushKey(match["session_id"], int(match["seq"]), match["nonce"])
+    level, index = int(match["level"] or 0), int(match["index"] or 0)
+    return FlushKey(match["session_id"], int(match["seq"]), match["nonce"], level, index)
+
+
+def parse_final_head_key(key: str) -> FinalHeadKey:
+    """Invert :func:`final_head_key`.
+
+    Raises:
+        ValueError: *key* is not a final head's.
+
+    """
+    match = _match(_FINAL_HEAD_KEY_RE, key, "a final head")
+    return FinalHeadKey(match["session_id"], int(match["head"]))
 
 
 def parse_topic_key(key: str) -> TopicKey:
@@ -433,7 +471,7 @@ def parse_key(key: str) -> Key:
     if key == CLUSTER_KEY:
         return ClusterKey()
     if key.startswith(FLUSH_PREFIX):
-        return parse_flush_key(key)
+        return parse_final_head_key(key) if "/final-" in key else parse_flush_key(key)
     if key.startswith(AUDIT_PREFIX):
         return parse_audit_key(key)
     if key.startswith(PRODUCER_IDS_PREFIX):

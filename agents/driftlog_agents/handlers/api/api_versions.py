@@ -22,7 +22,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(
-    broker: Broker,  # noqa: ARG001 - as all handlers
+    broker: Broker,
     request: ApiVersionsRequest,
     context: RequestContext,
 ) -> ApiVersionsResponse:
@@ -32,4 +32,4 @@ async def handle(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return versions_response()
+    return versions_response(broker.format_level)

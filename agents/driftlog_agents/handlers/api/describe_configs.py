@@ -182,7 +182,8 @@ def _root_logger(broker: Broker) -> DescribeConfigsResourceResult:
 def broker_settings(broker: Broker) -> Mapping[str, str | None]:
     """The settings of this agent, by the names of Kafka's broker configs."""
     settings, engine = broker.settings, broker.engine
-    session_ms = None if engine is None else engine.settings.session.ttl_ms
+    session = None if engine is None else engine.settings.session
+    session_ms = None if session is None else session.ttl_ms
     protocols = ["classic"]
     if ApiKey.CONSUMER_GROUP_HEARTBEAT in ADVERTISED:
         protocols.append("consumer")
@@ -199,6 +200,9 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         ),
         "listeners": listeners,
         "log.dir": settings.location or None,
+        "driftlog.cluster.format.level": str(broker.format_level),
+        "driftlog.format.level": _text(session.knows.format_level if session else None),
+        "driftlog.release": session.knows.release if session else None,
         "driftlog.http.address": broker.agent.http_address or None,
         "log.dirs": settings.location or None,
         "log.roll.ms": _text(settings.seal_ms),

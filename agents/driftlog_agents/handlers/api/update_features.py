@@ -1,14 +1,17 @@
-"""UpdateFeatures: the levels of features follow what the agents speak; clients cannot set them.
+"""UpdateFeatures: raises the format level of the cluster (`driftlog.version`).
 
-A request is checked as Kafka checks it, against what ApiVersions publishes; one for the present
-level of a feature succeeds.
+The levels of Kafka's own features follow what the agents speak; clients cannot set them.  A request
+is checked as Kafka checks it, against what ApiVersions publishes; one for the present level of a
+feature succeeds.  The format level rises when all live agents know the new one, and never falls.
 Source: org.apache.kafka.controller.FeatureControlManager#updateFeatures.
 Shell.
 """
 
+import asyncio
 from enum import IntEnum
 
-from driftlog_agents.handlers.api_versions_table import versions_response
+from driftlog_agents.cluster.format_level import raise_level
+from driftlog_agents.handlers.api_versions_table import FORMAT_FEATURE, versions_response
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -18,6 +21,7 @@ from driftlog_agents.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from driftlog_metadata.schema.model import RELEASES
 
 
 class UpgradeType(IntEnum):
@@ -43,9 +47,34 @@ async def handle(
                 error_message="The update failed for all features since the following feature "
                 f"had an error: {error.message}",
             )
+    if FORMAT_FEATURE in updates:
+        level = updates[FORMAT_FEATURE].max_version_level
+        try:
+            async with asyncio.timeout(max(0, request.timeout_ms) / 1000):
+                await _raise(broker, level, validate_only=request.validate_only)
+        except RefusedError as error:
+            return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+        except TimeoutError:
+            return UpdateFeaturesResponse(
+                error_code=ErrorCode.REQUEST_TIMED_OUT,
+                error_message="The metadata store did not answer in time.",
+            )
     return UpdateFeaturesResponse(
         error_message=None,
         results=[UpdatableFeatureResult(feature=name, error_message="NONE") for name in updates],
+    )
+
+
+async def _raise(broker: Broker, level: int, *, validate_only: bool) -> None:
+    behind = await raise_level(broker.metadata, level, validate_only=validate_only)
+    if behind is None:
+        return
+    knows = behind.knows
+    raise RefusedError(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"Invalid update version {level} for feature {FORMAT_FEATURE}. Broker {behind.node_id} "
+        f"only supports versions 1-{knows.format_level}: it runs release {knows.release}, and "
+        f"level {level} needs {RELEASES[level - 1]}.",
     )
 
 
@@ -58,7 +87,7 @@ def _upgrade_type(update: FeatureUpdateKey, version: int) -> int:
 
 def _check(broker: Broker, update: FeatureUpdateKey, upgrade_type: int) -> None:
     name, level = update.feature, update.max_version_level
-    published = versions_response()
+    published = versions_response(broker.format_level)
     supported = {feature.name: feature for feature in published.supported_features}.get(name)
     finalized = {feature.name: feature for feature in published.finalized_features}.get(name)
 
@@ -87,7 +116,9 @@ def _check(broker: Broker, update: FeatureUpdateKey, upgrade_type: int) -> None:
             "Can't downgrade the version of this feature without setting the upgrade type to "
             "either safe or unsafe downgrade."
         )
-    if level != there:
+    if name == FORMAT_FEATURE and level < there:
+        raise refused("The format level of a cluster never falls.")
+    if level != there and name != FORMAT_FEATURE:
         raise refused(
             f"It is {there} and follows the version of the agents: run other agents instead."
         )

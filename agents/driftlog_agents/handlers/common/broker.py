@@ -24,8 +24,9 @@ from driftlog_agents.protocol.errors import (
     RefusedError,
 )
 from driftlog_agents.topics.service import Topics
+from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.model import Agent
-from driftlog_metadata.stores.store import MetadataStore
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.stores.object_store import ObjectStore
 
 
@@ -36,7 +37,7 @@ class Broker:
     cluster_id: str
     agent: Agent
     settings: BrokerSettings
-    metadata: MetadataStore
+    metadata: WitnessedStore
     objects: ObjectStore
     reader: LogReader
     wall_ms: Callable[[], int]
@@ -69,6 +70,13 @@ class Broker:
     def view(self) -> ClusterView:
         """The cluster, as its watches report it."""
         return self.cluster.view
+
+    @property
+    def format_level(self) -> int:
+        """The cluster's format level, as it was read last."""
+        cluster = self.metadata.witness.cluster
+        assert cluster is not None, "an agent that has not joined its cluster answers nothing"
+        return decode_cluster(cluster).format_version
 
     @property
     def node_id(self) -> int:

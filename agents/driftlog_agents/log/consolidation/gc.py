@@ -35,6 +35,7 @@ import structlog
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
+from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
@@ -160,6 +161,7 @@ class FlushRecordGc:
         self._reads = FlushRecordReads(
             session, footers, self._strangers, at_once=_FOOTER_READS_AT_ONCE
         )
+        self.final_heads = FinalHeads(session, objects)
         self._own = SessionFlushRecords(session.session_id, dead=False)
         self._sessions: dict[str, SessionFlushRecords] = {session.session_id: self._own}
         self._finished: set[str] = set()
@@ -341,12 +343,14 @@ class FlushRecordGc:
         Raises:
             FencedError: our own session is over.
         """
-        await self._look_for_sessions()
+        ended = await self._look_for_sessions()
         await self._look_again()
         await self._look_for_sealed()
         await self._look_for_topics()
+        await self.final_heads.put(ended)
 
-    async def _look_for_sessions(self) -> None:
+    async def _look_for_sessions(self) -> list[str]:
+        """Returns the dead sessions that are managed here."""
         # Heads first: a head and its session's key are created together.
         heads = await self._reads.named(HEADS_PREFIX, head_of)
         live = await self._reads.named(SESSIONS_PREFIX, session_of)
@@ -355,10 +359,11 @@ class FlushRecordGc:
         for session_id in [s for s, kept in self._sessions.items() if kept.dead]:
             if session_id not in dead or not self._is_kept(session_id):
                 del self._sessions[session_id]
-        for session_id in sorted(dead):
-            known = session_id in self._sessions or session_id in self._finished
-            if not known and self._is_kept(session_id):
+        ended = [session_id for session_id in sorted(dead) if self._is_kept(session_id)]
+        for session_id in ended:
+            if session_id not in self._sessions and session_id not in self._finished:
                 await self._load(session_id)
+        return ended
 
     async def _load(self, session_id: str) -> None:
         """Loads the flush records of a session that is over."""

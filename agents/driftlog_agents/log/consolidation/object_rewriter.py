@@ -97,9 +97,10 @@ class ObjectRewriter:
         footer: bytes,
         session_id: str,
         seq: int,
+        place: tuple[int, int] | None = None,
     ) -> FlushRecord:
         """PUTs *new*, which consists of parts of *old*; returns the flush record for it, not stored
-        yet.
+        yet.  *place*: see `policy.encode`.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
@@ -155,7 +156,7 @@ class ObjectRewriter:
             await self._offload(_finish, spool.file, size_bytes, footer)
             body = spool.body()
             assert body_bytes(body) == size_bytes + len(footer), "somebody else wrote to the spool"
-            key = await self._put(session_id, seq, body)
+            key = await self._put(session_id, seq, place, body)
         return FlushRecord(
             object_key=key, size_bytes=size_bytes + len(footer), footer_start=size_bytes
         )
@@ -172,12 +173,15 @@ class ObjectRewriter:
 
         return await _RETRY.run(ask)
 
-    async def _put(self, session_id: str, seq: int, body: Sequence[Buffer]) -> str:
+    async def _put(
+        self, session_id: str, seq: int, place: tuple[int, int] | None, body: Sequence[Buffer]
+    ) -> str:
         """PUTs *body* under a new key at each attempt; returns the key."""
         deadline_s = _TIMEOUT_S + body_bytes(body) / _SLOWEST_BYTES_PER_S
 
         async def put() -> str:
-            key = layout.flush_key(session_id, seq, f"{self._rng.getrandbits(64):016x}")
+            nonce = f"{self._rng.getrandbits(64):016x}"
+            key = layout.flush_key(session_id, seq, nonce, *(place or ()))
             async with asyncio.timeout(deadline_s):
                 await self._objects.put(key, body)
             return key

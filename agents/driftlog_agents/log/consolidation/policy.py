@@ -40,8 +40,10 @@ from driftlog_metadata.transactions.flush_transactions import RECORDS_PER_TXN
 from driftlog_tiering.formats.flush_object import (
     FLUSHED_AT,
     LENGTH,
+    NOT_KNOWN,
     CorruptFlushObjectError,
     Footer,
+    RestoreFacts,
     Slice,
     encode_footer,
 )
@@ -270,9 +272,16 @@ def fits_transaction(old: int, new: int) -> bool:
 
 
 def encode(
-    new: NewObject, footers: Sequence[Footer], session_id: str, seq: int
+    new: NewObject,
+    footers: Sequence[Footer],
+    session_id: str,
+    seq: int,
+    place: tuple[int, int] | None = None,
 ) -> tuple[bytes, Footer]:
-    """The footer of *new*, encoded and decoded: every batch has its entry of the old footer."""
+    """The footer of *new*, encoded and decoded: every batch has its entry of the old footer.
+
+    *place*: level and index of its record; None: below the format level at which footers have them.
+    """
     topic_ids = tuple(dict.fromkeys(run.slice.topic_id for run in new.runs))
     numbers: dict[UUID, int] = {topic_id: number for number, topic_id in enumerate(topic_ids)}
     columns = tuple(array(column.typecode) for column in footers[0].columns)
@@ -284,12 +293,36 @@ def encode(
         for number in (LENGTH, FLUSHED_AT):
             columns[number].extend(footers[run.source].columns[number][first:stop])
     columns[10].extend(accumulate(columns[11][:-1], initial=0))
-    footer = Footer(session_id, seq, seq, topic_ids, columns)
+    facts = None if place is None else _facts(new, footers, topic_ids, *place)
+    footer = Footer(session_id, seq, seq, topic_ids, columns, facts)
     encoded = encode_footer(
         session_id=session_id,
         seq=seq,
         committed_seq=seq,
         topic_ids=topic_ids,
         columns=columns,
+        facts=facts,
     )
     return encoded, footer
+
+
+def _facts(
+    new: NewObject, footers: Sequence[Footer], topic_ids: Sequence[UUID], level: int, index: int
+) -> RestoreFacts:
+    names = dict.fromkeys(topic_ids, "")
+    epoch_starts: array[int] = array("q")
+    log_starts: array[int] = array("q")
+    for run in new.runs:
+        footer = footers[run.source]
+        old = footer.facts
+        if old is None:
+            unknown = [NOT_KNOWN] * run.count
+            epoch_starts.extend(unknown)
+            log_starts.extend(unknown)
+            continue
+        first, stop = run.first, run.first + run.count
+        epoch_starts.extend(old.epoch_starts[first:stop])
+        log_starts.extend(old.log_starts[first:stop])
+        topic_id = run.slice.topic_id
+        names[topic_id] = names[topic_id] or old.topic_names[footer.topic_ids.index(topic_id)]
+    return RestoreFacts(tuple(names.values()), epoch_starts, log_starts, level, index)

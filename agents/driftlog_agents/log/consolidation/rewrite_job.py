@@ -36,7 +36,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import encode_flush_record
 from driftlog_metadata.schema.keys import flush_key, parse_flush_key
-from driftlog_metadata.schema.model import FlushRecord, TopicPartition
+from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.transactions import flush_transactions
 from driftlog_tiering.formats.flush_object import Footer
@@ -132,9 +132,11 @@ class RewriteJob:
         made: list[Footer] = []
         index = self._free_index(kept, seq, level)
         began_ms = self._now_ms()
+        has_facts = self._session.author.format_version >= FOOTER_FACTS_LEVEL
         for n, one in enumerate(objects):
-            encoded, footer = await self._offload(encode, one, footers, kept.session_id, seq)
-            record = await self._rewriting.write(one, old, encoded, kept.session_id, seq)
+            place = (level, index + n) if has_facts else None
+            encoded, footer = await self._offload(encode, one, footers, kept.session_id, seq, place)
+            record = await self._rewriting.write(one, old, encoded, kept.session_id, seq, place)
             self._footers.keep(record.object_key, encoded)
             new.append((flush_key(kept.session_id, seq, level, index + n), record))
             made.append(footer)

@@ -212,6 +212,7 @@ class Collector:
         look = Pass(before, grace_ms=settings.grace_ms, max_gap_ms=settings.max_gap_ms)
         now_ms = before.seen_ms
         names: NamedFlushObjects | None = None
+        has_flushes = ""
         read_ms = 0
         async for page in self._pages(layout.FLUSH_PREFIX):
             now_ms = page.store_now_ms
@@ -223,7 +224,16 @@ class Collector:
                     or now_ms - read_ms > _NAMES_KEPT_MS
                 ):
                     names, read_ms = await self._names(session_id), now_ms
-                gone += look.garbage(objects, names.keep, now_ms)
+                flushes = [info for info in objects if not _is_final_head(info.key)]
+                if flushes:
+                    has_flushes = session_id
+                gone += look.garbage(flushes, names.keep, now_ms)
+                if has_flushes != session_id:  # the final head sorts last, and goes last
+                    gone += [
+                        info.key
+                        for info in objects[len(flushes) :]
+                        if now_ms - info.modified_ms >= settings.grace_ms
+                    ]
             await self._delete(gone)
         return look.end(now_ms), look
 
@@ -232,7 +242,7 @@ class Collector:
         ours: list[tuple[str, ObjectInfo]] = []
         for info in page.objects:
             try:
-                ours.append((layout.parse_flush_key(info.key).session_id, info))
+                ours.append((_session_of(info.key), info))
             except ValueError:
                 self._strange(info.key)
         return [
@@ -380,3 +390,14 @@ class Collector:
             await self._disk.save(STATE_FILE, known.encode())
         except UnavailableError as error:
             self._log.warning("garbage_not_saved", error=str(error))
+
+
+def _is_final_head(key: str) -> bool:
+    return isinstance(layout.parse_key(key), layout.FinalHeadKey)
+
+
+def _session_of(key: str) -> str:
+    """Raises ValueError: neither a flush object nor a final head."""
+    parsed = layout.parse_key(key)
+    assert isinstance(parsed, layout.FlushKey | layout.FinalHeadKey)
+    return parsed.session_id

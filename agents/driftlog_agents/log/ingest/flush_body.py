@@ -18,7 +18,7 @@ from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.formats.flush_object import Slice
+from driftlog_tiering.formats.flush_object import RestoreFacts, Slice
 from driftlog_tiering.stores.object_store import Buffer
 
 _READ_ATTEMPTS: Final = 3
@@ -39,6 +39,8 @@ class Payload:
     puts: dict[int, tuple[FlushRecord, bytes]]
     """Attempt → (flush record that would name its object, footer)."""
     tasks: dict[int, asyncio.Task[None]]
+    facts: RestoreFacts | None
+    """None: below the cluster's format level 2."""
     unreadable: int = 0
     """Failed reads of batches that memory has given up."""
 

@@ -40,11 +40,11 @@ from driftlog_agents.log.ingest.flush_pipeline import (
 )
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
-from driftlog_agents.log.partition.tail import lay_out, tail_slice
+from driftlog_agents.log.partition.tail import lay_out, restore_facts, tail_slice
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import CommitOutcome, Session
-from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord
 from driftlog_metadata.stores.errors import (
     FencedError,
     OutcomeUnknownError,
@@ -334,7 +334,9 @@ class Flusher:
         data, topic_ids, columns, slices = lay_out(
             flush.batches, self._session.session_id, flushed_at_ms
         )
-        flush.payload = Payload(data, topic_ids, columns, slices, {}, {})
+        level = self._session.author.format_version
+        facts = restore_facts(flush.batches) if level >= FOOTER_FACTS_LEVEL else None
+        flush.payload = Payload(data, topic_ids, columns, slices, {}, {}, facts)
         for batches in flush.batches.values():
             for batch in batches:
                 batch.view = None
@@ -396,6 +398,7 @@ class Flusher:
             committed_seq=self._pipeline.committed_seq,
             topic_ids=payload.topic_ids,
             columns=payload.columns,
+            facts=payload.facts,
         )
         nonce = f"{self._rng.getrandbits(64):016x}"
         key = layout.flush_key(self._session.session_id, flush.seq, nonce)

@@ -19,6 +19,7 @@ from driftlog_agents.log.partition.partition import (
     TailSlice,
 )
 from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats.flush_object import Footer
 
 _BATCHES: Final = 100
@@ -31,6 +32,8 @@ class Taken:
 
     old_sessions: list[str] = field(default_factory=list)
     """Dead sessions of this disk, oldest first."""
+    closed: dict[str, KeyValue] = field(default_factory=dict)
+    """Heads of those, as they were before they were closed."""
     buffered: set[str] = field(default_factory=set)
     """Those with directories on this disk: acknowledged batches may be only there."""
     topics: dict[UUID, Topic] = field(default_factory=dict)

@@ -127,9 +127,11 @@ class Takeover:
         Raises:
             FencedError: our own session ended first; perhaps in a group.
         """
-        opened = {old: await close_head(self._session, old) for old in old_sessions}
+        closed = {old: await close_head(self._session, old) for old in old_sessions}
         taken = Taken(
-            old_sessions=sorted(opened, key=lambda old: opened[old]), buffered=set(old_sessions)
+            old_sessions=sorted(closed, key=lambda old: closed[old][0]),
+            closed={old: head for old, (_, head) in closed.items() if head is not None},
+            buffered=set(old_sessions),
         )
         taken.topics = {i: entry.topic for i, entry in self._topics.items()}
         if old_sessions:

@@ -22,7 +22,13 @@ from uuid import UUID
 from driftlog_agents.log.local.disk import BufferFile
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
-from driftlog_tiering.formats.flush_object import FLUSHED_AT, Footer, Slice
+from driftlog_tiering.formats.flush_object import (
+    FLUSHED_AT,
+    NOT_KNOWN,
+    Footer,
+    RestoreFacts,
+    Slice,
+)
 
 _VIEW_BYTES: Final = 256
 """Memory of a batch beside its own bytes: a memoryview, and its entries in lists."""
@@ -191,6 +197,24 @@ def session_of(tail: TailSlice) -> str:
     return tail.data.session_id
 
 
+def restore_facts(batches: dict[PartitionLog, list[Batch]]) -> RestoreFacts:
+    """What a restore needs of a cut buffer, in the order of `lay_out`."""
+    names: dict[UUID, str] = {}
+    epoch_starts: array[int] = array("q")
+    log_starts: array[int] = array("q")
+    for log in sorted(batches, key=_order):
+        names[log.topic_id] = log.topic
+        starts = dict(log.epochs)
+        mine = batches[log]
+        epoch_starts.extend([starts.get(b.leader_epoch, NOT_KNOWN) for b in mine])
+        log_starts.extend([log.log_start] * len(mine))
+    return RestoreFacts(tuple(names.values()), epoch_starts, log_starts)
+
+
+def _order(log: PartitionLog) -> tuple[bytes, int]:
+    return log.topic_bytes, log.partition
+
+
 def lay_out(
     batches: dict[PartitionLog, list[Batch]], session_id: str, flushed_at_ms: int = 0
 ) -> tuple[
@@ -201,7 +225,7 @@ def lay_out(
 
     Returns the flush's batches, topic ids and columns for the footer, and each partition's slice.
     """
-    logs = sorted(batches, key=lambda log: (log.topic_bytes, log.partition))
+    logs = sorted(batches, key=_order)
     topic_ids: list[UUID] = []
     ordered: list[Batch] = []
     topics: array[int] = array("i")

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_metadata.schema.codec import decode_cluster, decode_head
 from driftlog_metadata.schema.keys import CLUSTER_KEY, agent_key, head_key, session_key
-from driftlog_metadata.schema.model import Agent, Cluster, FlushRecord
+from driftlog_metadata.schema.model import FORMAT_VERSION, Agent, AgentRelease, Cluster, FlushRecord
 from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
@@ -73,6 +73,9 @@ class SessionSettings:
     long after several without an answer, until the store answers in time again."""
 
     retry_ms: float = 100
+
+    knows: AgentRelease = field(default_factory=AgentRelease)
+    """The release and the format level that the session's keys say."""
 
 
 class Session:
@@ -159,7 +162,10 @@ class Session:
         self._renewed_until_ms = sent + self._settings.ttl_ms
         while not self.revision:
             txn = transactions.open_session(
-                self._agent, agent_kv.mod_revision if agent_kv else 0, self.cluster
+                self._agent,
+                agent_kv.mod_revision if agent_kv else 0,
+                self.cluster,
+                self._settings.knows,
             )
             result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
             if result.succeeded:
@@ -214,10 +220,14 @@ class Session:
         """Check *kvs*, a linearizable read of the cluster's key.
 
         Raises:
-            FencedError: the store is not of our cluster.
+            FencedError: the store is not of our cluster, or the cluster's format level has risen
+                above what this release knows.
         """
         self._witness.read_cluster(kvs)
         self._witness.check()
+        level = self.author.format_version
+        if level > FORMAT_VERSION:
+            raise FencedError(f"the cluster's format level is {level}")
 
     async def keep_alive(self) -> None:
         """Renew the lease every TTL/3 until the session is lost.
@@ -447,22 +457,25 @@ class Session:
             self._log.info("metadata_store_recovered", seconds=round(lasted_ms / 1000, 1))
 
 
-async def close_head(session: Session, old_session_id: str) -> int:
+async def close_head(session: Session, old_session_id: str) -> tuple[int, KeyValue | None]:
     """Mark an old session's head *closed*, so that none of its commits succeeds any more.
 
-    Returns the revision at which the session was opened, which orders sessions; 0: it has no head.
+    Returns the revision at which the session was opened, which orders sessions, 0: it has no head;
+    and the head that was closed, None: another life has closed it.
 
     Raises:
         FencedError: the present session ended first.
     """
     kv = await session.read(head_key(old_session_id))
     opened = kv.create_revision if kv is not None else 0
+    last = None
     while kv is not None and not _is_closed(kv):
+        last = kv
         result = await session.transact(transactions.close_head(old_session_id, kv.mod_revision))
         if result.succeeded:
             break
         kv = result.reads[0][0] if result.reads[0] else None
-    return opened
+    return opened, last
 
 
 def _is_closed(head: KeyValue) -> bool:

@@ -12,6 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
+from driftlog.cli.cluster.upgrade import upgrade
 from driftlog.cli.common.errors import OK, CommandError
 from driftlog.cli.common.output import Bad, number, print_json, print_table
 from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group, natural
@@ -68,6 +69,19 @@ def add_commands(commands: Commands) -> None:
         cluster, "brokers", _brokers, help="list the brokers, and how many partitions each leads"
     )
     _reading(brokers)
+    raising = add_command(
+        cluster,
+        "upgrade",
+        upgrade,
+        help="show the release of each agent, and raise the format level of the cluster",
+        description="Show which release each agent runs, the format level that it knows, and the "
+        "cluster's.  With --finalize the cluster's level rises to the newest that all live agents "
+        "know: agents then write newer formats.  The level never falls: an agent of an older "
+        "release does not start any more.",
+        examples="  driftlog cluster upgrade\n  driftlog cluster upgrade --finalize\n",
+    )
+    raising.add_argument("--finalize", action="store_true", help="raise the level")
+    _reading(raising)
     apis = add_command(cluster, "apis", _apis, help="list the requests that a broker knows")
     apis.add_argument(
         "--broker", type=natural, metavar="ID", help="id of the broker (default: the lowest)"

@@ -3,7 +3,7 @@
     request   size int32 | api key int16 | version int16 | correlation id int32 | client id | body
     response  size int32 | correlation id int32 | body
 
-All in versions without tagged fields.  Source: kafka.apache.org/protocol.
+All but UpdateFeatures are in versions without tagged fields.  Source: kafka.apache.org/protocol.
 Shell.
 """
 
@@ -30,6 +30,9 @@ _API_VERSIONS: Final = 18
 _DESCRIBE_CONFIGS: Final = 32
 _INCREMENTAL_ALTER_CONFIGS: Final = 44
 _OFFSET_DELETE: Final = 47
+_UPDATE_FEATURES: Final = 57
+_UPGRADE: Final = 1
+_NO_TAGS: Final = b"\0"
 _MAX_RESPONSE_BYTES: Final = 64 << 20
 
 _T = TypeVar("_T")
@@ -109,6 +112,19 @@ class Wire:
         reader = self._call(_API_VERSIONS, 0, b"")
         _raise_if(reader.int16())
         return reader.array(lambda: (reader.int16(), reader.int16(), reader.int16()))
+
+    def raise_feature(self, name: str, level: int, timeout_ms: int) -> None:
+        """UpdateFeatures: raise the level of one feature.
+
+        Raises:
+            CommandError: refused; the broker's reason.
+        """
+        update = _compact(name) + struct.pack(">hb", level, _UPGRADE) + _NO_TAGS
+        body = struct.pack(">ib", timeout_ms, 2) + update + b"\0" + _NO_TAGS
+        reader = self._call(_UPDATE_FEATURES, 2, _NO_TAGS + body)  # the first are the header's
+        reader.int8(), reader.int32()
+        code = reader.int16()
+        _raise_if(code, reader.compact())
 
     def find_coordinator(self, group: str) -> str:
         """FindCoordinator: the address of the group's coordinator."""
@@ -220,6 +236,12 @@ def _string(text: str | None) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
+def _compact(text: str) -> bytes:
+    data = text.encode()
+    assert len(data) < 127, "a length of one byte"
+    return bytes([len(data) + 1]) + data
+
+
 def _array(items: list[bytes]) -> bytes:
     return struct.pack(">i", len(items)) + b"".join(items)
 
@@ -250,6 +272,17 @@ class _Reader:
     def string(self) -> str | None:
         size = self.int16()
         return None if size < 0 else self._take(size).decode(errors="replace")
+
+    def compact(self) -> str | None:
+        """A compact string: its length + 1 is an unsigned varint; 0: null."""
+        size = shift = 0
+        while True:
+            byte = self.int8()
+            size |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        return None if not size else self._take(size - 1).decode(errors="replace")
 
     def array(self, item: Callable[[], _T]) -> list[_T]:
         return [item() for _ in range(max(0, self.int32()))]

@@ -33,7 +33,7 @@ DeleteRangeRequest      key:bytes=1 range_end:bytes=2
 DeleteRangeResponse     header:ResponseHeader=1 deleted:int64=2
 RequestOp               request_range:?RangeRequest=1 request_put:?PutRequest=2 request_delete_range:?DeleteRangeRequest=3
 ResponseOp              response_range:?RangeResponse=1 response_put:?PutResponse=2 response_delete_range:?DeleteRangeResponse=3
-Compare                 result:int32=1 target:int32=2 key:bytes=3 version:?int64=4 create_revision:?int64=5 mod_revision:?int64=6 value:?bytes=7
+Compare                 result:int32=1 target:int32=2 key:bytes=3 version:?int64=4 create_revision:?int64=5 mod_revision:?int64=6 value:?bytes=7 range_end:bytes=64
 TxnRequest              compare:*Compare=1 success:*RequestOp=2 failure:*RequestOp=3
 TxnResponse             header:ResponseHeader=1 succeeded:bool=2 responses:*ResponseOp=3
 
@@ -57,6 +57,7 @@ StatusResponse          header:ResponseHeader=1 version:string=2 db_size:int64=3
 """  # noqa: E501 - a row is a message
 
 COMPARE_EQUAL: Final = 0
+COMPARE_LESS: Final = 2
 COMPARE_CREATE_REVISION: Final = 1
 COMPARE_MOD_REVISION: Final = 2
 COMPARE_VALUE: Final = 3

@@ -51,6 +51,7 @@ from driftlog_metadata.stores.store import (
     KeyValue,
     LeaseNotFoundError,
     ModRevisionIs,
+    NotWrittenSince,
     Operation,
     Put,
     TxnResult,
@@ -243,6 +244,11 @@ def _add_compare(compares: Any, compare: Compare) -> None:
         case ValueIs(_, value):
             message.target = messages.COMPARE_VALUE
             message.value = value
+        case NotWrittenSince(prefix, revision):
+            message.target = messages.COMPARE_MOD_REVISION
+            message.result = messages.COMPARE_LESS
+            message.mod_revision = revision + 1
+            message.range_end = prefix_end(prefix)
 
 
 def _add_operation(operations: Any, operation: Operation) -> None:

@@ -26,6 +26,7 @@ from driftlog_tiering.formats.flush_object import (
     CorruptFlushObjectError,
     FlushBatch,
     Footer,
+    RestoreFacts,
     decode_footer,
     encode_footer,
 )
@@ -401,6 +402,25 @@ def test_a_gap_of_offsets_is_kept_as_one() -> None:
     encoded, _ = encode(new, footers, "s", 7)
 
     assert [(0, 5), (9, 10)] == [(s.base, s.end) for s in decode_footer(encoded).slices()]
+
+
+def test_a_rewrite_keeps_what_restore_needs() -> None:
+    """
+    Of a footer that says it, beside one of an older release, whose batches stay unknown.
+    """
+    old = footer_of([(PLACES[0], 0, 5, 10), (PLACES[1], 0, 1, 10)])
+    facts = RestoreFacts(("x",), array("q", [4]), array("q", [2]))
+    newer = replace(footer_of([(PLACES[0], 5, 1, 10)]), facts=facts)
+    (new,) = lay_out([old, newer], lambda _: 0, 1_000)
+
+    encoded, _ = encode(new, [old, newer], "s", 7, (1, 3))
+    found = decode_footer(encoded).facts
+
+    assert found is not None
+    names = dict(zip(decode_footer(encoded).topic_ids, found.topic_names, strict=True))
+    assert {PLACES[0].topic_id: "x"} | names == names
+    assert ([-1, 4, -1], [-1, 2, -1]) == (list(found.epoch_starts), list(found.log_starts))
+    assert (1, 3) == (found.level, found.index)
 
 
 def test_two_flushes_with_the_same_offsets_are_damage() -> None:

@@ -770,3 +770,21 @@ async def test_a_tombstone_that_cannot_be_read_stops_its_topic_only(world: World
     assert [] == await world.keys()
     assert await world.metadata.get(TOMBSTONE) is None
     assert "tombstone_unreadable" in [line["event"] for line in lines]
+
+
+async def test_a_final_head_goes_after_the_sessions_last_flush_object(world: World) -> None:
+    """
+    Until then a restore needs it: an object may be there that was never committed.
+    """
+    key = await world.put(1)
+    final = layout.final_head_key(SESSION, 1)
+    await world.bucket.put(final, [b"x"])
+    await world.name(1, key)
+    await world.live(50)
+    named = await world.keys()
+    await world.forget(1)
+    await world.live(GRACE_H + 1)
+    alone = await world.keys()
+    await world.live(1)
+
+    assert [[key, final], [final], []] == [named, alone, await world.keys()]

@@ -1,0 +1,102 @@
+"""Raises the cluster's format level, when all live agents know the new one.
+
+    read cluster, agents, their releases ──▶ all know it? ──yes──▶ one transaction: raised,
+              ▲                                  ╳ no              or an agent came meanwhile
+              └────────────────────────────────────────────────────┘
+
+An agent of an older release that comes after the raise does not start, and one that was between two
+sessions opens none: the cluster's key has another value than the one that it has read.
+
+Shell.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from driftlog_metadata.schema.codec import (
+    decode_agent,
+    decode_agent_release,
+    decode_at,
+    decode_cluster,
+)
+from driftlog_metadata.schema.keys import (
+    AGENTS_PREFIX,
+    CLUSTER_KEY,
+    RELEASES_PREFIX,
+    parse_agent_key,
+    release_key,
+)
+from driftlog_metadata.schema.model import RELEASES, AgentRelease
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Get, GetPrefix, KeyValue
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
+
+FIRST: Final = AgentRelease(RELEASES[0], 1)
+"""What an agent knows that does not say it."""
+
+_RETRY_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBehind:
+    """A live agent that does not know the level."""
+
+    node_id: int
+    knows: AgentRelease
+
+
+async def raise_level(
+    store: WitnessedStore, level: int, *, validate_only: bool = False
+) -> AgentBehind | None:
+    """Raise the cluster's level to *level*, or only look (*validate_only*); returns an agent that
+    does not know it, if there is one.  Repeats what has no answer until it is cancelled.
+
+    Raises:
+        FencedError: the metadata store is not the one that this process has seen.
+        CorruptError: a key cannot be read.
+    """
+    while True:
+        try:
+            found = await _try(store, level, validate_only=validate_only)
+        except (UnavailableError, OutcomeUnknownError):
+            found = False
+        if not isinstance(found, bool):
+            return found
+        if found:
+            return None
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _try(store: WitnessedStore, level: int, *, validate_only: bool) -> AgentBehind | bool:
+    """An agent that is behind; whether the level is reached, or could be."""
+    read = await store.txn(
+        (), [Get(CLUSTER_KEY), GetPrefix(AGENTS_PREFIX), GetPrefix(RELEASES_PREFIX)]
+    )
+    at, agents, releases = read.reads
+    store.witness.read_cluster(at)
+    store.witness.check()
+    cluster = decode_at(CLUSTER_KEY, at[0].value, decode_cluster)
+    if cluster.format_version >= level:
+        return True
+    behind = _behind(agents, releases, level)
+    if behind is not None or validate_only:
+        return behind or True
+    txn = transactions.raise_level(cluster, at[0].mod_revision, level, read.revision)
+    raised = await store.txn(txn.compares, txn.then)
+    if raised.succeeded:
+        store.witness.read_cluster(raised.reads[1])
+    return raised.succeeded
+
+
+def _behind(
+    agents: tuple[KeyValue, ...], releases: tuple[KeyValue, ...], level: int
+) -> AgentBehind | None:
+    known = {kv.key: decode_at(kv.key, kv.value, decode_agent_release) for kv in releases}
+    for kv in agents:
+        session_id = decode_at(kv.key, kv.value, decode_agent).session_id
+        knows = known.get(release_key(session_id), FIRST)
+        if knows.format_level < level:
+            return AgentBehind(parse_agent_key(kv.key), knows)
+    return None

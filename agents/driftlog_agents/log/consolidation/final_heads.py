@@ -1,0 +1,89 @@
+"""Final heads in the bucket: the last flush that each ended session has committed.
+
+    a session is over, managed here ──its head──┐
+    closed here, on its own disk ──its head─────┴──▶ flush/{session}/final-{head}
+
+A restore from the bucket alone refutes flush objects above it: no producer was told that they are
+committed.  A head above a flush that was committed would be harmless, one below would lose it: so
+an object is put only for the value of a head that can never change again.
+
+An object that cannot be put is put again at the next look; one that exists is the same.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import structlog
+
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata.schema.codec import decode_head
+from driftlog_metadata.schema.keys import head_key
+from driftlog_metadata.schema.model import CLOSED, FINAL_HEADS_LEVEL
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
+
+_TIMEOUT_S: Final = 30.0
+
+
+class FinalHeads:
+    """Puts the final heads that one session learns of."""
+
+    def __init__(self, session: Session, objects: ObjectStore) -> None:
+        self._session = session
+        self._objects = objects
+        self._closed: dict[str, FinalHead] = {}
+        """Heads that were closed here: the metadata store has their numbers no more."""
+        self._done: set[str] = set()
+        self._log = structlog.get_logger()
+
+    def closed(self, heads: Mapping[str, KeyValue]) -> None:
+        """These sessions' heads had these values when they were closed."""
+        for session_id, kv in heads.items():
+            final = _final(session_id, kv)
+            if final is not None:
+                self._closed[session_id] = final
+
+    async def put(self, ended: Collection[str]) -> None:
+        """Put the final heads of the sessions that were closed here, and of *ended*, whose keys
+        were gone in a read that began after their heads were read.
+
+        Raises:
+            FencedError: our own session is over.
+        """
+        if self._session.author.format_version < FINAL_HEADS_LEVEL:
+            return
+        for session_id in sorted({*self._closed, *ended} - self._done):
+            final = self._closed.get(session_id) or await self._read(session_id)
+            try:
+                if final is not None:
+                    async with asyncio.timeout(_TIMEOUT_S):
+                        await self._create(final)
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.debug("final_head_not_put", session=session_id, error=str(error))
+                return
+            self._done.add(session_id)
+            self._closed.pop(session_id, None)
+
+    async def _read(self, session_id: str) -> FinalHead | None:
+        kv = await self._session.read(head_key(session_id))
+        return None if kv is None else _final(session_id, kv)
+
+    async def _create(self, final: FinalHead) -> None:
+        key = layout.final_head_key(final.session_id, final.head)
+        with contextlib.suppress(AlreadyExistsError):
+            await self._objects.create(key, [encode_final_head(final)])
+
+
+def _final(session_id: str, kv: KeyValue) -> FinalHead | None:
+    try:
+        head = decode_head(kv.value)
+    except CorruptError:
+        return None  # the collector of heads logs it
+    return None if head == CLOSED else FinalHead(session_id, head, kv.mod_revision)

@@ -1,0 +1,94 @@
+"""`driftlog cluster upgrade`: which release each agent runs, and the format level of the cluster.
+
+An agent that says nothing of it is of the first release, and knows level 1.
+Shell.
+"""
+
+import argparse
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    ConfigResource,
+    ResourceType,
+)
+
+from driftlog.cli.common.errors import OK, CommandError
+from driftlog.cli.common.output import Bad, print_json, print_table
+from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.connection import address_of
+from driftlog.cli.connection.wire import Wire
+
+_FEATURE: Final = "driftlog.version"
+_KNOWN: Final = "driftlog.format.level"
+_PRESENT: Final = "driftlog.cluster.format.level"
+_RELEASE: Final = "driftlog.release"
+_FIRST_RELEASE: Final = "0.1.0"
+_BROKER_TIMEOUT_S: Final = 5.0
+
+
+def upgrade(options: argparse.Namespace) -> int:
+    """Show the agents, or raise the level."""
+    cluster = Cluster(options)
+    brokers = cluster.metadata().brokers
+    asked = {
+        node: cluster.admin.describe_configs(
+            [ConfigResource(ResourceType.BROKER, str(node))],
+            request_timeout=min(cluster.timeout, _BROKER_TIMEOUT_S),
+        )
+        for node in sorted(brokers)
+    }
+    agents = [_agent(node, address_of(brokers[node]), found) for node, found in asked.items()]
+    answered = [agent for agent in agents if agent["knows_level"] is not None]
+    if not answered:
+        raise CommandError("no agent answers")
+    present = max(agent["cluster_level"] for agent in answered)
+    newest = max(agent["knows_level"] for agent in answered)
+    least = min(agent["knows_level"] for agent in answered)
+    can_be = newest if least == newest > present and len(answered) == len(agents) else None
+    if options.finalize and newest > present:
+        with Wire(options, answered[-1]["address"]) as wire:
+            wire.raise_feature(_FEATURE, newest, int(cluster.timeout * 1000))
+        present, can_be = newest, None
+    if options.json:
+        print_json({"format_level": present, "can_be_raised_to": can_be, "agents": agents})
+        return OK
+    print_table(
+        ("agent", "address", "release", "knows level"),
+        [
+            (
+                agent["id"],
+                agent["address"],
+                agent["release"] or Bad("does not answer"),
+                agent["knows_level"],
+            )
+            for agent in agents
+        ],
+    )
+    print(f"format level of the cluster: {present}")
+    if can_be is not None:
+        print(f"it can be raised to {can_be}: driftlog cluster upgrade --finalize")
+    elif newest > present:
+        behind = [str(a["id"]) for a in agents if a["knows_level"] != newest]
+        print(f"level {newest} needs a newer release on agent {', '.join(behind)}")
+    return OK
+
+
+def _agent(node: int, address: str, asked: Any) -> dict[str, Any]:
+    agent = {
+        "id": node,
+        "address": address,
+        "release": None,
+        "knows_level": None,
+        "cluster_level": None,
+    }
+    try:
+        (configs,) = (future.result() for future in asked.values())
+    except KafkaException:
+        return agent
+    said = {name: configs[name].value for name in (_RELEASE, _KNOWN, _PRESENT) if name in configs}
+    return agent | {
+        "release": said.get(_RELEASE) or _FIRST_RELEASE,
+        "knows_level": int(said.get(_KNOWN) or 1),
+        "cluster_level": int(said.get(_PRESENT) or 1),
+    }

@@ -1,0 +1,78 @@
+"""Without it an agent writes a new format before all agents know it, or needs a restart for it."""
+
+from pathlib import Path
+
+from driftlog_agents.handlers.api import update_features
+from driftlog_agents.handlers.api_versions_table import FORMAT_FEATURE
+from driftlog_agents.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+)
+from driftlog_metadata.schema.codec import encode_cluster
+from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.schema.model import Cluster, TopicPartition
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.flush_object import Footer, decode_footer
+from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import load_newest
+from tests.agents.handlers.asking import create, new
+from tests.agents.log.lives import make_batch
+from tests.support.engine import RunningAgent
+
+
+async def footer(agent: RunningAgent, seq: int) -> Footer:
+    """Of the flush *seq*."""
+    objects = agent.broker.objects
+    async for page in objects.list(layout.FLUSH_PREFIX):
+        for info in page.objects:
+            if layout.parse_flush_key(info.key).seq == seq:
+                body = bytes(await objects.get(info.key))
+                return decode_footer(body[body.rindex(b"DLFF") :])
+    raise AssertionError(f"no flush {seq}")
+
+
+async def newest(agent: RunningAgent) -> Manifest:
+    """Of the only partition."""
+    log = agent.log("t", 0)
+    tp = TopicPartition(log.topic_id, log.partition)
+    found = await load_newest(agent.broker.objects, "t", tp)
+    assert found is not None
+    return found
+
+
+async def test_new_formats_are_written_from_the_raise_on(tmp_path: Path) -> None:
+    """
+    In one session: flushes and manifests before it are of level 1, those after it of level 2.
+    """
+    store = await SqliteMetadataStore.open(tmp_path / "metadata.db", lambda: 0)
+    await store.txn((), [Put(CLUSTER_KEY, encode_cluster(Cluster("a-cluster", 1)))])
+    await store.close()
+    batch = make_batch([b"v" * 100] * 3)
+
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        await agent.append("t", 0, batch)
+        await agent.seal("t", 0)
+        before = await footer(agent, 1), await newest(agent)
+        update = FeatureUpdateKey(feature=FORMAT_FEATURE, max_version_level=2)
+        request = UpdateFeaturesRequest(feature_updates=[update])
+        await update_features.handle(agent.broker, request, agent.context(2))
+        await agent.append("t", 0, batch)
+        await agent.seal("t", 0)
+        after = await footer(agent, 2), await newest(agent)
+        sessions = agent.sessions
+
+    assert 1 == sessions
+    assert (None, 1) == (before[0].facts, before[1].format_version)
+    facts = after[0].facts
+    assert facts is not None
+    assert (("t",), [0], [0]) == (
+        facts.topic_names,
+        list(facts.epoch_starts),
+        list(facts.log_starts),
+    )
+    old, sealed = after[1].segments
+    assert (2, "a-cluster") == (after[1].format_version, after[1].cluster_id)
+    assert (old.raw_bytes, len(batch)) == (old.received_bytes, sealed.received_bytes)
