@@ -67,26 +67,32 @@ def main() -> int:
     ]
     if not chosen:
         parser.error(f"no attack or family is called {' or '.join(options.only)}: --list")
-    outcomes = []
-    for name, seconds, seed in _plan(options, [attack.name for attack in chosen]):
-        alone = not options.beside_others
-        outcome = _one(name, seconds, seed, options.stall_ms, options.attackers, alone=alone)
-        outcomes.append(outcome)
-        sent = sum(each.sent for each in outcomes)
-        print(
-            f"{outcome.name}: {'; '.join(outcome.failures) or 'ok'}  (seed {seed}, "
-            f"{outcome.sent:,} requests in {outcome.seconds:.0f} s, {sent:,} so far)",
-            file=sys.stderr,
-            flush=True,
-        )
-        if options.requests is not None and sent >= options.requests:
-            break
+    outcomes: list[Outcome] = []
+    again: dict[int, set[str]] = {}
+    code = 0
+    try:
+        for name, seconds, seed in _plan(options, [attack.name for attack in chosen]):
+            alone = not options.beside_others
+            outcome = _one(name, seconds, seed, options.stall_ms, options.attackers, alone=alone)
+            outcomes.append(outcome)
+            if not outcome.ok:
+                again.setdefault(seed, set()).add(name)
+            sent = sum(each.sent for each in outcomes)
+            print(
+                f"{outcome.name}: {'; '.join(outcome.failures) or 'ok'}  (seed {seed}, "
+                f"{outcome.sent:,} requests in {outcome.seconds:.0f} s, {sent:,} so far)",
+                file=sys.stderr,
+                flush=True,
+            )
+            if options.requests is not None and sent >= options.requests:
+                break
+    except KeyboardInterrupt:
+        code = 130  # what was seen until now is worth its table
     print(table(merged(outcomes)))
-    failed = sorted({outcome.name for outcome in outcomes if not outcome.ok})
-    if failed:
-        only = " ".join(f"--only {name}" for name in failed)
-        print(f"again: python -m tests.attack --seed {options.seed} {only}")
-    return 1 if failed else 0
+    for seed, names in sorted(again.items()):
+        only = " ".join(f"--only {name}" for name in sorted(names))
+        print(f"again: python -m tests.attack --seed {seed} {only}")
+    return 1 if again else code
 
 
 def _plan(options: argparse.Namespace, names: list[str]) -> Iterator[tuple[str, float, int]]:
