@@ -16,7 +16,8 @@ FRAMES ?= 10000000
 # Chaos: seconds of faults, the seed that draws them, and how many agents there are.
 # (Attacks: their seconds are theirs all together, and ONLY names one of them, or a family.)
 chaos: SECONDS ?= 150
-attack: SECONDS ?= 300
+attack attack-long: SECONDS ?= 300
+REQUESTS ?= 10000000
 SEED ?= 1
 AGENTS ?= 3
 ONLY ?=
@@ -25,7 +26,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo test verify check format bench sim fuzz chaos attack components kafka-jars spark-jars localstack kaskade etcd clean distclean
+.PHONY: help setup demo test verify check format bench sim fuzz chaos attack attack-long components kafka-jars spark-jars localstack kaskade etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -40,6 +41,7 @@ help:
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
 	@echo "make attack         hostile clients against real agents, one attack after the other (SECONDS=300 SEED=1 ONLY=name)"
+	@echo "make attack-long    the same again and again, until so many requests were sent (REQUESTS=10000000)"
 	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, kaskade, etcd"
 	@echo "make clean          what builds and tests leave; distclean: $(VENV) and .cache too"
 
@@ -140,6 +142,9 @@ chaos: setup etcd localstack
 
 attack: setup
 	@$(BIN)/python -m tests.attack --seconds $(SECONDS) --seed $(SEED) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
+
+attack-long: setup
+	@$(BIN)/python -m tests.attack --seconds $(SECONDS) --seed $(SEED) --requests $(REQUESTS) --attackers 2 $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -41,6 +41,8 @@ class Target:
     rng: random.Random
     seconds: float
     """This attack's share: what repeats itself ends by then."""
+    attackers: int = 1
+    """Processes of an attack that can have several."""
     healthy_topic: str = ""
     sent: int = 0
     """Requests, or connections where an attack is made of these."""
@@ -121,6 +123,10 @@ class Attack:
     """More of the agent's command line."""
     prefix: ClassVar[tuple[str, ...]] = ()
     """A command that runs the agent."""
+    counted_by_agent: ClassVar[bool] = False
+    """The agent, and not the attack, counts its requests: what is sent may not have been read."""
+    legal_clients: ClassVar[int] = 0
+    """As many that do nothing wrong are what its healthy client is compared with."""
     must_end: ClassVar[bool] = False
     """The agent is to end itself with status 1 and say why."""
     readable: ClassVar[bool] = True

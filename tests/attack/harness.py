@@ -1,8 +1,8 @@
 """One attack on one agent, and what became of it.
 
-    start ─▶ fill ─▶ prepare ─▶ baseline ─▶ attack ─▶ one more healthy round ─▶ measures
-                                                                                   │
-                       verdict ◀─ again ◀─ everything is read ◀─ start ◀─ kill −9 ◀┘
+    start ─▶ fill ─▶ prepare ─▶ baselines ─▶ attack ─▶ one more healthy round ─▶ measures
+                                                                                    │
+                        verdict ◀─ again ◀─ everything is read ◀─ start ◀─ kill −9 ◀┘
 
 An agent has a directory of its own for each attack: what one leaves behind excuses no other.
 
@@ -34,8 +34,9 @@ from tests.attack.attacks import (
     Target,
 )
 from tests.attack.healthy import Healthy, Seen
+from tests.attack.legal import Legal
 from tests.attack.measures import Memory
-from tests.attack.state import fill, unreadable
+from tests.attack.state import VICTIM, fill, unreadable
 from tests.attack.wire import GONE, HEALTHY_ADDRESS, Connection
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -43,9 +44,15 @@ STALL_MS: Final = 250.0
 """Longer, and sessions of a loaded cluster are in danger."""
 
 _BASELINE_S: Final = 1.5
+_LEGAL_S: Final = 5.0
+_REFILLED_S: Final = 6.0
+"""After the legal clients, until as many connections are accepted at once as before."""
+_MOST_P99S: Final = 5
+"""So many times what it is beside legal clients, the healthy client's p99 may be."""
 _END_S: Final = 60.0
 """In which an agent that must end has ended."""
-_METRIC: Final = re.compile(r"^driftlog_event_loop_longest_stall_seconds (\S+)$", re.MULTILINE)
+_STALL: Final = re.compile(r"^driftlog_event_loop_longest_stall_seconds (\S+)$", re.MULTILINE)
+_REQUESTS: Final = re.compile(r"^driftlog_requests_total{.*} (\S+)$", re.MULTILINE)
 
 _BUG: Final = re.compile(r"\b(?:handler|connection)_bug\b")
 _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|driftlog): ")
@@ -63,6 +70,8 @@ class Outcome:
     """The smaller of what the prober saw and what the agent says: a crowd in front of the prober is
     no stall of the loop, and a machine that stands still is none of the agent."""
     baseline: Seen | None = None
+    legal: Seen | None = None
+    """Beside as many clients that do nothing wrong."""
     seen: Seen | None = None
     survived: bool = True
     failures: list[str] = field(default_factory=list)
@@ -85,11 +94,13 @@ def run(
     parent: Path | None = None,
     most_stall_ms: float = STALL_MS,
     alone: bool = True,
+    attackers: int = 1,
 ) -> Outcome:
     """Attack an agent of its own with *attack* for up to about so many seconds.
 
     Not *alone* on the machine: how long the loop stood still, and memory below what the machine
-    can give, are measured and fail nothing.
+    can give, are measured and fail nothing.  *attackers* is the processes of an attack that can
+    have several.
     """
     begun = time.monotonic()
     outcome = Outcome(attack.name, most_stall_ms=most_stall_ms, alone=alone)
@@ -110,7 +121,7 @@ def run(
             )
             try:
                 rng = random.Random(f"{seed}/{attack.name}")
-                target = Target(agent, rng, seconds)
+                target = Target(agent, rng, seconds, attackers)
                 _run(attack, target, outcome)
                 outcome.sent = target.sent
                 outcome.failures += target.failures
@@ -137,6 +148,9 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
         healthy.mark()
         time.sleep(_BASELINE_S)
         outcome.baseline = healthy.mark()
+        if attack.legal_clients:
+            outcome.legal = _beside_legal(attack, target, healthy)
+        before = _taken(agent)
         with _measured(attack, target, outcome):
             attack.run(target)
             if attack.must_end:
@@ -144,6 +158,9 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
             elif agent.is_alive() and not healthy.cycle():
                 outcome.failures.append("the healthy client is not served any more")
         outcome.seen = healthy.mark()
+        if attack.counted_by_agent and agent.is_alive():
+            own = outcome.seen.operations + outcome.seen.probes
+            target.sent = max(0, _taken(agent) - before - own)
         outcome.stall_ms = outcome.seen.stall_ms
         if agent.is_alive() and (inside_ms := _stall_ms(agent)) is not None:
             outcome.stall_ms = min(outcome.stall_ms, inside_ms)
@@ -154,6 +171,8 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
             outcome.failures.append(f"died ({_last_words(agent)})")
         if outcome.alone and outcome.stall_ms > outcome.most_stall_ms:
             outcome.failures.append(f"the event loop stood still for {outcome.stall_ms:.0f} ms")
+        if outcome.alone and (why := too_slow(outcome.seen, outcome.legal)) is not None:
+            outcome.failures.append(why)
     if attack.readable:
         agent.kill()
         if not _started(target, outcome):
@@ -168,6 +187,24 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
             outcome.failures.append(f"died after the restart ({_last_words(agent)})")
     if bugs := len(_BUG.findall(agent.log)):
         outcome.failures.append(f"{bugs:,} exceptions in answering, such as {_last_error(agent)}")
+
+
+def _beside_legal(attack: Attack, target: Target, healthy: Healthy) -> Seen:
+    with Legal(target.port, VICTIM, attack.legal_clients):
+        healthy.mark()
+        time.sleep(_LEGAL_S)
+        seen = healthy.mark()
+    time.sleep(_REFILLED_S)
+    healthy.mark()
+    return seen
+
+
+def too_slow(seen: Seen, legal: Seen | None) -> str | None:
+    """Why the healthy client waited too long beside a crowd; None: it did not."""
+    if legal is None or seen.p99_ms <= _MOST_P99S * legal.p99_ms:
+        return None
+    p99s = f"{seen.p99_ms:.0f} ms, and {legal.p99_ms:.0f} ms beside as many legal clients"
+    return f"the healthy client's p99 is {p99s}"
 
 
 def _started(target: Target, outcome: Outcome) -> bool:
@@ -223,12 +260,21 @@ def _expect_end(target: Target, outcome: Outcome) -> None:
 
 def _stall_ms(agent: DriftlogProcess) -> float | None:
     """As the agent says; None: it does not."""
+    found = _metric(agent, _STALL)
+    return max(found) * 1000 if found else None
+
+
+def _taken(agent: DriftlogProcess) -> int:
+    """Requests that the agent has taken since its start; 0: it does not say."""
+    return int(sum(_metric(agent, _REQUESTS)))
+
+
+def _metric(agent: DriftlogProcess, series: re.Pattern[str]) -> list[float]:
     try:
         with urllib.request.urlopen(f"{agent.http}/metrics", timeout=20) as answer:
-            found = _METRIC.search(answer.read().decode())
+            return [float(value) for value in series.findall(answer.read().decode())]
     except (*GONE, urllib.error.URLError, http.client.HTTPException):
-        return None
-    return float(found[1]) * 1000 if found else None
+        return []
 
 
 def _last_words(agent: DriftlogProcess) -> str:

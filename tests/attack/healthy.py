@@ -43,6 +43,7 @@ class Seen:
     """What a healthy client saw since it was asked last."""
 
     operations: int
+    probes: int
     errors: int
     p99_ms: float
     longest_ms: float
@@ -244,6 +245,7 @@ def _seen(client: Client, prober: Prober) -> dict[str, Any]:
     silence_s, client.silence_s = client.silence_s, 0.0
     seen = Seen(
         operations=len(latencies),
+        probes=len(stalls),
         errors=errors,
         p99_ms=percentile(latencies, 0.99) * 1000,
         longest_ms=max(latencies, default=0.0) * 1000,

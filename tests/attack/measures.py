@@ -14,6 +14,7 @@ Shell.
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -137,7 +138,8 @@ class Control(_Thread):
 
     def late(self, since: float) -> list[Span]:
         """When it should have run and did not, from *since* on."""
-        return [span for span in tuple(self._late) if span[1] > since]
+        spans = tuple(self._late)  # the thread goes on adding
+        return list(itertools.takewhile(lambda span: span[1] > since, reversed(spans)))
 
     def _once(self) -> None:
         due = time.monotonic() + _CONTROL_EVERY_S

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from benchmarks import wire
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.protocol.registry import API
 from tests.attack import harness
@@ -19,10 +20,10 @@ from tests.attack.attacks import Attack, Budget, MiB, Target
 from tests.attack.families import ALL
 from tests.attack.families.batches import header_bomb
 from tests.attack.families.fuzzing import HostileValues, MutatedBytes, TaggedFields, calls
-from tests.attack.harness import STALL_MS, Outcome, over_budget, run
-from tests.attack.healthy import Acknowledged
+from tests.attack.harness import STALL_MS, Outcome, over_budget, run, too_slow
+from tests.attack.healthy import Acknowledged, Seen
 from tests.attack.measures import Control, CoreWaits, Memory, percentile, stalled_s
-from tests.attack.report import table
+from tests.attack.report import merged, table
 from tests.attack.state import record_faults
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -35,6 +36,20 @@ class _Killed(Attack):
     def run(self, target: Target) -> None:
         target.agent.signal(signal.SIGKILL)
         target.agent.wait(60)
+
+
+class _Pipelined(Attack):
+    """500 requests on one connection, of which the attack counts none."""
+
+    name = "planted-requests"
+    counted_by_agent = True
+    legal_clients = 20
+
+    def run(self, target: Target) -> None:
+        with target.connect() as connection:
+            connection.send(wire.request(wire.API_VERSIONS, 0, 1, b"") * 500)
+            for _ in range(500):
+                connection.receive()
 
 
 class _Stopped(Attack):
@@ -332,3 +347,54 @@ def test_no_thread_is_left_behind() -> None:
     control.stop()
 
     assert set(threading.enumerate()) <= before
+
+
+def test_the_agent_counts_the_requests_of_an_attack(tmp_path: Path) -> None:
+    """
+    Those of the healthy client, of the prober and of the legal clients are not among them.
+    """
+    outcome = run(_Pipelined(), seconds=1, seed=1, parent=tmp_path, alone=False)
+
+    assert [] == outcome.failures
+    assert 500 <= outcome.sent <= 520  # what the healthy client did while the marks were made
+    assert outcome.legal is not None
+    assert outcome.legal.operations > 0
+
+
+def test_a_healthy_client_beside_a_crowd_is_compared_with_one_beside_legal_clients() -> None:
+    """
+    Five times as long is allowed; without legal clients there is nothing to compare with.
+    """
+    assert too_slow(_seen(100), _seen(20)) is None
+    assert too_slow(_seen(1_000), None) is None
+    assert too_slow(_seen(101), _seen(20)) == (
+        "the healthy client's p99 is 101 ms, and 20 ms beside as many legal clients"
+    )
+
+
+def _seen(p99_ms: float, errors: int = 0) -> Seen:
+    return Seen(
+        operations=1,
+        probes=1,
+        errors=errors,
+        p99_ms=p99_ms,
+        longest_ms=0,
+        stall_ms=0,
+        silence_s=0,
+    )
+
+
+def test_outcomes_of_one_attack_are_one_line() -> None:
+    """
+    Requests and errors are added up, the worst of the other measures is shown, and no failure is
+    lost.
+    """
+    first = Outcome("a", sent=3, grown_bytes=5, stall_ms=1, seen=_seen(7, errors=1))
+    again = Outcome("a", sent=4, grown_bytes=2, stall_ms=9, seen=_seen(6, errors=2))
+    again.failures, again.survived = ["died"], False
+    [one, other] = merged([first, Outcome("b"), again])
+
+    assert ("a", 7, 5, 9) == (one.name, one.sent, one.grown_bytes, one.stall_ms)
+    assert _seen(7, errors=3) == one.seen
+    assert (False, ["died"]) == (one.survived, one.failures)
+    assert Outcome("b") == other

@@ -4,7 +4,9 @@
                                                                       │
                                               the next request begins ┘
 
-While the transport holds bytes that the client does not take, no request begins.
+Large answers are written when the connection's turn on the loop comes: the kernel takes 2 ms and
+more to copy one, and many may be ready at once.  While the transport holds bytes that the client
+does not take, no request begins.
 
 Shell.
 """
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from driftlog_agents.log.partition.batch import ConnectionActivity
-from driftlog_agents.network.answers import Answers
+from driftlog_agents.network.answers import SMALL_BYTES, Answers
 from driftlog_agents.network.queued_requests import QueuedRequest, RequestQueue
 from driftlog_agents.network.slots import Buffer, Slot
 
@@ -33,6 +35,10 @@ class WrittenConnection(Protocol):
 
     def on_loop(self, step: Callable[[], None], /) -> None:
         """Run *step*; an error in it closes only this connection."""
+        ...
+
+    def in_turn(self, step: Callable[[], None], /) -> None:
+        """Run *step* as `on_loop`, when the connection's turn on the event loop comes."""
         ...
 
     def written(self) -> None:
@@ -101,7 +107,14 @@ class AnswerWriter:
         """A slot has its answer: schedule `flush`, once in this iteration of the loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._connection.on_loop, self.flush)
+            self._loop.call_soon(self._connection.on_loop, self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        """`flush` now, or when the connection's turn comes, where the kernel copies much."""
+        if self.answers.unwritten_bytes > SMALL_BYTES:
+            self._connection.in_turn(self.flush)
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Write the answers whose turn it is, and begin the request after them."""

@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_up = False
         """Whether the limit that stopped reading has been counted."""
         self.source = ConnectionActivity()
-        self.answers = Answers(server.answers, self._in_turn)
+        self.answers = Answers(server.answers, self.in_turn)
         self.writer = AnswerWriter(self, server.requests, self.answers, self.source, server.loop)
         # Called for every request: these references save a call through this object.
         self.queue = self.writer.queue
@@ -463,8 +463,8 @@ class Connection(asyncio.BufferedProtocol):
         """Run *step* in the next iteration of the loop."""
         self._server.loop.call_soon(self.on_loop, step)
 
-    def _in_turn(self, step: Callable[[], None]) -> None:
-        """Run *step* in this connection's turn: many connections may get room at once."""
+    def in_turn(self, step: Callable[[], None]) -> None:
+        """Run *step* in this connection's turn: many connections may have one at once."""
         self.share.wait(Step(self, step))
 
     def on_loop(self, step: Callable[[], None]) -> None:

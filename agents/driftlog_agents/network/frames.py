@@ -6,7 +6,8 @@
                    socket reads directly into its tail: the memory that the kernel filled is
                    checked, patched, written to disk and uploaded
     huge frames    (> 2 MiB) get more memory as bytes arrive: a client that announces 100 MiB
-                   has not sent them yet
+                   has not sent them yet.  Only the first 2 MiB are copied: then the system adds
+                   pages where bytes arrive
 
 The memory of incomplete frames is counted: while there is no room, a connection is not read.
 Produce has a budget of its own, which counts a large frame until it is admitted; then the log
@@ -31,7 +32,7 @@ from driftlog_agents.protocol.errors import (
     CorruptFrameError,
     FrameTooLargeError,
 )
-from driftlog_tiering.stores.buffer_pool import BufferPool
+from driftlog_tiering.stores.buffer_pool import ZEROED_BYTES, BufferPool
 
 LARGE_BYTES: Final = 32 * 1024
 _MIN_BYTES: Final = 8
@@ -72,6 +73,7 @@ class FrameReader:
         "_length",
         "_limit",
         "_little",
+        "_memory",
         "_pool",
         "_produce",
         "_requests",
@@ -109,6 +111,8 @@ class FrameReader:
         """Received bytes of an incomplete frame, with its size field."""
         self._large: memoryview | None = None
         """Memory of a large frame: all of it, or as much as its received bytes allow."""
+        self._memory: memoryview | None = None
+        """What `_large` is the beginning of."""
         self._length = 0
         self._size = 0
         """The next size of `_large`, in bytes."""
@@ -173,7 +177,7 @@ class FrameReader:
                     self._grow()
                 return iter(())
             frame = self._large
-            self._large = self._tail = None
+            self._large = self._memory = self._tail = None
             self.completed += 1
             self.kept_bytes = len(frame)
             self._budget.arrived(self)
@@ -194,7 +198,7 @@ class FrameReader:
         if self._large is None:
             self._produce.note(-len(head))
         self.taken()
-        self._large = self._tail = None
+        self._large = self._memory = self._tail = None
         self.on_memory = None
 
     def go_on(self) -> None:
@@ -268,7 +272,7 @@ class FrameReader:
         return False
 
     def _fill(self, head: memoryview) -> None:
-        self._large = memoryview(self._pool.take(self._size))[: self._size]
+        self._large = self._memory = memoryview(self._pool.take(self._size))[: self._size]
         self._at = len(head)
         self._large[: self._at] = head
         self._tail = self._large[self._at :]
@@ -283,7 +287,10 @@ class FrameReader:
 
     def _exchange(self) -> None:
         assert self._large is not None
-        larger = memoryview(self._pool.take(self._size))[: self._size]
-        larger[: self._at] = self._large
-        self._large = larger
-        self._tail = larger[self._at :]
+        assert self._memory is not None
+        if len(self._memory) < self._size:
+            size = self._length if self._size > ZEROED_BYTES else self._size
+            self._memory = memoryview(self._pool.take(size))[:size]
+            self._memory[: self._at] = self._large
+        self._large = self._memory[: self._size]
+        self._tail = self._large[self._at :]

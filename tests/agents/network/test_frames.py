@@ -1,5 +1,6 @@
 """Frames give the same requests however they are cut, and take memory for what was sent only."""
 
+import ctypes
 import struct
 from itertools import pairwise
 from mmap import mmap
@@ -98,6 +99,28 @@ def test_huge_requests_arrive_whole(size: int) -> None:
     reader = make_reader()
 
     assert sent == [bytes(frame) for frame in feed(reader, framed(*sent))]
+
+
+def test_a_huge_request_is_moved_only_while_little_of_it_has_come() -> None:
+    """
+    To copy 32 MiB into fresh memory takes the event loop 50 ms: beyond 2 MiB, what arrives stays
+    where it is, and the frame counts no more than before.
+    """
+    budget = MemoryBudget(256 * MiB)
+    reader, chunk = make_reader(budget=budget), bytes(MiB)
+    feed(reader, struct.pack(">i", 90 * MiB) + bytes(3 * MiB))
+    places, counted = set(), set()
+    for _ in range(86):
+        feed(reader, chunk)
+        byte = ctypes.c_char.from_buffer(reader.buffer())
+        places.add(ctypes.addressof(byte) - reader.arrived_bytes)
+        counted.add(budget.held_bytes)
+        del byte
+    [frame] = feed(reader, chunk)
+
+    assert 1 == len(places)
+    assert {8 * MiB, 32 * MiB, 90 * MiB} == counted
+    assert 90 * MiB == len(frame)
 
 
 def test_connections_may_share_where_small_reads_land() -> None:

@@ -114,6 +114,8 @@ class Crowd(UnreadAnswers):
 
     name = "crowd"
     item = "7"
+    counted_by_agent = True
+    legal_clients = 1_000
 
     def run(self, target: Target) -> None:
         """As much as is taken."""
@@ -135,6 +137,8 @@ class Pipelines(Attack):
     """1,000 connections that pipeline one kind of request and read nothing."""
 
     budget = Budget.CROWD
+    counted_by_agent = True
+    legal_clients = 1_000
     times: ClassVar[int]
     """Of `requests`, on each connection, where so many are taken."""
 

@@ -3,15 +3,13 @@
 Shell.
 """
 
-import contextlib
-import http.client
-import re
+import multiprocessing
+import random
 import select
 import struct
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,15 +29,14 @@ _WAIT_S: Final = 0.03
 _SEND_S: Final = 20.0
 
 _CONNECTIONS: Final = 60
-_FRAMES: Final = 400
-_ROUNDS: Final = 20
-"""With the same frames, before others are made."""
+_FRAMES: Final = 1_000
+_RENEWED: Final = 5
 _BLOCK: Final = 16
+_MUTATED: Final = 0.05
+"""The share of blocks that end with a mutated frame."""
 _LOOK_S: Final = 0.005
 _SILENT_S: Final = 0.2
 """A connection on which nothing moves for so long waits for a group, say: it goes."""
-
-_REQUESTS: Final = re.compile(r"^driftlog_requests_total{.*} (\S+)$", re.MULTILINE)
 
 Call = tuple[Api[Any, Any], int]
 
@@ -253,41 +250,70 @@ class StrangeHeaders(_Fuzz):
 
 
 class PipelinedValues(Attack):
-    """Thousands of small requests with such values a second, on many connections that wait for no
-    answer."""
+    """Thousands of small requests with such values a second, and some mutated ones, on many
+    connections that wait for no answer."""
 
     name = "pipelined-values"
     budget = Budget.CROWD
     arguments = ("--config", "max.connection.creation.rate=2000")
+    counted_by_agent = True
 
     def run(self, target: Target) -> None:
-        """Until the time is up."""
-        maker, order = HostileMaker(target.rng, repeated=0.0), calls()
-        until, pipes = target.deadline, list[_Pipe]()
-        while target.agent.is_alive() and time.monotonic() < until:
-            frames = [
-                api.encode_request(version, 1, "fuzz", maker.message(api.request, version))
-                for api, version in target.rng.choices(order, k=_FRAMES)
-            ]
-            for _ in range(_ROUNDS):
-                for _ in range(_CONNECTIONS - len(pipes)):
-                    with contextlib.suppress(*GONE):
-                        pipes.append(_Pipe(target.connect()))
-                select.select([pipe.socket for pipe in pipes], (), (), _LOOK_S)
-                pipes = [pipe for pipe in pipes if pipe.goes_on(target, frames)]
-        for pipe in pipes:
-            pipe.close()
-        target.sent = _taken(target) or target.sent
+        """Until the time is up, by so many processes."""
+        seeds = [target.rng.getrandbits(64) for _ in range(target.attackers)]
+        if len(seeds) == 1:
+            _pour_values(target.port, seeds[0], target.seconds)
+            return
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(len(seeds), spawn) as processes:
+            for seed in seeds:
+                processes.submit(_pour_values, target.port, seed, target.seconds)
 
 
-def _taken(target: Target) -> int:
-    """Requests that the agent has taken; 0: it does not say."""
-    try:
-        with urllib.request.urlopen(f"{target.agent.http}/metrics", timeout=20) as answer:
-            found = _REQUESTS.findall(answer.read().decode())
-    except (*GONE, urllib.error.URLError, http.client.HTTPException):
-        return 0
-    return sum(int(float(count)) for count in found)
+def _pour_values(port: int, seed: int, seconds: float) -> None:
+    rng = random.Random(seed)
+    frames, pipes = _Frames(rng), list[_Pipe]()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        frames.renew()
+        try:
+            while len(pipes) < _CONNECTIONS:
+                pipes.append(_Pipe(Connection(port)))
+        except GONE:
+            time.sleep(_LOOK_S)
+        select.select([pipe.socket for pipe in pipes], (), (), _LOOK_S)
+        pipes = [pipe for pipe in pipes if pipe.goes_on(frames)]
+    for pipe in pipes:
+        pipe.close()
+
+
+class _Frames:
+    """Requests that are made once and sent many times: to make one takes longer than to answer it.
+
+    A few are replaced each time that the connections are looked at.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._maker, self._calls = HostileMaker(rng, repeated=0.0), calls()
+        self._frames = [self._made() for _ in range(_FRAMES)]
+
+    def renew(self) -> None:
+        for _ in range(_RENEWED):
+            self._frames[self._rng.randrange(_FRAMES)] = self._made()
+
+    def block(self) -> bytes:
+        """Some of them.  One that is mutated is the last: the connection may end there."""
+        frames = self._rng.choices(self._frames, k=_BLOCK)
+        if self._rng.random() < _MUTATED:
+            body = mutated([frames[-1][8:]], self._rng)
+            frames[-1] = struct.pack(">i", len(body) + 4) + frames[-1][4:8] + body
+        return b"".join(frames)
+
+    def _made(self) -> bytes:
+        api, version = self._rng.choice(self._calls)
+        message = self._maker.message(api.request, version)
+        return api.encode_request(version, 1, "fuzz", message)
 
 
 class _Pipe:
@@ -302,14 +328,14 @@ class _Pipe:
     def close(self) -> None:
         self.socket.close()
 
-    def goes_on(self, target: Target, frames: list[bytes]) -> bool:
+    def goes_on(self, frames: _Frames) -> bool:
         """Read and forget what is there, and send more; False: it is closed, for nothing moves."""
-        if self._moves(target, frames):
+        if self._moves(frames):
             return True
         self.close()
         return False
 
-    def _moves(self, target: Target, frames: list[bytes]) -> bool:
+    def _moves(self, frames: _Frames) -> bool:
         now_s = time.monotonic()
         try:
             if not self.socket.recv(1 << 18):
@@ -320,8 +346,7 @@ class _Pipe:
         except OSError:
             return False
         if not self._unsent:
-            target.sent += _BLOCK
-            self._unsent = memoryview(b"".join(target.rng.choices(frames, k=_BLOCK)))
+            self._unsent = memoryview(frames.block())
         try:
             self._unsent = self._unsent[self.socket.send(self._unsent) :]
             self._moved_s = now_s

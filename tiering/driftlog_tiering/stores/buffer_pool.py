@@ -13,7 +13,7 @@ from typing import Final
 _FINE_BYTES: Final = 64 * 1024
 _COARSE_BYTES: Final = 256 * 1024
 """Sizes of pooled buffers: multiples of the first up to 1 MiB, then of the second."""
-_ZEROED_BYTES: Final = 8 * 1024 * 1024
+ZEROED_BYTES: Final = 4 * 1024 * 1024
 """Larger buffers are pages that the system zeroes one by one, as they are filled: to zero 100 MiB
 at once takes 50 ms."""
 _LOOK: Final = 16
@@ -48,7 +48,7 @@ class BufferPool:
                 return ring[-1]
         if size <= self._limit_bytes < self._bytes + size:
             self._forget(size)
-        made = bytearray(size) if size <= _ZEROED_BYTES else mmap(-1, size)
+        made = bytearray(size) if size <= ZEROED_BYTES else mmap(-1, size)
         if self._bytes + size <= self._limit_bytes:
             self._bytes += size
             ring.append(made)

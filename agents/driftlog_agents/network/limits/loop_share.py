@@ -6,7 +6,8 @@
     a request that has waited on its connection then waits here, too, for its turn on the loop
 
 A connection whose turn has come takes requests for `_TURN_S`, and then waits again;
-`foundation/fair_queue` decides which one is next.
+`foundation/fair_queue` decides which one is next.  While clients of several addresses wait, an
+iteration takes requests for a shorter time: a request, and what it waits for, need several.
 
 Shell.
 """
@@ -21,7 +22,13 @@ from driftlog_agents.foundation.fair_queue import Client, FairQueue, Turn
 
 _SHARE_S: Final = 0.005
 """Longer: fewer iterations, and fewer writes, for the same requests (at 2 ms: 5 % more CPU for
-small ones).  Shorter: others wait less (at 2 ms: a third)."""
+small ones).  Shorter: others wait less."""
+
+_SHORT_SHARE_S: Final = 0.002
+"""The same while clients of several addresses wait: beside a crowd, half as long."""
+
+_SHORT_FOR_S: Final = 0.1
+"""How long shares are short after a turn of another address: until what it asked is answered."""
 
 _TURN_S: Final = 0.0005
 """Longer: fewer changes of turns.  Shorter: shorter waits where many connections have work."""
@@ -62,7 +69,15 @@ class Step:
 class LoopShare:
     """The share of requests in the iterations of one event loop, measured by *clock_s*."""
 
-    __slots__ = ("_clock_s", "_ends_s", "_loop", "_turn_ends_s", "_waiting")
+    __slots__ = (
+        "_address",
+        "_clock_s",
+        "_ends_s",
+        "_loop",
+        "_short_until_s",
+        "_turn_ends_s",
+        "_waiting",
+    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float] = time.perf_counter
@@ -72,6 +87,9 @@ class LoopShare:
         self._ends_s: float | None = None
         """When the share of this iteration ends; None: it has not begun."""
         self._turn_ends_s = 0.0
+        self._address = ""
+        """Whose turn was last."""
+        self._short_until_s = 0.0
         self._waiting = FairQueue[Turn](_TURN_S)
 
     @property
@@ -93,22 +111,37 @@ class LoopShare:
         self._waiting.remove(turn)
 
     def _begin(self) -> None:
-        self._turn_ends_s = self._ends_s = self._clock_s() + _SHARE_S
+        self._open()
         self._loop.call_soon(self._next, context=Context())  # in no request's context
+
+    def _open(self) -> float:
+        """Begin a share; returns when it ends."""
+        now_s = self._clock_s()
+        share_s = _SHORT_SHARE_S if now_s < self._short_until_s else _SHARE_S
+        self._turn_ends_s = self._ends_s = now_s + share_s
+        return self._ends_s
 
     def _next(self) -> None:
         self._ends_s = None
         if not self._waiting:
             return
-        self._begin()
-        assert self._ends_s is not None
-        ends_s = self._ends_s
+        ends_s = self._open()
+        try:
+            self._take_turns(ends_s)
+        finally:
+            # After what the turns have begun: that runs before the next turns.
+            self._turn_ends_s = ends_s
+            self._loop.call_soon(self._next, context=Context())
+
+    def _take_turns(self, ends_s: float) -> None:
         while self._waiting:
             now_s = self._clock_s()
             if now_s >= ends_s:
                 break
             self._turn_ends_s = min(ends_s, now_s + _TURN_S)
             client, turn = self._waiting.take()
+            if client.address != self._address:
+                self._address = client.address
+                self._short_until_s = now_s + _SHORT_FOR_S
             turn.take_turn()
             self._waiting.spend(client, self._clock_s() - now_s)
-        self._turn_ends_s = ends_s

@@ -108,3 +108,57 @@ async def test_who_leaves_has_no_turn() -> None:
 
     assert 0 == second.taken
     assert 70 == first.taken + third.taken
+
+
+async def test_beside_a_crowd_of_another_address_iterations_are_short() -> None:
+    """
+    A request and its acknowledgement need several: ten take 2 ms each, and 5 ms where all clients
+    have one address.
+    """
+    world = World()
+    for _ in range(1_000):
+        world.connection().bring(500)
+    for _ in range(60):  # the first address is another one than none
+        await asyncio.sleep(0)
+    spent_s = []
+    for address in (world.address, "good"):
+        good = world.connection(address)
+        good.bring(1)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        begun_s = world.now_s
+        for _ in range(10):
+            await asyncio.sleep(0)
+        spent_s.append(world.now_s - begun_s)
+
+    alone_s, beside_s = spent_s
+    assert 0.05 <= alone_s <= 0.06
+    assert 0.02 <= beside_s <= 0.025
+
+
+async def test_what_a_turn_begins_runs_before_the_next_turns() -> None:
+    """
+    The next step of a request, and the next after that, wait for one share of the crowd each.
+    """
+    world = World()
+    crowd = [world.connection() for _ in range(1_000)]
+    for connection in crowd:
+        connection.bring(500)
+    await asyncio.sleep(0)
+    taken: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def note(steps: int) -> None:
+        taken.append(sum(c.taken for c in crowd))
+        if steps:
+            loop.call_soon(note, steps - 1)
+
+    good = Connection(world.share, lambda: note(2), "good")
+    good.bring(1)
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+    first, second, third = taken
+    assert second - first <= 51
+    assert third - second <= 51
+    assert third - first <= 75
