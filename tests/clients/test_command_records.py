@@ -413,7 +413,7 @@ def test_bad_lines_are_left_out_and_kept_where_that_is_asked_for(
     assert (0, 0) == (skipped.returncode, kept.returncode)
     for errors in (skipped.stderr.decode(), kept.stderr.decode()):
         assert f"{lines}, line 2: left out: unknown field 'vlaue'" in errors
-        assert f"{lines}, line 4: left out: no JSON" in errors
+        assert f"{lines}, line 4: left out: not JSON" in errors
         assert "2 bad lines left out" in errors
         assert "2 records written" in errors
     assert b'{"vlaue": "b"}\nno json\n' == bad.read_bytes()

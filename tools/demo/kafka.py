@@ -156,7 +156,7 @@ class Seen:
     error: str = ""
 
 
-class Reading:
+class ConsumerThread:
     """A consumer in a thread of its own: assigned to every partition from its first offset.
 
     Args:

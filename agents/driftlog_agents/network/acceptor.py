@@ -36,8 +36,8 @@ _ADVICE: Final = {
     "max.connections.per.ip or max.connections.per.ip.overrides allows more",
     "max.connections.per.ip.overrides": "check that the client closes its connections  --config "
     "max.connections.per.ip.overrides allows more",
-    "driftlog.http.max.connections": "who opens so many?  --config driftlog.http.max.connections "
-    "allows more",
+    "driftlog.http.max.connections": "check that the client closes its connections  --config "
+    "driftlog.http.max.connections allows more",
 }
 
 Serve = Callable[[str], asyncio.BaseProtocol]

@@ -140,7 +140,7 @@ class HttpApi:
             text = f"{evidence.reason}: {_NOT_OURS}\n"
             return web.Response(status=503, text=text)
         if self._agent.fitness.unfit:
-            text = "unfit: it could not commit while others could; the log says why\n"
+            text = "unfit: this agent cannot commit while other agents can; the log says why\n"
             return web.Response(status=503, text=text)
         engine = self._agent.broker.engine
         if engine is None or not engine.ready.is_set():
@@ -159,15 +159,17 @@ class HttpApi:
             return _error(503, _BETWEEN)
         entry = engine.topics.get(topic)
         if entry is None:
-            return _error(404, f"there is no topic {topic!r}: driftlog topics list shows what is")
+            return _error(
+                404, f"topic {topic!r} does not exist: driftlog topics list lists the topics"
+            )
         wait_s = self._seals.wait_s(topic)
         if wait_s:
             self._agent.refusals.count(SEALS)
             return _error(
                 429,
-                f"{topic} was sealed {self._seals.most} times in a minute ({SEALS}): try again in "
-                f"{wait_s} s.  What is committed is sealed without asking, too (segment.ms, "
-                f"segment.bytes of the topic)",
+                f"{topic} was sealed {self._seals.most} times in a minute ({SEALS}): try "
+                f"again in {wait_s} s.  The agent seals committed records by itself, too "
+                "(segment.ms, segment.bytes of the topic)",
                 {"Retry-After": str(wait_s)},
             )
         sealed: dict[str, int] = {}
@@ -232,7 +234,9 @@ class HttpApi:
             return _error(404, f"there is no partition {topic}-{number}")
         tp = TopicPartition(entry.topic.topic_id, number)
         if engine.find(tp) is None and not engine.assignments.is_placed_here(tp):
-            return _error(421, f"{topic}-{number} is placed on another agent: ask that one")
+            return _error(
+                421, f"{topic}-{number} is placed on another agent: send the request to that agent"
+            )
         try:
             async with asyncio.timeout(_SEAL_DEADLINE_S):
                 if shown is None:

@@ -294,7 +294,7 @@ async def _take_http(options: Options) -> list[socket.socket]:
         "http_port_taken",
         wanted=HTTP_LISTENER,
         used=f"{host}:{found[0].getsockname()[1]}",
-        advice="another agent has it, it seems; --http-listener HOST:PORT chooses one",
+        advice="another process seems to have the port; --http-listener HOST:PORT chooses one",
     )
     return found
 
@@ -606,8 +606,8 @@ def _settings(options: Options, location: str) -> AgentSettings:
             "max_connections_lowered",
             wanted=broker.max_connections,
             used=possible,
-            advice="so many files may be open less those of the log, the stores and the HTTP port; "
-            "raise the limit (ulimit -n)",
+            advice="the limit of open files leaves room for so many connections; raise it "
+            "(ulimit -n)",
         )
         broker = replace(broker, max_connections=possible)
     return AgentSettings(

@@ -93,5 +93,5 @@ def to_ms(timestamp: datetime) -> int:
         ValueError: *timestamp* has no time zone.
     """
     if timestamp.tzinfo is None:
-        raise ValueError(f"{timestamp!r} has no time zone: say datetime(…, tzinfo=UTC)")
+        raise ValueError(f"{timestamp!r} has no time zone: give datetime(…, tzinfo=UTC)")
     return (timestamp - _EPOCH) // timedelta(milliseconds=1)

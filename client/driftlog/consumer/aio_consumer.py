@@ -368,4 +368,4 @@ class AsyncConsumer(Generic[K, V]):
     def _check_open(self) -> None:
         # While it closes, on_revoke may still commit.
         if self._closed and current_callback(self) is None:
-            raise ClosedError("this consumer is closed: make a new one")
+            raise ClosedError("this consumer is closed: create a new one")

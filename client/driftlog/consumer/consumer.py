@@ -351,4 +351,4 @@ class Consumer(Generic[K, V]):
     def _check_open(self) -> None:
         # While it closes, on_revoke may still commit.
         if self._closed and not self._reader.notifying:
-            raise ClosedError("this consumer is closed: make a new one")
+            raise ClosedError("this consumer is closed: create a new one")

@@ -345,7 +345,7 @@ class Reader:
                 try:
                     self._commits.now(handle, self.positions.to_commit(partitions))
                 except CommitError as error:
-                    LOG.warning("as partitions were revoked: %s", error)
+                    LOG.warning("the consumer could not commit revoked partitions: %s", error)
             self._forget(handle, partitions)
 
     def _on_lost(self, handle: Any, lost: list[Place]) -> None:
@@ -404,7 +404,7 @@ class Reader:
         if self.group is None:
             raise ValueError("only groups commit: give the consumer a group")
         if self._closed:
-            raise ClosedError("librdkafka asks for no committed offsets while the consumer closes")
+            raise ClosedError("the consumer closes: librdkafka reads no committed offsets any more")
         self._connections.check(self._settings.request_timeout_ms / 1000)
         return self._lookups.committed(self.group, [tp]).get(tp)
 

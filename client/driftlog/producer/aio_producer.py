@@ -339,7 +339,7 @@ class AsyncProducer(Generic[K, V]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this producer is closed: make a new one")
+            raise ClosedError("this producer is closed: create a new one")
 
 
 class _Bridge:

@@ -149,7 +149,7 @@ def flush_key(session_id: str, seq: int, level: int = 0, index: int = 0) -> str:
     return f"{key}.{_int32(level)}.{_int32(index)}"
 
 
-class FlushKey(NamedTuple):
+class FlushRecordKey(NamedTuple):
     """The parts of a flush record's key; *level* 0: a flush as it was committed."""
 
     session_id: str
@@ -158,7 +158,7 @@ class FlushKey(NamedTuple):
     index: int  # type: ignore[assignment]  # shadows tuple.index, which has no caller
 
 
-def parse_flush_key(key: str) -> FlushKey:
+def parse_flush_key(key: str) -> FlushRecordKey:
     """Invert :func:`flush_key`.
 
     Raises:
@@ -171,7 +171,7 @@ def parse_flush_key(key: str) -> FlushKey:
     level, index = [_decimal(number, key) for number in place] or (0, 0)
     if place and not level:
         raise ValueError(f"not a flush key: {key!r}")
-    return FlushKey(_unescape(session_id, key), int(seq), level, index)
+    return FlushRecordKey(_unescape(session_id, key), int(seq), level, index)
 
 
 # ── Topics ──

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
@@ -205,7 +205,7 @@ class Schedules(RuleBasedStateMachine):
     @invariant()
     def what_is_stable_can_be_restored(self) -> None:
         world, group = self.world, self.world.group
-        if group.state is not GroupState.STABLE:
+        if group.state is not ClassicGroupState.STABLE:
             return
         again = ClassicGroup.restore("g", group.value, SETTINGS, str, world.now_ms)
         assert group.describe() == again.describe()

@@ -104,7 +104,7 @@ class ClusterKey:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushKey:
+class FlushObjectKey:
     """Key of a flush object."""
 
     session_id: str
@@ -192,7 +192,7 @@ class SegmentKey:
 
 Key = (
     ClusterKey
-    | FlushKey
+    | FlushObjectKey
     | TopicKey
     | DeletedKey
     | AuditKey
@@ -311,7 +311,7 @@ def segment_key(
 # ── Back ──
 
 
-def parse_flush_key(key: str) -> FlushKey:
+def parse_flush_key(key: str) -> FlushObjectKey:
     """Invert :func:`flush_key`.
 
     Raises:
@@ -319,7 +319,7 @@ def parse_flush_key(key: str) -> FlushKey:
 
     """
     match = _match(_FLUSH_KEY_RE, key, "a flush object")
-    return FlushKey(match["session_id"], int(match["seq"]), match["nonce"])
+    return FlushObjectKey(match["session_id"], int(match["seq"]), match["nonce"])
 
 
 def parse_topic_key(key: str) -> TopicKey:

@@ -27,7 +27,7 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, replace
 from typing import Final
 
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import Protocol
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
@@ -53,7 +53,7 @@ class ClassicValue:
     protocol: str | None = None
     leader: str | None = None
     state_since_ms: int
-    members: tuple[Member, ...] = ()
+    members: tuple[ClassicGroupMember, ...] = ()
 
     def __post_init__(self) -> None:
         assert 0 <= self.generation <= self.reserved <= _INT32_MAX
@@ -78,7 +78,7 @@ def encode_value(value: ClassicValue) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _member_fields(member: Member, protocol: str) -> dict[str, object]:
+def _member_fields(member: ClassicGroupMember, protocol: str) -> dict[str, object]:
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -144,7 +144,7 @@ def claimed_value(data: bytes) -> bytes:
     return encode_value(replace(value, reserved=min(value.reserved + UNTOLD, _INT32_MAX)))
 
 
-def _member(item: object, protocol: str | None, data: bytes) -> Member:
+def _member(item: object, protocol: str | None, data: bytes) -> ClassicGroupMember:
     match item:
         case {
             "member_id": str(member_id),
@@ -156,7 +156,7 @@ def _member(item: object, protocol: str | None, data: bytes) -> Member:
             "subscription": str(subscription),
             "assignment": str(assignment),
         } if protocol is not None:
-            return Member(
+            return ClassicGroupMember(
                 member_id=member_id,
                 instance_id=instance_id,
                 client_id=client_id,
@@ -178,7 +178,7 @@ def _bytes(text: str, data: bytes) -> bytes:
 
 
 def _check_members(
-    members: tuple[Member, ...], protocol_type: str | None, leader: str | None, data: bytes
+    members: tuple[ClassicGroupMember, ...], protocol_type: str | None, leader: str | None, data: bytes
 ) -> None:
     ids = {member.member_id for member in members}
     instances = [member.instance_id for member in members if member.instance_id is not None]

@@ -49,7 +49,7 @@ from driftlog_agents.groups.consumer.messages import (
     ResolveRegexes,
 )
 from driftlog_agents.groups.consumer.migration import downgraded, upgrade
-from driftlog_agents.groups.consumer.state import Member, page_of
+from driftlog_agents.groups.consumer.state import ConsumerGroupMember, page_of
 from driftlog_agents.groups.consumer.stored_value import (
     HEAD,
     GroupEncoder,
@@ -221,7 +221,7 @@ class ConsumerGroup:
         return 0 if member is None else member.said_bytes
 
     @property
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, ConsumerGroupMember]:
         return self._group.state.members
 
     def is_subscribed_to(self, topic_name: str) -> bool:
@@ -471,7 +471,7 @@ def _refused_description(error: ErrorCode, message: str | None) -> DescribedCons
     return DescribedConsumerGroup(error=error, message=message)
 
 
-def _stale(member: Member) -> ErrorCode:
+def _stale(member: ConsumerGroupMember) -> ErrorCode:
     if member.classic is not None:
         return ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.STALE_MEMBER_EPOCH

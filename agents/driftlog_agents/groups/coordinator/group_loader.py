@@ -178,7 +178,7 @@ class GroupLoader:
                     "group_unreadable",
                     group=group_id,
                     error=str(error),
-                    advice="nobody can use this group until that key is what it was, or the agent "
+                    advice="the group is unavailable until that key is restored, or the agent "
                     "is upgraded; kafka-consumer-groups.sh --delete removes the group",
                 )
             raise UnreadableGroupError(str(error)) from error

@@ -371,7 +371,9 @@ class Collector:
             return UnreferencedObjects() if data is None else decode_sightings(data)
         except (UnavailableError, CorruptError) as error:
             self._log.warning(
-                "garbage_forgotten", error=str(error), advice="no action needed; all grace restarts"
+                "garbage_forgotten",
+                error=str(error),
+                advice="no action needed; all grace periods restart",
             )
             return UnreferencedObjects()
 

@@ -49,7 +49,7 @@ class Offset:
     timestamp_ms: int
 
 
-class Cluster:
+class ClusterClient:
     """The cluster that the options of a command name.
 
     Raises:
@@ -176,7 +176,7 @@ class Cluster:
         return found
 
 
-def any_broker(cluster: Cluster) -> str:
+def any_broker(cluster: ClusterClient) -> str:
     """The address of one live broker."""
     brokers = cluster.metadata().brokers
     return address_of(brokers[min(brokers)])
@@ -186,8 +186,8 @@ def unknown_topic(name: str, there: Iterable[str]) -> CommandError:
     """The error for a topic that does not exist."""
     problem = topic_name_problem(name)
     if problem:
-        return CommandError(f"there is no topic {name!r}, and there cannot be one: {problem}")
+        return CommandError(f"{name!r} is not a valid topic name: {problem}")
     near = similar(name, there)
     return CommandError(
-        f"there is no topic {name!r}{near or ': `driftlog topics list` shows those that exist'}"
+        f"topic {name!r} does not exist{near or ': `driftlog topics list` lists the topics'}"
     )

@@ -53,8 +53,8 @@ class Timeout:
 def add_connection_options(
     parser: Parser,
     *,
-    timeout_help: str = f"how long the command may wait for answers, in all (default: "
-    f"{ANSWER_S:g} for each answer)",
+    timeout_help: str = f"time limit of the command for all answers (default: {ANSWER_S:g} for "
+    "each answer)",
 ) -> None:
     """Add the options of every command that connects to a cluster."""
     group = parser.add_argument_group("connection")
@@ -172,8 +172,8 @@ def connect(options: argparse.Namespace) -> None:
         except (OSError, OverflowError, UnicodeError) as error:  # the last: of IDNA
             reason = getattr(error, "strerror", None) or error
             errors.append(
-                f"nothing listens at {address}: {reason}.  Does the agent run?  "
-                f"`driftlog dev --dir DIR` starts one.  {WHICH_ADDRESS}"
+                f"nothing listens at {address}: {reason}.  `driftlog dev --dir DIR` "
+                f"starts an agent.  {WHICH_ADDRESS}"
             )
         else:
             if foreign is None:

@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ConfigEntry:
     """A config in a DescribeConfigs response."""
 
     name: str
@@ -58,8 +58,8 @@ class Wire:
         protocol = str(properties(options).get("security.protocol", "plaintext"))
         if protocol.lower() != "plaintext":
             raise CommandError(
-                f"this request is spoken over plaintext only, and security.protocol is {protocol}: "
-                f"use Kafka's own tool for it"
+                "this command supports plaintext only, and security.protocol is "
+                f"{protocol}: use Kafka's own tool"
             )
         self._address = address
         host, port = split_address(address)
@@ -145,21 +145,21 @@ class Wire:
             for partition, code in found
         }
 
-    def describe_configs(self, kind: int, name: str) -> list[Config]:
+    def describe_configs(self, kind: int, name: str) -> list[ConfigEntry]:
         """DescribeConfigs of one resource, with the documentation of each config."""
         body = _array([struct.pack(">b", kind) + _string(name) + struct.pack(">i", -1)])
         reader = self._call(_DESCRIBE_CONFIGS, 3, body + b"\0\1")
         reader.int32()
 
-        def config() -> Config:
+        def config() -> ConfigEntry:
             name, value = reader.string() or "", reader.string()
             is_read_only, source = bool(reader.int8()), reader.int8()
             is_sensitive = bool(reader.int8())
             reader.array(lambda: (reader.string(), reader.string(), reader.int8()))
             reader.int8()
-            return Config(name, value, is_read_only, source, is_sensitive, reader.string())
+            return ConfigEntry(name, value, is_read_only, source, is_sensitive, reader.string())
 
-        def result() -> list[Config]:
+        def result() -> list[ConfigEntry]:
             code, message = reader.int16(), reader.string()
             reader.int8(), reader.string()
             configs = reader.array(config)
@@ -216,7 +216,7 @@ def _string(text: str | None) -> bytes:
         return struct.pack(">h", -1)
     data = text.encode()
     if len(data) > 32_767:
-        raise CommandError("a text is longer than Kafka's strings may be")
+        raise CommandError("a string is longer than the Kafka protocol allows")
     return struct.pack(">h", len(data)) + data
 
 
@@ -234,7 +234,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         found = self._data[self._at : self._at + size]
         if len(found) < size:
-            raise CommandError("an answer that ends too early: is this a Kafka broker?")
+            raise CommandError("the answer is cut off: this may be no Kafka broker")
         self._at += size
         return found
 

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import Bad, Progress, complain, plural, print_table, size
-from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import properties, reason
 from driftlog.cli.records.buffer_kept import KeptDirectory, find, locked
 from driftlog.cli.records.produce import topic_batch_bytes
@@ -61,7 +61,7 @@ def replay(options: argparse.Namespace) -> int:
         if not refused:
             complain(f"nothing is set aside in {options.directory}")
         return status
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     deleted = _deleted(cluster, kept)
     if options.dry_run:
         _show(kept, deleted)
@@ -101,7 +101,7 @@ class _Interruption:
 # ── What there is ──
 
 
-def _deleted(cluster: Cluster, kept: list[KeptDirectory]) -> dict[TopicPartition, tuple[str, str]]:
+def _deleted(cluster: ClusterClient, kept: list[KeptDirectory]) -> dict[TopicPartition, tuple[str, str]]:
     """Partitions whose topics are deleted: the topic's name, and the text of the reason.
 
     Raises:
@@ -174,7 +174,7 @@ class _Replayer:
     def __init__(
         self,
         options: argparse.Namespace,
-        cluster: Cluster,
+        cluster: ClusterClient,
         deleted: Mapping[TopicPartition, tuple[str, str]],
         interruption: _Interruption,
     ) -> None:
@@ -226,26 +226,28 @@ class _Replayer:
             complain(f"and {more:,} more")
         if run.untimed:
             complain(
-                f"{plural(run.untimed, 'record')} had no time, or 1970-01-01T00:00:00Z, which "
-                "librdkafka cannot send: they got the present one"
+                f"{plural(run.untimed, 'record')} had no timestamp, or "
+                "1970-01-01T00:00:00Z, which librdkafka cannot send: they got the "
+                "current time"
             )
         text = f"{path}: {plural(run.written, 'record')} replayed"
         if run.before:
             text += f", {run.before:,} were before"
         if self._interruption.asked:
-            text += "; interrupted: the same command goes on with the others"
+            text += "; interrupted: the same command continues with the others"
         if run.lost:
             text += f"; {plural(run.lost, 'record')} given up: they are in no whole batch"
         if run.left:
             topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
             text += (
-                f"; {plural(sum(run.left.values()), 'record')} of deleted topics ({topics}) stay "
-                "in the directory: remove it when nobody needs them"
+                f"; {plural(sum(run.left.values()), 'record')} of deleted topics ({topics}"
+                ") stay in the directory: remove it when they are not needed"
             )
         if run.failed:
             text += (
-                f"; {plural(run.failed, 'record')} not: they stay in the directory.  Repair what "
-                "the reasons name (such as the topic's max.message.bytes) and run the command again"
+                f"; {plural(run.failed, 'record')} not replayed: they stay in the "
+                "directory.  Repair what the reasons name (such as the topic's "
+                "max.message.bytes) and run the command again"
             )
         if run.reasons or not self._options.quiet:
             complain(text)
@@ -385,7 +387,7 @@ class _Run:
             return
         (failure,) = error.failures
         self._timed_out |= failure.code in _TIMED_OUT
-        unknown = ", may be written all the same" if failure.outcome_unknown else ""
+        unknown = ", but may have been written" if failure.outcome_unknown else ""
         self.fail(
             f"{place.partition}, offset {place.offset}: not acknowledged{unknown}: "
             f"{failure.reason}.  {failure.advice}"

@@ -93,7 +93,9 @@ def _refuse_unknown(properties: Mapping[str, str], known: set[str]) -> None:
     unknown = sorted(set(properties) - known)
     if unknown:
         hint = similar(unknown[0], known)
-        raise ValueError(f"there is no {unknown[0]!r}{hint or ': ' + ', '.join(sorted(known))}")
+        raise ValueError(
+            f"unknown property {unknown[0]!r}{hint or ': ' + ', '.join(sorted(known))}"
+        )
 
 
 def _is_true(text: str) -> bool:
