@@ -155,7 +155,8 @@ def test_a_second_dev_takes_another_http_port_and_says_so(tmp_path: Path) -> Non
         ("127.0.0.1:1", "nothing listens at 127.0.0.1:1: Connection refused"),
         ("nosuchhost.invalid:9092", "nothing listens at nosuchhost.invalid:9092"),
         ("no..host:9092", "nothing listens at no..host:9092"),
-        ("nonsense", "'nonsense' is not HOST:PORT"),
+        ("nosuchhost.invalid", "nothing listens at nosuchhost.invalid:9092"),
+        ("host:port", "'host:port' is not HOST:PORT"),
         ("127.0.0.1:99999", "nothing listens at 127.0.0.1:99999"),
     ],
 )

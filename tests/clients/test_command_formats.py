@@ -53,6 +53,8 @@ class Fake:
     def timestamp(self) -> tuple[int, int]:
         return self.ts
 
+    def leader_epoch(self) -> None: ...
+
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return self.h
 

@@ -245,7 +245,7 @@ class Ending:
                     continue
                 key = layout.parse_key(info.key)
                 match key:
-                    case layout.FlushKey():
+                    case layout.FlushObjectKey():
                         self._expect(info.key in named, info.key, "no flush record names it")
                     case layout.TopicKey(topic_id=topic_id):
                         self._expect(topic_id in topics, info.key, "its topic does not exist")

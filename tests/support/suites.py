@@ -39,6 +39,7 @@ SUITES: Final[dict[str, Suite]] = {
     "spark/test_plan.py": "test",
     "test_layers.py": "test",
     "test_log_events.py": "test",
+    "test_names.py": "test",
     "test_pages.py": "test",
     "test_readmes.py": "test",
     "test_suites.py": "test",

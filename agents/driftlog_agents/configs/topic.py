@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Final
 
 from driftlog_agents.configs.definitions import (
-    INT64_MAX,
     ConfigDef,
     ConfigType,
     InvalidConfigError,
@@ -24,6 +23,7 @@ from driftlog_agents.configs.definitions import (
     throttled_replicas,
 )
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
+from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_tiering.batches.batch import Codec
 
 _DAY_MS: Final = 86_400_000

@@ -61,7 +61,7 @@ from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics import Observed
 from driftlog_agents.process.startup_configs import with_configs
 from driftlog_agents.process.thread_pools import on_threads
-from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
+from driftlog_agents.process_log.escapes import OWN_CHARACTERS, escaped
 from driftlog_agents.process_log.process_log import TEXT, ProcessLog
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.stores.errors import (

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar
 
 from driftlog.common.connection import bootstrap
 from driftlog.common.records import K, Record, TopicPartition, V
@@ -64,58 +64,6 @@ class AsyncConsumer(Generic[K, V]):
         loop; these callbacks may be coroutine functions.
     """
 
-    @overload
-    def __init__(
-        self: "AsyncConsumer[bytes, bytes]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: None = None,
-        value_deserializer: None = None,
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncConsumer[K, bytes]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: Deserializer[K],
-        value_deserializer: None = None,
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncConsumer[bytes, V]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: None = None,
-        value_deserializer: Deserializer[V],
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         topics: str | Sequence[str],
@@ -126,25 +74,8 @@ class AsyncConsumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Deserializer[K],
-        value_deserializer: Deserializer[V],
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: Deserializer[Any] | None = None,
-        value_deserializer: Deserializer[Any] | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
         rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,

@@ -23,16 +23,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Generic, Self, overload
+from typing import Any, Final, Generic, Self
 
 from confluent_kafka import KafkaError, KafkaException
 
 from driftlog.common.connection import bootstrap, fail
-from driftlog.common.records import Delivered
+from driftlog.common.records import Delivered, Message
 from driftlog.common.serialization import Serializer, Serializers
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import ClosedError, DeliveryError, DriftlogError, FlushTimeoutError
-from driftlog.producer.deliveries import Message, where
+from driftlog.producer.deliveries import where
 from driftlog.producer.producer import (
     NOT_TAKEN,
     HeadersLike,
@@ -75,53 +75,12 @@ class AsyncProducer(Generic[K, V]):
         As those of `driftlog.Producer`.
     """
 
-    @overload
-    def __init__(
-        self: "AsyncProducer[bytes | str, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: None = None,
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncProducer[K, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: None = None,
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncProducer[bytes | str, V]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: Serializer[V],
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: Serializer[V],
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None,
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:

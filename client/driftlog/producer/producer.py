@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 import confluent_kafka
 from confluent_kafka import KafkaException
@@ -80,53 +80,12 @@ class Producer(Generic[K, V]):
         ValueError: a config that does not exist, or that the client sets itself.
     """
 
-    @overload
-    def __init__(
-        self: "Producer[bytes | str, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: None = None,
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "Producer[K, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: None = None,
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "Producer[bytes | str, V]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: Serializer[V],
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: Serializer[V],
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None,
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:

@@ -64,7 +64,7 @@ def test_flush_keys_parse_back(session_id: str, seq: int, nonce: str) -> None:
     """
     The parser inverts the builder.
     """
-    expected = layout.FlushKey(session_id, seq, nonce)
+    expected = layout.FlushObjectKey(session_id, seq, nonce)
 
     assert expected == layout.parse_key(layout.flush_key(session_id, seq, nonce))
 

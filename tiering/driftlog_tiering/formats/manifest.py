@@ -34,6 +34,7 @@ from itertools import pairwise
 from typing import Final
 
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.batches.batch import NO_TIMESTAMP
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 
@@ -42,9 +43,6 @@ MAX_ENTRIES: Final = 1_000
 
 SPILLED_ENTRIES: Final = 500
 """How many of the oldest entries one list takes.  Fewer: more, smaller objects."""
-
-NO_TIMESTAMP: Final = -1
-"""Kafka's ``RecordBatch.NO_TIMESTAMP``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

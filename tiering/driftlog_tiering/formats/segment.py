@@ -44,6 +44,7 @@ from driftlog_tiering.batches.batch import (
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.formats.columns import (
     BUILT_SCHEMA,
+    DEFAULT_LIMITS,
     SCHEMA,
     BatchEncoder,
     ColumnBuilder,
@@ -64,7 +65,6 @@ TAIL_BYTES: Final = 64 * 1024
 _ROW_BYTES: Final = 48
 """Memory of a decoded record beyond its bytes: offsets into columns, offset, timestamps."""
 
-_LIMITS: Final = BatchLimits()
 _METADATA_KEY: Final = b"driftlog.segment"
 _MAGIC: Final = b"PAR1"
 _TRAILER_BYTES: Final = 8
@@ -139,7 +139,7 @@ class SegmentWriter:
         partition: int,
         base: int,
         row_group_bytes: int = ROW_GROUP_BYTES,
-        limits: BatchLimits = _LIMITS,
+        limits: BatchLimits = DEFAULT_LIMITS,
     ) -> None:
         self._sink = CountingSink(sink)
         self._crcs: list[int] = []

@@ -7,9 +7,9 @@ Pure.
 from collections.abc import Iterable
 
 from driftlog_agents.groups.classic.description import (
+    ClassicGroupState,
     DescribedMember,
     GroupDescription,
-    ClassicGroupState,
     OffsetExpiry,
 )
 from driftlog_agents.groups.classic.members import ClassicGroupMember, Members

@@ -31,12 +31,13 @@ Pure.
 """
 
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Self
 
 from driftlog_agents.configs.group_settings import ClassicSettings
 from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import (
+    ID_REQUIRED_VERSION,
     UNKNOWN_MEMBER_ID,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -51,16 +52,13 @@ from driftlog_agents.groups.classic.messages import (
 )
 from driftlog_agents.groups.classic.phases import Effect
 from driftlog_agents.groups.classic.storage import (
-    PendingAssignment,
     ClassicStorage,
+    PendingAssignment,
     PendingLeave,
     PendingReplacement,
 )
 from driftlog_agents.groups.classic.stored_value import ClassicValue, decode_value
 from driftlog_agents.protocol.errors import ErrorCode
-
-_ID_REQUIRED_VERSION: Final = 4
-"""From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
 
 
 class ClassicGroup(ClassicStorage):
@@ -288,7 +286,7 @@ class ClassicGroup(ClassicStorage):
         instance_id = request.instance_id
         prefix = request.client_id if instance_id is None else instance_id
         member_id = self._new_member_id(prefix)
-        if instance_id is None and request.version >= _ID_REQUIRED_VERSION:
+        if instance_id is None and request.version >= ID_REQUIRED_VERSION:
             self._expect_id(member_id, now_ms + request.session_timeout_ms)
             error = ErrorCode.MEMBER_ID_REQUIRED
             self._answer(request_id, JoinResponse(error=error, member_id=member_id))
@@ -344,7 +342,12 @@ class ClassicGroup(ClassicStorage):
         self._rebalance_or_complete(now_ms)
 
     def _return(
-        self, request_id: int, request: JoinRequest, old: ClassicGroupMember, member_id: str, now_ms: int
+        self,
+        request_id: int,
+        request: JoinRequest,
+        old: ClassicGroupMember,
+        member_id: str,
+        now_ms: int,
     ) -> None:
         """A static member joins again, under a new id."""
         error, leader = ErrorCode.FENCED_INSTANCE_ID, self.members.leader or ""

@@ -63,7 +63,9 @@ class ClassicGroupMember:
 class Members:
     """See the module.  Iteration is in the order of arrival."""
 
-    def __init__(self, members: Iterable[ClassicGroupMember] = (), leader: str | None = None) -> None:
+    def __init__(
+        self, members: Iterable[ClassicGroupMember] = (), leader: str | None = None
+    ) -> None:
         self.leader = leader
         self.joining = 0
         """Number of members with a waiting JoinGroup."""

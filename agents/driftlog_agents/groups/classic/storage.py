@@ -1,8 +1,8 @@
 """Writes of a classic group, one at a time, and the requests that wait for them.
 
-    Assigning   the members of a generation wait for the leader's assignment
-    Returning   a static member has a new id
-    Leaving     the last members have left, and the group is empty
+    PendingAssignment    the members of a generation wait for the leader's assignment
+    PendingReplacement   a static member has a new id
+    PendingLeave         the last members have left, and the group is empty
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager: the append futures in
 classicGroupSyncToClassicGroup and updateStaticMemberThenRebalanceOrCompleteJoin.

@@ -16,10 +16,10 @@ Pure.
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 from uuid import UUID
 
 from driftlog_agents.groups.classic.messages import (
+    ID_REQUIRED_VERSION,
     UNKNOWN_MEMBER_ID,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -50,9 +50,6 @@ from driftlog_agents.protocol.consumer_protocol import (
 )
 from driftlog_agents.protocol.errors import CorruptFrameError, ErrorCode, RefusedError
 
-_ID_REQUIRED_VERSION: Final = 4
-"""From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
-
 
 class ClassicSide:
     """See the module.  Every method may raise `RefusedError`; the caller undoes its changes."""
@@ -70,7 +67,7 @@ class ClassicSide:
         member_id = self._new_member_id(request.client_id) if is_new else request.member_id
         group.refuse_if_full(member_id)
         subscription = self._subscription(request)
-        if is_new and request.instance_id is None and request.version >= _ID_REQUIRED_VERSION:
+        if is_new and request.instance_id is None and request.version >= ID_REQUIRED_VERSION:
             return JoinResponse(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id), None
         replaced = group.state.static_member(request.instance_id)
         old = self._member_of(request, member_id)

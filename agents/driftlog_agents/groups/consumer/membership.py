@@ -4,9 +4,9 @@
                                                                          │
        answer ◀── reconcile: revoke, then assign ◀── compute target ◀────┘
 
-A decision changes the `ConsumerGroupState` at once.  `consumer/machine` holds its answer until the change
-is stored, and undoes the change if the write fails.  It also undoes the changes of a decision that
-raises `RefusedError`.
+A decision changes the `ConsumerGroupState` at once.  `consumer/machine` holds its answer until the
+change is stored, and undoes the change if the write fails.  It also undoes the changes of a
+decision that raises `RefusedError`.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#consumerGroupHeartbeat and the
 methods that it calls (4.3).
@@ -32,9 +32,9 @@ from driftlog_agents.groups.consumer.messages import (
 )
 from driftlog_agents.groups.consumer.reconciliation import Owned, reconciled
 from driftlog_agents.groups.consumer.state import (
+    ConsumerGroupMember,
     ConsumerGroupState,
     Head,
-    ConsumerGroupMember,
     MemberState,
     names_bytes,
 )
@@ -300,7 +300,9 @@ class Membership:
             at_ms = now_ms + member.rebalance_timeout_ms
             self.timers.set(TimerKind.REBALANCE, member.member_id, at_ms)
 
-    def _watch_revocation(self, old: ConsumerGroupMember, member: ConsumerGroupMember, now_ms: int) -> None:
+    def _watch_revocation(
+        self, old: ConsumerGroupMember, member: ConsumerGroupMember, now_ms: int
+    ) -> None:
         """Start or cancel the member's rebalance timer, by whether it must revoke partitions."""
         if member == old:
             return
@@ -355,7 +357,9 @@ class Membership:
             assigned_at_ms=now_ms,
         )
 
-    def reconcile(self, member: ConsumerGroupMember, *, subscription_changed: bool, owned: Owned) -> ConsumerGroupMember:
+    def reconcile(
+        self, member: ConsumerGroupMember, *, subscription_changed: bool, owned: Owned
+    ) -> ConsumerGroupMember:
         """Apply the member's next step towards the target, if any; return the member."""
         head = self.state.head
         if not subscription_changed and member.is_reconciled_to(head.assignment_epoch):
@@ -375,7 +379,9 @@ class Membership:
 
     # ── Patterns ──
 
-    def match_patterns(self, old: ConsumerGroupMember, member: ConsumerGroupMember, now_ms: int) -> ResolveRegexes | None:
+    def match_patterns(
+        self, old: ConsumerGroupMember, member: ConsumerGroupMember, now_ms: int
+    ) -> ResolveRegexes | None:
         """The patterns to match after *member* has replaced *old*, if any are due.
 
         Raises:

@@ -15,7 +15,12 @@ from dataclasses import replace
 from uuid import UUID
 
 from driftlog_agents.groups.consumer.assignors import Partition
-from driftlog_agents.groups.consumer.state import NOTHING, ConsumerGroupMember, MemberState, Partitions
+from driftlog_agents.groups.consumer.state import (
+    NOTHING,
+    ConsumerGroupMember,
+    MemberState,
+    Partitions,
+)
 
 Owned = Mapping[UUID, frozenset[int]] | None
 """The partitions that a heartbeat reports as owned; None: unchanged."""
@@ -67,7 +72,9 @@ def _next(
     return _moved(member, target_epoch, state, assigned, NOTHING)
 
 
-def _without_dropped(member: ConsumerGroupMember, topics: frozenset[UUID], owned: Owned) -> ConsumerGroupMember:
+def _without_dropped(
+    member: ConsumerGroupMember, topics: frozenset[UUID], owned: Owned
+) -> ConsumerGroupMember:
     dropped = {p: epoch for p, epoch in member.assigned.items() if p[0] not in topics}
     if not dropped:
         return member
@@ -79,7 +86,11 @@ def _without_dropped(member: ConsumerGroupMember, topics: frozenset[UUID], owned
 
 
 def _moved(
-    member: ConsumerGroupMember, epoch: int, state: MemberState, assigned: Partitions, pending: Partitions
+    member: ConsumerGroupMember,
+    epoch: int,
+    state: MemberState,
+    assigned: Partitions,
+    pending: Partitions,
 ) -> ConsumerGroupMember:
     return replace(
         member,

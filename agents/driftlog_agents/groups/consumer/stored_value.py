@@ -31,8 +31,8 @@ from uuid import UUID
 from driftlog_agents.groups.consumer.assignors import Partition
 from driftlog_agents.groups.consumer.state import (
     ClassicMember,
-    Head,
     ConsumerGroupMember,
+    Head,
     MemberState,
     Partitions,
 )

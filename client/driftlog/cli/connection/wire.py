@@ -18,7 +18,8 @@ from typing import Final, Self, TypeVar
 from confluent_kafka import KafkaError
 
 from driftlog.cli.common.errors import CommandError
-from driftlog.cli.connection.connection import join_address, properties, split_address
+from driftlog.cli.connection.connection import join_address, properties
+from driftlog.common.bootstrap_probe import split_address
 
 TOPIC_CONFIGS: Final = 2
 BROKER_CONFIGS: Final = 4
@@ -62,9 +63,8 @@ class Wire:
                 f"{protocol}: use Kafka's own tool"
             )
         self._address = address
-        host, port = split_address(address)
         try:
-            self._socket = socket.create_connection((host, int(port)), options.timeout.left())
+            self._socket = socket.create_connection(split_address(address), options.timeout.left())
         except (OSError, ValueError) as error:
             raise CommandError(f"nothing listens at {address}: {error}") from error
 

@@ -114,7 +114,9 @@ def describe(cluster: ClusterClient, names: Sequence[str]) -> dict[str, Consumer
     return {name: found[name] for name in names}
 
 
-def committed(cluster: ClusterClient, names: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
+def committed(
+    cluster: ClusterClient, names: Sequence[str]
+) -> dict[str, dict[tuple[str, int], int]]:
     """The offsets of these groups.
 
     Raises:
@@ -145,7 +147,9 @@ def committed(cluster: ClusterClient, names: Sequence[str]) -> dict[str, dict[tu
     return found
 
 
-def existing(cluster: ClusterClient, options: argparse.Namespace) -> dict[str, ConsumerGroupDescription]:
+def existing(
+    cluster: ClusterClient, options: argparse.Namespace
+) -> dict[str, ConsumerGroupDescription]:
     """The groups that *options* name.
 
     Raises:

@@ -24,7 +24,13 @@ from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, print_json, print_table
 from driftlog.cli.common.parsers import Commands, Parser, add_command, moment, topic_partitions
 from driftlog.cli.common.times import parse_duration
-from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, ClusterClient, any_broker, for_time
+from driftlog.cli.connection.cluster_client import (
+    EARLIEST,
+    LATEST,
+    ClusterClient,
+    any_broker,
+    for_time,
+)
 from driftlog.cli.connection.connection import add_connection_options, write_failure
 from driftlog.cli.connection.wire import Wire
 from driftlog.cli.groups.group_descriptions import (
@@ -184,7 +190,9 @@ def _say_new_ones(cluster: ClusterClient, dead: list[str]) -> None:
             )
 
 
-def _wanted(cluster: ClusterClient, options: argparse.Namespace, current: Mapping[At, int]) -> list[At]:
+def _wanted(
+    cluster: ClusterClient, options: argparse.Namespace, current: Mapping[At, int]
+) -> list[At]:
     """The partitions that the options name.
 
     Raises:
@@ -353,7 +361,9 @@ def _delete(options: argparse.Namespace) -> int:
     return status
 
 
-def _forget(options: argparse.Namespace, cluster: ClusterClient, name: str, wanted: list[At]) -> int:
+def _forget(
+    options: argparse.Namespace, cluster: ClusterClient, name: str, wanted: list[At]
+) -> int:
     parts: dict[str, list[int]] = {}
     for topic, partition in wanted:
         parts.setdefault(topic, []).append(partition)

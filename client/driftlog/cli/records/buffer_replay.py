@@ -27,6 +27,7 @@ from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import properties, reason
 from driftlog.cli.records.buffer_kept import KeptDirectory, find, locked
 from driftlog.cli.records.produce import topic_batch_bytes
+from driftlog.cli.records.record_writer import BROKER_DECIDES_BYTES, SAID_FAILURES
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import DeliveryError, DriftlogError, FlushTimeoutError
 from driftlog.producer.producer import Producer
@@ -45,8 +46,6 @@ from driftlog_tiering.batches.kernel_py import Record, iterate_records
 
 _SAVE_S: Final = 1.0
 """Between two writes of ``replayed.json``.  Longer: after a kill the next run repeats more."""
-_SAID_FAILURES: Final = 10
-_BROKER_DECIDES_BYTES: Final = 100_000_000
 _TIMED_OUT: Final = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)
 _SET_BY_US: Final = ("bootstrap.servers", "client.id", "log_level")
 
@@ -101,7 +100,9 @@ class _Interruption:
 # ── What there is ──
 
 
-def _deleted(cluster: ClusterClient, kept: list[KeptDirectory]) -> dict[TopicPartition, tuple[str, str]]:
+def _deleted(
+    cluster: ClusterClient, kept: list[KeptDirectory]
+) -> dict[TopicPartition, tuple[str, str]]:
     """Partitions whose topics are deleted: the topic's name, and the text of the reason.
 
     Raises:
@@ -199,7 +200,7 @@ class _Replayer:
             idempotence=True,
             # No batch exceeds its topic's limit: a record over the limit is refused alone.
             batch_bytes=min(filter(None, sizes), default=1),
-            max_message_bytes=_BROKER_DECIDES_BYTES,
+            max_message_bytes=BROKER_DECIDES_BYTES,
             connect_timeout_ms=0,
         )
         try:
@@ -221,7 +222,7 @@ class _Replayer:
 
     def _summarize(self, run: "_Run") -> None:
         path = run.kept.path
-        more = len(run.reasons) - _SAID_FAILURES
+        more = len(run.reasons) - SAID_FAILURES
         if more > 0:
             complain(f"and {more:,} more")
         if run.untimed:
@@ -397,7 +398,7 @@ class _Run:
         """Say why *count* records are not replayed."""
         self.failed += count
         self.reasons.append(why)
-        if len(self.reasons) <= _SAID_FAILURES:
+        if len(self.reasons) <= SAID_FAILURES:
             self._progress.clear()
             complain(why)
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog.cli.records.formats import Formatter, Headers, Message
+from driftlog.cli.records.formats import Formatter, Headers
+from driftlog.common.records import Message
 from driftlog.common.similar_names import similar
 
 _TIMESTAMP_TYPES: Final = {1: b"CreateTime", 2: b"LogAppendTime"}

@@ -17,25 +17,15 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from driftlog.common.records import Message
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 _TIMESTAMP_TYPES: Final = {1: "create", 2: "logappend"}
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{1,2}|[0-9]{1,3}|.)", re.DOTALL)
 _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
-
-
-class Message(Protocol):
-    """A record of confluent-kafka."""
-
-    def topic(self) -> str | None: ...
-    def partition(self) -> int | None: ...
-    def offset(self) -> int | None: ...
-    def key(self) -> Any: ...
-    def value(self) -> Any: ...
-    def timestamp(self) -> tuple[int, int]: ...
-    def headers(self) -> Any: ...
 
 
 Formatter: TypeAlias = Callable[[Message], bytes]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from driftlog_agents.groups.consumer.state import (
     ClassicMember,
-    Head,
     ConsumerGroupMember,
+    Head,
     MemberState,
     page_of,
 )
@@ -81,7 +81,9 @@ def test_members_are_read_as_they_were_written(members: list[ConsumerGroupMember
 
 
 @given(st.lists(st.lists(MEMBERS, max_size=4, unique_by=lambda member: member.member_id)))
-def test_an_encoder_remembers_nothing_that_is_not_so_any_more(pages: list[list[ConsumerGroupMember]]) -> None:
+def test_an_encoder_remembers_nothing_that_is_not_so_any_more(
+    pages: list[list[ConsumerGroupMember]],
+) -> None:
     """
     Pages and targets of one group after the other come to what they would come to alone.
     """
