@@ -4,6 +4,7 @@ Shell.
 """
 
 import uuid
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__

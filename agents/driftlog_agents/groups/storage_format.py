@@ -24,13 +24,7 @@ from typing import Any, Final
 
 import zstandard
 
-from driftlog_agents.groups.offsets import (
-    PAGE_PARTITIONS,
-    Committed,
-    Page,
-    as_int64,
-    is_int64,
-)
+from driftlog_agents.groups.offsets import PAGE_PARTITIONS, Committed, Page, as_int64, is_int64
 from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 

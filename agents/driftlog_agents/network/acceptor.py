@@ -133,9 +133,7 @@ class Acceptor:
                 self._loop.remove_reader(bound.fileno())
                 self._loop.call_later(_NO_FILES_S, self._listen, bound, serve)
                 self._log.warning(
-                    "connections_not_accepted",
-                    reason=str(error),
-                    advice=_ADVICE["max.connections"],
+                    "connections_not_accepted", reason=str(error), advice=_ADVICE["max.connections"]
                 )
                 break
             self._arrived(accepted, str(peer[0]), serve)

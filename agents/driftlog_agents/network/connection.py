@@ -34,11 +34,7 @@ from driftlog_agents.network.foreign_protocols import ForeignProtocolError
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.limits.frame_progress import FrameProgress
 from driftlog_agents.network.limits.loop_share import Step
-from driftlog_agents.network.queued_requests import (
-    REQUEST_BYTES,
-    Begin,
-    QueuedRequest,
-)
+from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
 from driftlog_agents.network.slots import LargeSlot, Slot
 from driftlog_agents.protocol.errors import (
     SOCKET_REQUEST_BYTES,

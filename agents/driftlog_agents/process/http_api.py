@@ -92,11 +92,7 @@ class HttpApi:
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on *sockets*, which are bound."""
         settings = self._agent.settings
-        guard = self._guard = HttpGuard(
-            settings.broker.limits,
-            self._names,
-            self._agent.refusals,
-        )
+        guard = self._guard = HttpGuard(settings.broker.limits, self._names, self._agent.refusals)
         app = web.Application(middlewares=[guard.middleware])
         app.add_routes(
             [

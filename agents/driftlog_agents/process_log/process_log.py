@@ -89,11 +89,7 @@ class ProcessLog:
     def dropped(self) -> Mapping[str, int]:
         """Lines that were not written, by reason."""
         failed = self._errors.dropped
-        return {
-            "rate": self._limits.left_out,
-            "queue": failed["queue"],
-            "write": failed["write"],
-        }
+        return {"rate": self._limits.left_out, "queue": failed["queue"], "write": failed["write"]}
 
     def close(self) -> None:
         """Write the queued lines, for a bounded time: the process ends."""

@@ -297,8 +297,7 @@ class Groups:
         done: Any = self._link.ask(
             what,
             lambda handle: handle.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, places)],
-                request_timeout=self._link.timeout_s,
+                [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._link.timeout_s
             ),
         )
         for place in done.topic_partitions or []:

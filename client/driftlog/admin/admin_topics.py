@@ -161,9 +161,7 @@ class Topics:
         self._link.ask(
             f"increase topic {name!r} to {total} partitions",
             lambda handle: handle.create_partitions(
-                [NewPartitions(name, total)],
-                operation_timeout=timeout_s,
-                request_timeout=timeout_s,
+                [NewPartitions(name, total)], operation_timeout=timeout_s, request_timeout=timeout_s
             ),
         )
         self._link.until_shown(lambda: len(self.describe(name)[name].partitions) >= total)
@@ -201,9 +199,7 @@ class Topics:
         done: dict[Any, Any] = self._link.each(
             places,
             lambda handle, places: handle.delete_records(
-                places,
-                operation_timeout=self._link.timeout_s,
-                request_timeout=self._link.timeout_s,
+                places, operation_timeout=self._link.timeout_s, request_timeout=self._link.timeout_s
             ),
             lambda place: f"delete records of {place.topic}-{place.partition}",
         )

@@ -16,7 +16,6 @@ Shell.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from driftlog.common.connection import bootstrap
@@ -237,12 +236,7 @@ class AsyncConsumer(Generic[K, V]):
         self._check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._close(last_processed=error is None)
         except DriftlogError as uncommitted:

@@ -13,7 +13,6 @@ Shell.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Generic, Self
 
 from driftlog.common.connection import bootstrap
@@ -254,12 +253,7 @@ class Consumer(Generic[K, V]):
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._close(last_processed=error is None)
         except DriftlogError as uncommitted:

@@ -27,14 +27,7 @@ from driftlog.common.records import Record, TopicPartition
 from driftlog.common.serialization import Deserializers
 from driftlog.common.settings import ConsumerSettings
 from driftlog.consumer.fetched_records import FetchedRecords
-from driftlog.consumer.lookups import (
-    EARLIEST,
-    LATEST,
-    TRANSIENT,
-    Lookups,
-    Where,
-    check_place,
-)
+from driftlog.consumer.lookups import EARLIEST, LATEST, TRANSIENT, Lookups, Where, check_place
 from driftlog.consumer.offset_commits import OffsetCommits, places
 from driftlog.consumer.positions import Positions
 from driftlog.consumer.rebalance import RebalanceEvent

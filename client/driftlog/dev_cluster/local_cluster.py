@@ -179,11 +179,7 @@ class _Cluster:
         self._say = outputs.say
         self._outputs = outputs
         self._etcd = LocalProcess(
-            "etcd",
-            plan.etcd.command,
-            local_etcd.environment(),
-            plan.directory / "etcd.log",
-            run,
+            "etcd", plan.etcd.command, local_etcd.environment(), plan.directory / "etcd.log", run
         )
         self._agents = [
             self._agent(number, agent, run) for number, agent in enumerate(plan.agents, 1)

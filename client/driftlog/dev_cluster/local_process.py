@@ -251,8 +251,5 @@ def _command_line(pid: int) -> str:
         except OSError:
             return ""
     return subprocess.run(
-        ["ps", "-ww", "-o", "command=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout

@@ -22,7 +22,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, Generic, Self
 
 from confluent_kafka import KafkaError, KafkaException
@@ -195,12 +194,7 @@ class AsyncProducer(Generic[K, V]):
         self._check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             await self.close()
             return

@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 import confluent_kafka
@@ -27,12 +26,7 @@ from driftlog.common.connection import LOG, Connections, bootstrap, configuratio
 from driftlog.common.records import to_ms
 from driftlog.common.serialization import HeaderList, Serializer, Serializers
 from driftlog.common.settings import ProducerSettings
-from driftlog.errors import (
-    ClosedError,
-    DriftlogError,
-    FlushTimeoutError,
-    QueueFullError,
-)
+from driftlog.errors import ClosedError, DriftlogError, FlushTimeoutError, QueueFullError
 from driftlog.producer.deliveries import Deliveries, DeliveryCallback, DeliveryFuture
 
 if TYPE_CHECKING:
@@ -206,12 +200,7 @@ class Producer(Generic[K, V]):
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
             return

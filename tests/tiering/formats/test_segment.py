@@ -220,16 +220,11 @@ def test_lookups_by_time_are_record_exact(log: list[bytes], target: int) -> None
         start, end = reader.times_range(group)
         found = reader.find_timestamp(group, data[start:end], target)
         break
-    latest = []
-    for group in reader.row_groups:
-        start, end = reader.times_range(group)
-        latest.append(reader.find_max_timestamp(group, data[start:end]))
 
     assert next(((r[0], r[1]) for r in rows if r[1] >= target), None) == found
     greatest = max(rows, key=lambda r: (r[1], -r[0]), default=None)
     expected = (greatest[0], greatest[1]) if greatest else (-1, -1)
     assert expected == (info.max_timestamp_offset, info.max_timestamp_ms)
-    assert expected == max(latest, key=lambda pair: (pair[1], -pair[0]), default=(-1, -1))
     assert min((r[1] for r in rows), default=-1) == info.min_timestamp_ms
 
 
@@ -320,10 +315,7 @@ def test_nulls_empties_and_missing_headers_are_what_a_query_sees() -> None:
     """
     NULL headers where a record has none; null and empty keys and values differ.
     """
-    content = [
-        Record(0, 0, None, b"", ()),
-        Record(1, 1, b"", None, (("a", None), ("a", b""))),
-    ]
+    content = [Record(0, 0, None, b"", ()), Record(1, 1, b"", None, (("a", None), ("a", b"")))]
     _, data = sealed([make_batch(0, content)])
 
     rows = pq.read_table(io.BytesIO(data)).drop_columns(["timestamp"]).to_pylist()

@@ -52,7 +52,6 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
-DELETE_HORIZON_FLAG: Final = 0x40
 
 MAX_TIMESTAMP_AT: Final = 35
 """First byte of max timestamp in a batch."""
@@ -161,11 +160,6 @@ class BatchHeader(NamedTuple):
     def timestamp_type(self) -> TimestampType:
         """Whose clock the timestamps are from."""
         return TimestampType((self.attributes & LOG_APPEND_TIME_FLAG) >> 3)
-
-    @property
-    def is_transactional(self) -> bool:
-        """Written inside a transaction."""
-        return bool(self.attributes & TRANSACTIONAL_FLAG)
 
     @property
     def is_control(self) -> bool:

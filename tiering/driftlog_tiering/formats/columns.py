@@ -36,7 +36,6 @@ from driftlog_tiering.batches.batch import (
     CorruptRecordsError,
     Reason,
     TimestampType,
-    build_batch,
     empty_batch,
     fill_header,
     parse_header,
@@ -425,26 +424,3 @@ def _records(header: BatchHeader, batch: Buffer, most_bytes: int) -> Buffer:
     if header.codec is Codec.NONE:
         return section
     return decompress(header.codec, section, most_bytes)
-
-
-def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearray:
-    """The same batch under another codec (a topic's ``compression.type``), with a new CRC.
-
-    Raises:
-        CorruptRecordsError: it cannot be decompressed.
-    """
-    header = parse_header(batch)
-    records = _records(header, batch, DEFAULT_LIMITS.decompressed_bytes)
-    return build_batch(
-        compress(codec, records, level),
-        base_offset=header.base_offset,
-        last_offset_delta=header.last_offset_delta,
-        record_count=header.record_count,
-        attributes=header.attributes & ~7 | codec,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )

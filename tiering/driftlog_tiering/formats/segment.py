@@ -161,10 +161,7 @@ class SegmentWriter:
             compression="zstd",
             compression_level=1,
             use_dictionary=["key", "topic"],
-            column_encoding={
-                "offset": "DELTA_BINARY_PACKED",
-                "timestamp": "DELTA_BINARY_PACKED",
-            },
+            column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
             write_statistics=["offset", "timestamp"],
             write_page_index=True,
             # The Arrow schema says that topic is a dictionary; readers expect the plain one.
@@ -413,13 +410,6 @@ class SegmentReader:
         if found_ms > row_group.max_timestamp_ms:
             raise CorruptSegmentError("a timestamp that the footer does not know")
         return offset, found_ms
-
-    def find_max_timestamp(self, row_group: RowGroup, data: Buffer) -> tuple[int, int]:
-        """(offset, ms) of its first record with its largest time; *data*: of `times_range`."""
-        found = self.find_timestamp(row_group, data, row_group.max_timestamp_ms)
-        if found is None:
-            raise CorruptSegmentError("statistics that no record bears out")
-        return found
 
     def _read(self, row_group: RowGroup, data: Buffer, start: int, columns: list[str]) -> pa.Table:
         try:

@@ -225,11 +225,6 @@ class ClassicGroup(ClassicStorage):
             self.state = ClassicGroupState.DEAD
         return refused
 
-    def not_deleted(self) -> None:
-        """Return to Empty: the deletion of its keys failed."""
-        assert self.state is ClassicGroupState.DEAD
-        self.state = ClassicGroupState.EMPTY
-
     # ── Answers ──
 
     def _refuse_generation(

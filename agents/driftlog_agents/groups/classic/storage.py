@@ -158,9 +158,7 @@ class ClassicStorage(ClassicPhases):
     def _assigned(self, member: ClassicGroupMember) -> SyncResponse:
         """The answer to SyncGroup with the member's assignment."""
         return SyncResponse(
-            protocol_type=self.protocol_type,
-            protocol=self.protocol,
-            assignment=member.assignment,
+            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
         )
 
     def _returned(self, returning: PendingReplacement) -> JoinResponse:

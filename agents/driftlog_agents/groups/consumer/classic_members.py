@@ -82,9 +82,7 @@ class ClassicSide:
             group.assign(now_ms)
         if not downgrades or not changed:
             member = group.reconcile(
-                member,
-                subscription_changed=changed,
-                owned=_owned(subscription, group.topics),
+                member, subscription_changed=changed, owned=_owned(subscription, group.topics)
             )
         if downgrades:
             group.downgrading = changed

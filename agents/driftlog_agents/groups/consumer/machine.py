@@ -361,16 +361,12 @@ class ConsumerGroup:
         return [*self._refuse_held(error), *(a for taken in queue for a in taken.refused(error))]
 
     def begin_delete(self) -> ErrorCode:
-        """NONE: later requests get COORDINATOR_NOT_AVAILABLE until the keys are deleted or
-        `not_deleted`; NON_EMPTY_GROUP: the group has members, or a write is in flight."""
+        """NONE: later requests get COORDINATOR_NOT_AVAILABLE; NON_EMPTY_GROUP: the group has
+        members, or a write is in flight."""
         if self._persisting or not self.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
         self._gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
-
-    def not_deleted(self) -> None:
-        """Serve the empty group again: its deletion failed."""
-        self._gone = None
 
     # ── One write at a time ──
 

@@ -297,12 +297,7 @@ class GroupLoader:
             if kind == CONSUMER:
                 topics = self._topics()
                 return ConsumerGroup.restore(
-                    group_id,
-                    bodies,
-                    self._settings.consumer,
-                    topics,
-                    self._new_member_id,
-                    now_ms,
+                    group_id, bodies, self._settings.consumer, topics, self._new_member_id, now_ms
                 )
             return ClassicGroup.restore(
                 group_id, bodies[""], self._settings.classic, self._new_member_id, now_ms

@@ -76,11 +76,7 @@ def add_connection_options(
         help="read such properties from FILE, one NAME=VALUE a line",
     )
     group.add_argument(
-        "--timeout",
-        type=_seconds,
-        metavar="SECONDS",
-        default=Timeout(),
-        help=timeout_help,
+        "--timeout", type=_seconds, metavar="SECONDS", default=Timeout(), help=timeout_help
     )
 
 

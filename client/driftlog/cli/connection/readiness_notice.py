@@ -11,7 +11,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException
@@ -45,12 +44,7 @@ class ReadinessNotice:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
 
     def waits(self) -> None:

@@ -12,7 +12,6 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from confluent_kafka import KafkaError
@@ -71,12 +70,7 @@ class Wire:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._socket.close()
 
     def _call(self, api_key: int, version: int, body: bytes) -> "_Reader":
@@ -134,10 +128,7 @@ class Wire:
         _raise_if(reader.int16())
         reader.int32()
         answers = reader.array(
-            lambda: (
-                reader.string() or "",
-                reader.array(lambda: (reader.int32(), reader.int16())),
-            )
+            lambda: (reader.string() or "", reader.array(lambda: (reader.int32(), reader.int16())))
         )
         return {
             (topic, partition): _error(code)

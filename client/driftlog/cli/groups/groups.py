@@ -89,10 +89,7 @@ def add_commands(commands: Commands) -> None:
     _reading(describe)
 
     delete = add_command(
-        groups,
-        "delete",
-        _delete,
-        help="delete groups without members, with their offsets",
+        groups, "delete", _delete, help="delete groups without members, with their offsets"
     )
     add_group_options(delete)
     add_connection_options(delete)

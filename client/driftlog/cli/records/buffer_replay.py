@@ -34,12 +34,7 @@ from driftlog.producer.producer import Producer
 from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    TimestampType,
-    check_batch,
-)
+from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, TimestampType, check_batch
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import decompress
 from driftlog_tiering.batches.kernel_py import Record, iterate_records

@@ -12,13 +12,7 @@ import sys
 import time
 from typing import Final
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import Progress, complain, plural, size
@@ -126,11 +120,7 @@ def add_commands(commands: Commands) -> None:
         help="end after MS milliseconds without a record",
     )
     where.add_argument(
-        "-G",
-        "-g",
-        "--group",
-        metavar="GROUP",
-        help="join the group, and commit offsets",
+        "-G", "-g", "--group", metavar="GROUP", help="join the group, and commit offsets"
     )
     where.add_argument(
         "--isolation-level",

@@ -20,11 +20,7 @@ from driftlog.cli.common.output import complain, plural, size
 from driftlog.cli.common.parsers import Commands, add_command, key_value, positive
 from driftlog.cli.common.topic_names import topic_name_problem
 from driftlog.cli.connection.cluster_client import ClusterClient
-from driftlog.cli.connection.connection import (
-    ANSWER_S,
-    add_connection_options,
-    close_on_sigterm,
-)
+from driftlog.cli.connection.connection import ANSWER_S, add_connection_options, close_on_sigterm
 from driftlog.cli.records.formats import unescape
 from driftlog.cli.records.lines import MAX_RECORD_BYTES, TooLongError
 from driftlog.cli.records.record_input import BadLineError, RecordInput, console_lines

@@ -94,12 +94,7 @@ class RecordWriter:
         while True:
             try:
                 self._producer.produce(
-                    self._topic,
-                    record.value,
-                    record.key,
-                    partition,
-                    on_delivery=delivered,
-                    **more,
+                    self._topic, record.value, record.key, partition, on_delivery=delivered, **more
                 )
             except BufferError:
                 self._producer.poll(0.1)

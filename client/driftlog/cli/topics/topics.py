@@ -20,15 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
-from driftlog.cli.common.output import (
-    Bad,
-    complain,
-    plural,
-    print_json,
-    print_table,
-    size,
-    title,
-)
+from driftlog.cli.common.output import Bad, complain, plural, print_json, print_table, size, title
 from driftlog.cli.common.parsers import (
     Commands,
     Parser,
@@ -79,9 +71,7 @@ def add_commands(commands: Commands) -> None:
     describe.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(describe)
     describe.add_argument(
-        "--unavailable-partitions",
-        action="store_true",
-        help="show only partitions without leader",
+        "--unavailable-partitions", action="store_true", help="show only partitions without leader"
     )
     _reading(describe)
 
@@ -153,12 +143,7 @@ def _topic_option(parser: Parser) -> None:
 
 def _config_option(parser: Parser, what: str) -> None:
     parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        type=key_values,
-        metavar="NAME=VALUE",
-        help=what,
+        "-c", "--config", action="append", type=key_values, metavar="NAME=VALUE", help=what
     )
 
 

@@ -140,8 +140,6 @@ def test_only_an_empty_group_is_deleted_and_then_it_is_dead() -> None:
     assert group.begin_delete() is ErrorCode.NONE
     assert group.validate_commit("", None, -1, 0) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert group.begin_delete() is ErrorCode.GROUP_ID_NOT_FOUND
-    group.not_deleted()
-    assert group.validate_commit("", None, -1, 0) is ErrorCode.NONE
 
 
 def test_a_transaction_commits_whatever_the_group_is_at_but_only_for_its_members() -> None:
