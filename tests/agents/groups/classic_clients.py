@@ -1,7 +1,7 @@
 """Clients of a classic group and its store, for random schedules: who is owed what, and by when.
 
 `Clients` says what a client says and believes what it is told; it fails as soon as it is told
-something that cannot be true.  See `test_classic_schedules` for the promises.
+something that cannot be true.  See `test_machine_schedules` for the promises.
 Pure.
 """
 

@@ -26,7 +26,7 @@ Kafka leaves a request unanswered when its member left or sent another one meanw
 answers it: later requests on its connection wait for it.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager of Apache Kafka 4.3, its methods
-classicGroup…; tests/agents/groups/test_classic_transcripts.py compares this with a real one.
+classicGroup…; tests/agents/groups/classic/test_machine_transcripts.py compares this with Kafka.
 Pure.
 """
 

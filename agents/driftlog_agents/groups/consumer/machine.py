@@ -10,7 +10,7 @@ One write of a group is in flight at a time.  Its answers are decided before the
 after it.  If it fails, its changes are undone, and the waiting requests get the reason.  So every
 answer to a member is in the metadata store, and `restore` finds it there.
 
-tests/agents/groups/test_consumer_machine.py checks these invariants under every order of events:
+consumer/test_machine_schedules.py checks these invariants under every order of events:
 
 1. Every request is answered once.
 2. No partition is in the assignments of two members, nor in their answers.

@@ -7,7 +7,7 @@
 Every change goes through `put`, `remove` and `head`, which journal the previous value: `undo_to`
 reverts changes that could not be stored, `changes_since` returns the changes to store.
 
-tests/agents/groups/test_consumer_machine.py checks these invariants:
+tests/agents/groups/consumer/test_machine_schedules.py checks these invariants:
 
 1. A partition has at most one owner, which is assigned it or has yet to revoke it.
 2. The group epoch, the assignment epoch and the epochs of partitions never decrease.
