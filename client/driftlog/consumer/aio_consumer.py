@@ -39,6 +39,8 @@ _YIELD_EVERY: Final = 256
 class AsyncConsumer(Generic[K, V]):
     """As `driftlog.Consumer`, for one task of an event loop; it never blocks the loop.
 
+    Its methods raise what those of `driftlog.Consumer` raise.
+
     This program writes a record and reads it::
 
         import asyncio
@@ -133,9 +135,6 @@ class AsyncConsumer(Generic[K, V]):
 
         The records that were handed out before are processed.  The list ends before a record whose
         deserializer fails: the next call raises its error.
-
-        Raises:
-            As `Consumer.read`.
         """
         self._check_open()
         reader = self._reader
@@ -160,56 +159,32 @@ class AsyncConsumer(Generic[K, V]):
         *,
         offsets: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit now: all that was handed out, a partition up to *record*, or *offsets*.
-
-        Raises:
-            As `Consumer.commit`.
-        """
+        """Commit now: all that was handed out, a partition up to *record*, or *offsets*."""
         self._check_open()
         await self._run(lambda: self._reader.commit(record, offsets))
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """The group's committed offset, from its coordinator; None: there is none.
-
-        Raises:
-            As `Consumer.committed`.
-        """
+        """The group's committed offset, from its coordinator; None: there is none."""
         self._check_open()
         return await self._run(lambda: self._reader.committed(TopicPartition(topic, partition)))
 
     async def position(self, topic: str, partition: int) -> int:
-        """The offset of the record that is handed out next, if nothing is deleted until then.
-
-        Raises:
-            As `Consumer.position`.
-        """
+        """The offset of the record that is handed out next, if nothing is deleted until then."""
         self._check_open()
         return await self._run(lambda: self._reader.position(TopicPartition(topic, partition)))
 
     async def seek(self, topic: str, partition: int, where: Where) -> None:
-        """Continue at an offset, at a time, at the "beginning" or at the "end" of a partition.
-
-        Raises:
-            As `Consumer.seek`.
-        """
+        """Continue at an offset, at a time, at the "beginning" or at the "end" of a partition."""
         self._check_open()
         await self._run(lambda: self._reader.seek(TopicPartition(topic, partition), where))
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out no records of these partitions until `resume`, or until they are revoked.
-
-        Raises:
-            As `Consumer.pause`.
-        """
+        """Hand out no records of these partitions until `resume`, or until they are revoked."""
         self._check_open()
         await self._run(lambda: self._reader.pause(partitions))
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of these partitions again, from where each stopped.
-
-        Raises:
-            As `Consumer.resume`.
-        """
+        """Hand out records of these partitions again, from where each stopped."""
         self._check_open()
         await self._run(lambda: self._reader.resume(partitions))
 

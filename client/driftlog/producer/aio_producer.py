@@ -54,6 +54,8 @@ Report = tuple[asyncio.Future[Delivered] | None, KafkaError | None, Message]
 class AsyncProducer(Generic[K, V]):
     """As `driftlog.Producer`, for the tasks of one event loop; it never blocks the loop.
 
+    Its methods raise what those of `driftlog.Producer` raise.
+
     This program writes two records::
 
         import asyncio
@@ -152,11 +154,7 @@ class AsyncProducer(Generic[K, V]):
         return await (await sent)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Return when all produced records are acknowledged.
-
-        Raises:
-            As `Producer.flush`.
-        """
+        """Return when all produced records are acknowledged."""
         self._check_open()
         waiting = await self._flush(timeout_s)
         self._link.deliveries.raise_pending()

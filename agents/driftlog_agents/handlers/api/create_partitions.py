@@ -21,9 +21,7 @@ from driftlog_agents.topics.validation import MAX_TOPICS, check_request
 
 
 async def handle(
-    broker: Broker,
-    request: CreatePartitionsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Answer *request*."""
     counts = Counter(topic.name for topic in request.topics)

@@ -38,9 +38,7 @@ MADE_AT_ONCE: Final = 1_000
 
 
 async def handle(
-    broker: Broker,
-    request: CreateTopicsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Answer *request*."""
     counts = Counter(topic.name for topic in request.topics)
