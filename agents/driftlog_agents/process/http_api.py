@@ -227,7 +227,7 @@ class HttpApi:
         topic, number = request.match_info["topic"], int(request.match_info["partition"])
         entry = engine.topics.get(topic)
         if entry is None or number >= entry.topic.partitions:
-            return _error(404, f"there is no partition {topic}-{number}")
+            return _error(404, f"partition {topic}-{number} does not exist")
         tp = TopicPartition(entry.topic.topic_id, number)
         if engine.find(tp) is None and not engine.assignments.is_placed_here(tp):
             return _error(
@@ -243,8 +243,8 @@ class HttpApi:
         except NotLostError as error:
             return _error(409, f"{topic}-{number}: {error}")
         except TimeoutError:
-            goes_on = "" if shown is None else ", and goes on: look again later"
-            return _error(503, f"{topic}-{number}: it takes long{goes_on}")
+            goes_on = "" if shown is None else "; the agent continues: check again later"
+            return _error(503, f"{topic}-{number}: the request takes long{goes_on}")
         except (StoreError, CorruptError) as error:
             return _error(503, f"{topic}-{number}: {error}")
         return web.json_response({"goes_on_at": loss.goes_on_at, "audit": loss.key})

@@ -390,11 +390,11 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
     """Refuse to make metadata in a directory with a node id: its agent used etcd, or lost them."""
     if disk.load("node_id.json") is not None and not _database(options).exists():
         raise StartError(
-            f"{options.directory} is of an agent that has a node id, and no metadata.db of its "
-            f"own: start it with the --etcd and the --store that it had before; or put metadata.db "
-            f"back where it is lost (a backup loses what was committed after it and not sealed; "
-            f"partitions of which more is sealed than it knows stay offline); or start another "
-            f"agent, with an empty --dir"
+            f"{options.directory} has a node id, and no metadata.db: start the agent with "
+            "the --etcd and the --store that it had before; or restore a lost "
+            "metadata.db (a backup loses what was committed after it and not sealed; "
+            "partitions of which more is sealed than it knows stay offline); or start "
+            "another agent, with an empty --dir"
         )
 
 
@@ -442,7 +442,7 @@ def _disk(directory: Path) -> PosixDisk:
         disk = PosixDisk(directory)
     except UnavailableError as error:
         raise StartError(
-            f"{error}.  Choose with --dir a directory that can be made and written"
+            f"{error}.  Give --dir a directory that the agent can create and write"
         ) from error
     if disk.open_to_others:
         structlog.get_logger().warning(

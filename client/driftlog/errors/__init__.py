@@ -236,8 +236,8 @@ _ADVICE: Final[dict[int, str]] = {
     -169: "Check sasl.mechanism, sasl.username and sasl.password.",
     -166: "It waited in the client's queue for longer than delivery_timeout_ms: check that the "
     "agents and their bucket answer, or raise delivery_timeout_ms.",
-    -156: "A partition may have no leader while an agent starts or etcd is away: try again; the "
-    "agents' /readyz names what they wait for.",
+    -156: "A partition may have no leader while an agent starts or etcd does not answer: try "
+    "again; the agents' /readyz names what they wait for.",
     -152: "The producer was closed before it sent the record: produce it again.",
     -151: "The producer was closed before the answer came: check whether the record is there.",
     -150: (

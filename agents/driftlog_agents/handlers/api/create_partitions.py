@@ -72,7 +72,7 @@ async def _extend(
         return CreatePartitionsTopicResult(
             name=asked.name,
             error_code=ErrorCode.REQUEST_TIMED_OUT,
-            error_message="The partitions are still being made.",
+            error_message="The partitions are still being created.",
         )
     return CreatePartitionsTopicResult(name=asked.name)
 

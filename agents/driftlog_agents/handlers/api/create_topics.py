@@ -80,7 +80,7 @@ async def _create(
     except RefusedError as error:
         return _failed(asked.name, error.code, error.message)
     except TimeoutError:
-        return _failed(asked.name, ErrorCode.REQUEST_TIMED_OUT, "The topic is still being made.")
+        return _failed(asked.name, ErrorCode.REQUEST_TIMED_OUT, "The topic is still being created.")
     return _created(broker, topic, defaults)
 
 
