@@ -60,9 +60,8 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     match live:
         case []:
             raise DeletedTopicError(
-                f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and the agents "
-                "delete its objects; a new topic of this name appears here once it is "
-                "created"
+                f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and the agents delete "
+                "its objects; a new topic of this name appears here once it is created"
             )
         case [found]:
             return _topic(files, name, found, versions[found])

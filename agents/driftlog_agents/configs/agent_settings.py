@@ -65,9 +65,8 @@ class BrokerSettings:
     )
     driftlog_producer_state_max_bytes: int = setting(
         STATE_BYTES,
-        "Memory for idempotent producers, of all partitions that this agent leads. When "
-        "it is used up, new producers wait until others expire "
-        "(producer.id.expiration.ms).",
+        "Memory for idempotent producers, of all partitions that this agent leads. When it is "
+        "used up, new producers wait until others expire (producer.id.expiration.ms).",
         ConfigType.LONG,
         between(0, MAX_BODY_BYTES),
     )

@@ -102,9 +102,8 @@ _ALL: Final = (
         default=_FOREVER,
         check=at_least(1),
         broker_name="log.flush.interval.messages",
-        documentation="Records between two syncs of a log file. Acknowledged records are "
-        "durable here "
-        "in any case." + _NO_MEANING,
+        documentation="Records between two syncs of a log file. Acknowledged records are durable "
+        "here in any case." + _NO_MEANING,
     ),
     ConfigDef(
         name="flush.ms",
@@ -112,8 +111,7 @@ _ALL: Final = (
         default=_FOREVER,
         check=at_least(0),
         documentation="Time between two syncs of a log file. Acknowledged records are durable "
-        "here in "
-        "any case." + _NO_MEANING,
+        "here in any case." + _NO_MEANING,
     ),
     ConfigDef(
         name="follower.replication.throttled.replicas",
@@ -225,9 +223,8 @@ _ALL: Final = (
         default="1",
         check=at_least(1),
         broker_name="min.insync.replicas",
-        documentation="Replicas that must have a record before acks=all is answered. The "
-        "bucket has "
-        "the record by then, and is the only replica." + _NO_MEANING,
+        documentation="Replicas that must have a record before acks=all is answered. The bucket "
+        "has the record by then, and is the only replica." + _NO_MEANING,
     ),
     ConfigDef(
         name="preallocate",
@@ -279,8 +276,7 @@ _ALL: Final = (
         check=at_least(1024 * 1024),
         broker_name="log.segment.bytes",
         documentation="Batches of a partition, in bytes as received, that make one Parquet "
-        "segment. "
-        "Larger: fewer files for Spark, and more unsealed data.",
+        "segment. Larger: fewer files for Spark, and more unsealed data.",
     ),
     ConfigDef(
         name="segment.index.bytes",

@@ -397,9 +397,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.hang_up(
                 "frame_stalled",
-                f"{arrived} bytes of a request came, and hardly more in {patience_s:g} s, "
-                "while others wait for the memory: the client has died, or its network "
-                "is slow",
+                f"{arrived} bytes of a request came, and hardly more in {patience_s:g} s, while "
+                "others wait for the memory: the client has died, or its network is slow",
             )
 
     def forget_progress(self) -> None:

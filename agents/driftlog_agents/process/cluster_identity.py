@@ -167,11 +167,10 @@ async def join_cluster(
     if in_bucket is None:
         if await _has_agents(metadata, strangers):
             raise WrongClusterError(
-                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has "
-                "had agents: check the location.  All agents of a cluster need the same "
-                "--store.  If the location is right, and its cluster.json is lost, "
-                "restore cluster.json with exactly this in it: "
-                f"{bucket_files.encode_cluster(cluster).decode().strip()}"
+                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had "
+                "agents: check the location.  All agents of a cluster need the same --store.  If "
+                "the location is right, and its cluster.json is lost, restore cluster.json with "
+                f"exactly this in it: {bucket_files.encode_cluster(cluster).decode().strip()}"
             )
         if not made:
             await _check_empty(objects, location)
@@ -187,11 +186,10 @@ async def join_cluster(
 
 def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
     return WrongClusterError(
-        f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store "
-        "does not know.  Start with that cluster's metadata store (its --dir, or its "
-        "--etcd), or choose another location.  If that store is lost, a backup of it "
-        "starts too, but records acknowledged after the backup may be lost, and "
-        "partitions sealed after it stay offline"
+        f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
+        "know.  Start with that cluster's metadata store (its --dir, or its --etcd), or choose "
+        "another location.  If that store is lost, a backup of it starts too, but records "
+        "acknowledged after the backup may be lost, and partitions sealed after it stay offline"
     )
 
 
@@ -201,11 +199,10 @@ async def _check_empty(objects: ObjectStore, location: str) -> None:
     if found is None or await _read_bucket(objects, location) is not None:
         return  # another agent that starts now has marked it
     raise WrongClusterError(
-        f"{location} has no cluster.json, but has objects (such as {found!r}), which may "
-        "be those of a cluster that lost its cluster.json: the agent creates no cluster "
-        "there.  If they are, start with that cluster's metadata store (its --dir, or "
-        "its --etcd): the refusal of that start says what to put into cluster.json.  If "
-        "not, choose an empty location"
+        f"{location} has no cluster.json, but has objects (such as {found!r}), which may be those "
+        "of a cluster that lost its cluster.json: the agent creates no cluster there.  If they "
+        "are, start with that cluster's metadata store (its --dir, or its --etcd): the refusal "
+        "of that start says what to put into cluster.json.  If not, choose an empty location"
     )
 
 

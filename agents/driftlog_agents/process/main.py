@@ -390,11 +390,10 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
     """Refuse to make metadata in a directory with a node id: its agent used etcd, or lost them."""
     if disk.load("node_id.json") is not None and not _database(options).exists():
         raise StartError(
-            f"{options.directory} has a node id, and no metadata.db: start the agent with "
-            "the --etcd and the --store that it had before; or restore a lost "
-            "metadata.db (a backup loses what was committed after it and not sealed; "
-            "partitions of which more is sealed than it knows stay offline); or start "
-            "another agent, with an empty --dir"
+            f"{options.directory} has a node id, and no metadata.db: start the agent with the "
+            "--etcd and the --store that it had before; or restore a lost metadata.db (a backup "
+            "loses what was committed after it and not sealed; partitions of which more is "
+            "sealed than it knows stay offline); or start another agent, with an empty --dir"
         )
 
 
@@ -448,8 +447,8 @@ def _disk(directory: Path) -> PosixDisk:
         structlog.get_logger().warning(
             "directory_not_tightened",
             error=disk.open_to_others,
-            advice="other users may read what producers send: "
-            f"chmod 700 -- {shlex.quote(str(directory))}",
+            advice="other users may read what producers send: chmod 700 -- "
+            f"{shlex.quote(str(directory))}",
         )
     elif disk.tightened:
         structlog.get_logger().info(

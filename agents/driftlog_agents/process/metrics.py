@@ -95,9 +95,8 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     yield refused
     dropped = CounterMetricFamily(
         "driftlog_log_lines_dropped",
-        "Lines of the agent's log that were not written: left out for their rate, "
-        "because their reader is too slow (queue), or because the stream is closed or "
-        "full (write)",
+        "Lines of the agent's log that were not written: left out for their rate, because their "
+        "reader is too slow (queue), or because the stream is closed or full (write)",
         labels=["reason"],
     )
     for reason, count in left_out.items():
@@ -243,23 +242,18 @@ _LOG_COUNTERS: Final = {
     "buffer_bytes": "Bytes written to buffer files",
     "buffer_syncs": "fdatasync calls",
     "buffer_unreadable": "Failed attempts to read the buffer files of earlier sessions in "
-    "DIR/buffer; the log "
-    "names them",
-    "buffer_damaged_files": "Buffer files of earlier sessions with damaged entries before "
-    "whole ones; the log "
-    "names them",
+    "DIR/buffer; the log names them",
+    "buffer_damaged_files": "Buffer files of earlier sessions with damaged entries before whole "
+    "ones; the log names them",
     "buffer_damaged_entries": "Damaged entries of buffer files that were skipped, at least",
     "buffer_damaged_bytes": "Damaged bytes of buffer files that were skipped",
     "buffer_set_aside_records": "Records acknowledged with acks=1 that lost their place in the "
-    "log and were moved to "
-    "DIR/kept; driftlog buffer replay produces them",
+    "log and were moved to DIR/kept; driftlog buffer replay produces them",
     "buffer_set_aside_bytes": "Bytes of the batches moved to DIR/kept",
     "buffer_deleted_records": "Records acknowledged with acks=1, below log start and dropped "
-    "from DIR/buffer "
-    "because nothing tells whether the log had them",
+    "from DIR/buffer because nothing tells whether the log had them",
     "producers_refused": "Batches refused because their idempotent producer is unknown and the "
-    "memory for "
-    "producers is used up; see the log",
+    "memory for producers is used up; see the log",
     "segments_sealed": "Segments sealed",
     "sealed_bytes": "Bytes sealed, uncompressed",
     "undecodable_batches": "Batches stored as they came because their records cannot be decoded",

@@ -448,9 +448,8 @@ def refuse_single(directory: Path) -> None:
     """
     if (directory / "metadata.db").exists():
         raise ClusterError(
-            f"{directory} is the directory of one agent, with its metadata in "
-            "metadata.db: start it without --agents, or choose another --dir for a "
-            "cluster"
+            f"{directory} is the directory of one agent, with its metadata in metadata.db: start "
+            "it without --agents, or choose another --dir for a cluster"
         )
 
 
@@ -460,9 +459,8 @@ def _left_out(plan: ClusterPlan) -> list[str]:
     said = []
     while (plan.directory / f"agent-{number}").exists():
         said.append(
-            f"agent-{number} ran here before and is not started: records that it "
-            f"acknowledged with acks=1 may be on its disk only; --agents {number} starts "
-            "it"
+            f"agent-{number} ran here before and is not started: records that it acknowledged "
+            f"with acks=1 may be on its disk only; --agents {number} starts it"
         )
         number += 1
     return said

@@ -27,10 +27,9 @@ _PORTS: Final = range(20_000, 32_768)
 client that connects to a free port of those again and again may get it as its own port."""
 
 _GET_ONE: Final = (
-    "Get one with `make etcd` in a checkout of driftlog, with `apt-get install "
-    "etcd-server`, or from https://github.com/etcd-io/etcd/releases (3.4 or newer); "
-    f"driftlog looks for it in {BINARY_VARIABLE}, then on PATH, then in the checkout's "
-    ".cache/etcd"
+    "Get one with `make etcd` in a checkout of driftlog, with `apt-get install etcd-server`, or "
+    "from https://github.com/etcd-io/etcd/releases (3.4 or newer); driftlog looks for it in "
+    f"{BINARY_VARIABLE}, then on PATH, then in the checkout's .cache/etcd"
 )
 
 

@@ -222,9 +222,8 @@ _ADVICE: Final[dict[int, str]] = {
         "by itself."
     ),
     -193: "The host name is not known: check bootstrap_servers, and what the agents advertise.",
-    -192: "No broker acknowledged it within delivery_timeout_ms: check that the agents and "
-    "their bucket answer (the agents' log names what they wait for), or raise "
-    "delivery_timeout_ms.",
+    -192: "No broker acknowledged it within delivery_timeout_ms: check that the agents and their "
+    "bucket answer (the agents' log names what they wait for), or raise delivery_timeout_ms.",
     -190: "There is no such partition: leave partition out, or add partitions to the topic.",
     -188: "Create the topic first: Admin().topics.create(…), or `driftlog topics create`.",
     -187: "Check that an agent runs, and that bootstrap_servers is its address.",

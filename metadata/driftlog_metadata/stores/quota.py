@@ -87,8 +87,7 @@ class Quota:
         assert self.fullest is not None
         etcdctl = f"etcdctl --endpoints={self.fullest.member}"
         return (
-            f"{etcdctl} compact {self.fullest.revision}; {etcdctl} defrag --cluster; "
-            f"{etcdctl} alarm disarm   (the last one also where etcd's --quota-backend-bytes was "
-            "raised instead; and give it --auto-compaction-mode=periodic "
-            "--auto-compaction-retention=1m)"
+            f"{etcdctl} compact {self.fullest.revision}; {etcdctl} defrag --cluster; {etcdctl} "
+            "alarm disarm   (the last one also where etcd's --quota-backend-bytes was raised "
+            "instead; and give it --auto-compaction-mode=periodic --auto-compaction-retention=1m)"
         )

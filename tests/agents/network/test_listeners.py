@@ -54,7 +54,7 @@ def test_listeners_are_advertised_by_name(
     ("listening", "advertised", "advice"),
     [
         (["localhost:1", "localhost:2"], [], "--listener EXTERNAL://localhost:2"),
-        (["A://h:1", "a://h:2"], [], "there is a listener A already"),
+        (["A://h:1", "a://h:2"], [], "listener A exists already"),
         (["A://h:1", "B://g:1"], [], "give each listener a port of its own"),
         (["A://h:1,B://h:2"], [], "give --listener once for each"),
         (["B C://h:1"], [], "EXTERNAL://h:1"),

@@ -45,9 +45,8 @@ def add_commands(commands: Commands) -> None:
         "run",
         _agent_run,
         help="run an agent in the foreground",
-        description="Run an agent in the foreground, as `driftlog dev` does.  It seals a partition "
-        "at "
-        "128 MiB, or when its oldest unsealed record is an hour old.",
+        description="Run an agent in the foreground, as `driftlog dev` does.  It seals a "
+        "partition at 128 MiB, or when its oldest unsealed record is an hour old.",
     )
     _agent_options(run, _HTTP_LISTENER, "%(default)s")
     run.add_argument(
@@ -80,9 +79,8 @@ def _agent_options(
         action="append",
         metavar="[NAME://]HOST:PORT",
         help="address of a listener, whose name is PLAINTEXT unless NAME is given; may be "
-        "repeated; "
-        "every listener is plaintext; agents reach each other by the first; port 0: any free port "
-        f"(default: {_LISTENER})",
+        "repeated; every listener is plaintext; agents reach each other by the first; port 0: "
+        f"any free port (default: {_LISTENER})",
     )
     parser.add_argument(
         "--advertised-listener",
@@ -112,8 +110,7 @@ def _agent_options(
         action="append",
         metavar="NAME=VALUE",
         help="set a broker config, such as offsets.retention.minutes=20160 or num.partitions=6; "
-        "may "
-        "be repeated; docs/configs.md lists them, and so does the error for an unknown one",
+        "may be repeated; docs/configs.md lists them, and so does the error for an unknown one",
     )
     parser.add_argument(
         "--log-level",

@@ -46,12 +46,11 @@ def add_commands(commands: Commands) -> None:
         _accept,
         help="accept the loss of committed data, so that a partition continues without them",
         description="Show the data that an offline partition has lost, or the missing segments "
-        "of an "
-        "online one; ask; and let the partition continue without them.  Existing data "
-        "are kept.  Lost offsets stay empty: no record gets them again.  The agent "
-        "writes a note of it to the bucket, under audit/.  This cannot be undone: "
-        "restore lost objects or the newer metadata store first, if they exist.  A "
-        "missing manifest or producer snapshot, and a damaged segment, must be restored.",
+        "of an online one; ask; and let the partition continue without them.  Existing data are "
+        "kept.  Lost offsets stay empty: no record gets them again.  The agent writes a note of "
+        "it to the bucket, under audit/.  This cannot be undone: restore lost objects or the "
+        "newer metadata store first, if they exist.  A missing manifest or producer snapshot, "
+        "and a damaged segment, must be restored.",
         examples="  driftlog partitions accept-loss flights --dry-run\n"
         "  driftlog partitions accept-loss flights:3 --yes\n",
     )

@@ -120,16 +120,13 @@ class ClusterClient:
         return {name: there[name] for name in names}
 
     def offsets(
-        self, wanted: Mapping[tuple[str, int], Any], isolation: Any = None
+        self, wanted: Mapping[tuple[str, int], Any]
     ) -> dict[tuple[str, int], Offset | CommandError]:
         """The offset of each spec in its partition."""
         if not wanted:
             return {}
-        more = {} if isolation is None else {"isolation_level": isolation}
         asked = self.admin.list_offsets(
-            {TopicPartition(*at): spec for at, spec in wanted.items()},
-            request_timeout=self.timeout,
-            **more,
+            {TopicPartition(*at): spec for at, spec in wanted.items()}, request_timeout=self.timeout
         )
         found: dict[tuple[str, int], Offset | CommandError] = {}
         for tp, future in asked.items():
@@ -160,16 +157,14 @@ class ClusterClient:
                 found[name, partition] = None
         return list(found)
 
-    def known_offsets(
-        self, wanted: Mapping[tuple[str, int], Any], isolation: Any = None
-    ) -> dict[tuple[str, int], int]:
+    def known_offsets(self, wanted: Mapping[tuple[str, int], Any]) -> dict[tuple[str, int], int]:
         """As `offsets`, all or none.
 
         Raises:
             CommandError: one is not known.
         """
         found = {}
-        for at, answer in self.offsets(wanted, isolation).items():
+        for at, answer in self.offsets(wanted).items():
             if isinstance(answer, CommandError):
                 raise answer
             found[at] = answer.offset

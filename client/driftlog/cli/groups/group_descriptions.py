@@ -177,7 +177,6 @@ def busy(group: ConsumerGroupDescription) -> str:
     who = f": {', '.join(members[:5])}{', …' if len(members) > 5 else ''}" if members else ""
     return (
         f"group {group.group_id!r} is in use ({state_name(group.state)}, "
-        f"{plural(len(group.members), 'member')}{who}).  Stop its members, or wait until "
-        f"their sessions end; `driftlog groups describe {group.group_id} --members` shows "
-        "them"
+        f"{plural(len(group.members), 'member')}{who}).  Stop its members, or wait until their "
+        f"sessions end; `driftlog groups describe {group.group_id} --members` shows them"
     )

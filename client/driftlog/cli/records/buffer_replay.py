@@ -222,9 +222,8 @@ class _Replayer:
             complain(f"and {more:,} more")
         if run.untimed:
             complain(
-                f"{plural(run.untimed, 'record')} had no timestamp, or "
-                "1970-01-01T00:00:00Z, which librdkafka cannot send: they got the "
-                "current time"
+                f"{plural(run.untimed, 'record')} had no timestamp, or 1970-01-01T00:00:00Z, "
+                "which librdkafka cannot send: they got the current time"
             )
         text = f"{path}: {plural(run.written, 'record')} replayed"
         if run.before:

@@ -66,8 +66,7 @@ def add_commands(commands: Commands) -> None:
         _consume,
         help="print records of topics",
         description="Print records of topics.  Without -o, -e or --from-beginning the command "
-        "begins at "
-        "the end of each partition, and prints records as they come.",
+        "begins at the end of each partition, and prints records as they come.",
         examples="  driftlog consume flights --from-beginning\n"
         "  driftlog consume flights -o -10 -e                        the last ten, and end\n"
         "  driftlog consume flights -f '%t [%p] at %o: key %k: %s\\n' -c 5 -o beginning\n"

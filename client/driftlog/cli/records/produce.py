@@ -216,8 +216,8 @@ def _produce(options: argparse.Namespace) -> int:
     if writer.unknown_topic:
         near = similar(topic, cluster.metadata().topics)
         complain(
-            f"topic {topic!r} does not exist"
-            f"{near or f': `driftlog topics create {topic}` creates it'}"
+            f"topic {topic!r} does not "
+            f"exist{near or f': `driftlog topics create {topic}` creates it'}"
         )
     if not options.quiet or writer.failed or writer.unknown or stopped:
         _summarize(writer, topic, files, options)

@@ -65,8 +65,7 @@ def add_commands(commands: Commands) -> None:
         _describe,
         help="show partitions, leaders, offsets and configs of topics",
         description="Show the partitions, leaders, offsets and set configs of topics; of all "
-        "topics "
-        "if none is named.  A config that does nothing yet is marked.",
+        "topics if none is named.  A config that does nothing yet is marked.",
     )
     describe.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(describe)

@@ -74,9 +74,8 @@ _ADVICE: Final = {
     "no leader": "its cluster has lost its quorum, or is electing",
     "too many requests": "etcd applies more slowly than it is asked: look at its disk",
     "mvcc: database space exceeded": (
-        "etcd is full: compact it and defragment every member (etcdctl compaction, "
-        "etcdctl defrag), or raise --quota-backend-bytes; then disarm the alarm "
-        "(etcdctl alarm disarm)"
+        "etcd is full: compact it and defragment every member (etcdctl compaction, etcdctl "
+        "defrag), or raise --quota-backend-bytes; then disarm the alarm (etcdctl alarm disarm)"
     ),
     "permission denied": "grant the user a role that reads and writes the prefix /driftlog/v1/",
     "user name is empty": "etcd wants a user and a password, and none are set",
