@@ -32,11 +32,11 @@ _TELL_S: Final = 1.0
 
 _ADVICE: Final = {
     "max.connections": "raise the limit of open files (ulimit -n), or start more agents",
-    "max.connections.per.ip": "check that the client closes its connections  --config "
+    "max.connections.per.ip": "check that the client closes its connections; --config "
     "max.connections.per.ip or max.connections.per.ip.overrides allows more",
-    "max.connections.per.ip.overrides": "check that the client closes its connections  --config "
+    "max.connections.per.ip.overrides": "check that the client closes its connections; --config "
     "max.connections.per.ip.overrides allows more",
-    "driftlog.http.max.connections": "check that the client closes its connections  --config "
+    "driftlog.http.max.connections": "check that the client closes its connections; --config "
     "driftlog.http.max.connections allows more",
 }
 

@@ -75,8 +75,8 @@ class Quota:
             self.room = QuotaRoom.ENOUGH
         how = "full" if fullest.full else f"{fullest.share:.0%} full"
         self.refusal = (
-            f"the metadata store is {how}: nothing more is taken until there is room in it; the "
-            "agent's log says how to make some"
+            f"the metadata store is {how}: it accepts no produce until it has room; the "
+            "agent's log says how to make room"
             if self.room is QuotaRoom.REFUSING
             else ""
         )

@@ -72,7 +72,7 @@ _VERDICTS: Final = {
 
 _ADVICE: Final = {
     "no leader": "its cluster has lost its quorum, or is electing",
-    "too many requests": "etcd applies more slowly than it is asked: look at its disk",
+    "too many requests": "etcd applies more slowly than it receives requests: check its disk",
     "mvcc: database space exceeded": (
         "etcd is full: compact it and defragment every member (etcdctl compaction, etcdctl "
         "defrag), or raise --quota-backend-bytes; then disarm the alarm (etcdctl alarm disarm)"
