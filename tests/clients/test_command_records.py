@@ -325,7 +325,7 @@ def test_files_are_records_or_their_lines_are(agent: DriftlogProcess, tmp_path: 
 
     assert [b"a\nb\n", b"c"] == [value for _, _, value, _ in stored(agent, whole, 2)]
     assert [b"a", b"b", b"c"] == [value for _, _, value, _ in stored(agent, lines, 3)]
-    assert f"2 records written to {whole} (5 B); a file is a record" in done.stderr.decode()
+    assert f"2 records written to {whole} (5 B); each file is one record" in done.stderr.decode()
     assert "no such file" in refused(agent.bootstrap, "produce", whole, str(tmp_path / "no"))
 
 
