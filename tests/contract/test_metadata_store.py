@@ -10,6 +10,7 @@ from _pytest.mark.structures import ParameterSet
 
 from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
 from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
@@ -35,7 +36,6 @@ from driftlog_metadata.stores.store import (
     WatchEvent,
 )
 from tests.support import etcd_server
-from tests.support.memory_store import MemoryMetadataStore
 
 TTL_MS = 5_000
 

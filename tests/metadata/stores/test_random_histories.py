@@ -9,6 +9,7 @@ import pytest
 
 from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
 from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import (
     Compare,
@@ -30,7 +31,6 @@ from driftlog_metadata.stores.store import (
     WatchEvent,
 )
 from tests.support import etcd_server
-from tests.support.memory_store import MemoryMetadataStore
 
 STEPS = 300
 SEEDS = range(20)

@@ -26,7 +26,7 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import build_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
 from driftlog_tiering.formats.flush_object import Footer, decode_footer, encode_footer
-from tests.support.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 
 TOPIC = UUID(int=5)
 PIECE_BYTES = 1_000
