@@ -57,7 +57,7 @@ third column says which have, and DescribeConfigs says it too.
 """
 
 _NO_EFFECT: Final = {
-    "Accepted and kept; it does nothing until this version of driftlog can do it.": "not yet",
+    "Accepted and kept; it does nothing until driftlog implements it.": "not yet",
     "Accepted and kept for tools; it changes nothing here.": "no meaning",
     "": "works",
 }

@@ -60,14 +60,14 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     match live:
         case []:
             raise DeletedTopicError(
-                f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and its objects are "
-                "going; a topic created again under the name appears here once it is created"
+                f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and the agents delete "
+                "its objects; a new topic of this name appears here once it is created"
             )
         case [found]:
             return _topic(files, name, found, versions[found])
         case _:
             raise AmbiguousTopicError(
-                f"several topics are called {name!r}; say which with topic_id=: "
+                f"several topics have the name {name!r}; choose one with topic_id=: "
                 f"{', '.join(map(str, live))}"
             )
 
@@ -75,8 +75,8 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
 def _unknown(files: Files, name: str, topic_id: UUID | None) -> UnknownTopicError:
     if files.read(layout.CLUSTER_KEY) is None:
         return UnknownTopicError(
-            f"no driftlog bucket at {files.root}: there is no {layout.CLUSTER_KEY}; the location "
-            "is the one that the agents keep their objects in"
+            f"{files.root} is no driftlog bucket: {layout.CLUSTER_KEY} is missing; give "
+            "the location where the agents store their objects"
         )
     known = sorted(files.names(layout.TOPICS_PREFIX))
     listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")

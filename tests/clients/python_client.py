@@ -4,6 +4,7 @@ Shell.
 """
 
 import uuid
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
@@ -49,6 +50,6 @@ def committed(servers: str, group: str, topic: str, partition: int = 0) -> int:
         consumer.close()
 
 
-def member(servers: str, topic: str, group: str, **more: object) -> Consumer:
+def member(servers: str, topic: str, group: str, **more: Any) -> Consumer:
     arguments = {"from_beginning": True, "settings": QUICK, **more}
-    return Consumer(topic, group=group, bootstrap_servers=servers, **arguments)  # type: ignore[call-overload,no-any-return]
+    return Consumer(topic, group=group, bootstrap_servers=servers, **arguments)

@@ -312,7 +312,7 @@ def test_a_group_that_is_in_use_is_left_alone(both: Both, name: str, protocol: s
     assert errors[0] == errors[1]
     assert f"reads {name} now: stop its members first" in errors[2]
     assert b"Stable" in shown
-    assert "there is no group" in gone
+    assert "does not exist" in gone
 
 
 def _without(at: str, part: Any) -> Any:
@@ -388,7 +388,7 @@ def test_offsets_go_where_they_are_sent(both: Both, name: str, tmp_path: Path) -
     assert [2, 1] == found[0]
     assert [(how, new, [2, 1], new) for how, new in MOVES.items()] == found[1:-4]
     assert [start, [2, 0], [0]] == found[-4:-1]
-    assert f"nothing is committed of {name} [0] that could be shifted" in found[-1]
+    assert f"{name} [0] has no committed offset to shift" in found[-1]
 
 
 def test_the_oldest_records_are_deleted(both: Both, name: str) -> None:
@@ -433,7 +433,7 @@ def test_the_oldest_records_are_deleted(both: Both, name: str) -> None:
         ([[0, 2, 1], [1, 1, 1]], [1, 0], [2, 1]),
         ([[0, 4, 2], [1, 1, 0]], [2, 1], [4, 1]),
     ] == found[:3]
-    assert f"{name} [0] ends at 4, in front of 5" in found[3]
+    assert f"{name} [0] ends at 4, below 5" in found[3]
     assert f"{name} has no partition 7: it has 0 to 1" in found[4]
 
 
@@ -459,9 +459,9 @@ def test_a_group_that_is_not_there_is_named(both: Both, name: str) -> None:
     found = both(scenario)
 
     similar = f"; did you mean 'billing-{name}'?"
-    assert f"group 'biling-{name}' is not there yet: offsets make it{similar}" in found[0]
-    assert f"there is no group 'biling-{name}'{similar}" in found[1]
-    assert ["driftlog: there is no group 'nosuch'\n"] * 2 == found[2:]
+    assert f"group 'biling-{name}' does not exist yet: --execute creates it{similar}" in found[0]
+    assert f"group 'biling-{name}' does not exist{similar}" in found[1]
+    assert ["driftlog: group 'nosuch' does not exist\n"] * 2 == found[2:]
 
 
 # ── Kafka's console tools ──
@@ -539,8 +539,8 @@ def test_segments_are_read_from_the_directory(agent: DriftlogProcess, name: str)
     assert [0, 1] == [part["segments"] for part in topic["partitions"]]
     assert segment["key"] in table
     assert "did you mean" in refused(at, "segments", "list", f"{name}x", "--store", str(objects))
-    assert "no driftlog bucket" in refused(
+    assert "is no driftlog bucket" in refused(
         at, "segments", "list", name, "--store", str(objects.parent)
     )
-    assert "no directory" in refused(at, "segments", "list", name, "--dir", "/nonexistent")
+    assert "does not exist" in refused(at, "segments", "list", name, "--dir", "/nonexistent")
     assert "--store LOCATION" in refused(at, "segments", "list", name, status=2)

@@ -325,7 +325,7 @@ def test_files_are_records_or_their_lines_are(agent: DriftlogProcess, tmp_path: 
 
     assert [b"a\nb\n", b"c"] == [value for _, _, value, _ in stored(agent, whole, 2)]
     assert [b"a", b"b", b"c"] == [value for _, _, value, _ in stored(agent, lines, 3)]
-    assert f"2 records written to {whole} (5 B); a file is a record" in done.stderr.decode()
+    assert f"2 records written to {whole} (5 B); each file is one record" in done.stderr.decode()
     assert "no such file" in refused(agent.bootstrap, "produce", whole, str(tmp_path / "no"))
 
 
@@ -413,7 +413,7 @@ def test_bad_lines_are_left_out_and_kept_where_that_is_asked_for(
     assert (0, 0) == (skipped.returncode, kept.returncode)
     for errors in (skipped.stderr.decode(), kept.stderr.decode()):
         assert f"{lines}, line 2: left out: unknown field 'vlaue'" in errors
-        assert f"{lines}, line 4: left out: no JSON" in errors
+        assert f"{lines}, line 4: left out: not JSON" in errors
         assert "2 bad lines left out" in errors
         assert "2 records written" in errors
     assert b'{"vlaue": "b"}\nno json\n' == bad.read_bytes()

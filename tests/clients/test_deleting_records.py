@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from tests.clients.conftest import make_topic, seal
-from tests.clients.test_dev_agents import Cluster, until
+from tests.clients.dev_cluster.test_local_cluster import Cluster, until
 from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = [pytest.mark.timeout(120)]

@@ -333,7 +333,7 @@ def test_every_error_code_that_a_client_meets_has_advice() -> None:
         KafkaError.INVALID_PARTITIONS,
     }
     for code in told:
-        assert "Look into the agents' log." != advice(code), code
+        assert "Read the agents' log." != advice(code), code
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import pytest
 from driftlog_agents.groups.consumer import membership as consumer_membership
 from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGroup
 from driftlog_agents.groups.consumer.reconciliation import reconciled
-from driftlog_agents.groups.consumer.state import Member
+from driftlog_agents.groups.consumer.state import ConsumerGroupMember
 from driftlog_agents.groups.coordinator import write_batcher as writes
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
-from driftlog_agents.health.write_health import Step, WriteHealth
+from driftlog_agents.health.write_health import HealthStep, WriteHealth
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
 from driftlog_agents.log import log_session
 from driftlog_agents.log.consolidation import managed_records
@@ -291,7 +291,7 @@ def late_copies_of_commits_count(patch: pytest.MonkeyPatch) -> None:
 def given_before_it_is_given_up(patch: pytest.MonkeyPatch) -> None:
     """A member of KIP-848 gets what it is to have, whoever holds that."""
 
-    def at_once(member: Member, **more: Any) -> Member:
+    def at_once(member: ConsumerGroupMember, **more: Any) -> ConsumerGroupMember:
         return reconciled(member, **{**more, "is_free": lambda _: True})
 
     patch.setattr(consumer_membership, "reconciled", at_once)
@@ -324,7 +324,7 @@ def sessions_read_while_they_change(patch: pytest.MonkeyPatch) -> None:
 
 def never_steps_down(patch: pytest.MonkeyPatch) -> None:
     """Who cannot commit keeps its partitions."""
-    patch.setattr(WriteHealth, "tick", lambda *_: Step.NOTHING)
+    patch.setattr(WriteHealth, "tick", lambda *_: HealthStep.NOTHING)
 
 
 def nobody_says_that_it_could(patch: pytest.MonkeyPatch) -> None:

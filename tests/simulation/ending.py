@@ -245,7 +245,7 @@ class Ending:
                     continue
                 key = layout.parse_key(info.key)
                 match key:
-                    case layout.FlushKey():
+                    case layout.FlushObjectKey():
                         self._expect(info.key in named, info.key, "no flush record names it")
                     case layout.FinalHeadKey(session_id=session_id):
                         self._expect(session_id not in ended, info.key, "its session has nothing")

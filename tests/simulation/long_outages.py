@@ -203,7 +203,7 @@ class LongOutage:
         return None if session is None or head is None else decode_head(head.value)
 
 
-def _flush_of(key: str) -> layout.FlushKey | None:
+def _flush_of(key: str) -> layout.FlushObjectKey | None:
     """None: it is another kind of object, or not ours."""
     try:
         return layout.parse_flush_key(key)

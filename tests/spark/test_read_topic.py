@@ -355,7 +355,7 @@ def test_a_location_that_is_no_bucket_of_ours_is_told(spark: SparkSession, tmp_p
     """
     A wrong prefix is not an empty cluster.
     """
-    with pytest.raises(UnknownTopicError, match=r"no driftlog bucket .*cluster\.json"):
+    with pytest.raises(UnknownTopicError, match=r"no driftlog bucket: .*cluster\.json"):
         read_topic(spark, str(tmp_path / "elsewhere"), "flights")
 
 

@@ -25,7 +25,7 @@ from tools.demo import processes
 from tools.demo.answers import PARTITIONS, Answer, DemoError, Input, Section, different_rows
 from tools.demo.bucket import PUT_DOLLARS, holdings
 from tools.demo.flights import Flights
-from tools.demo.kafka import Acknowledged, Reading, create_topic, produce
+from tools.demo.kafka import Acknowledged, ConsumerThread, create_topic, produce
 from tools.demo.ndjson import Lines
 from tools.demo.terminal import Terminal, megabytes, terminal
 
@@ -178,7 +178,7 @@ def _produce_and_consume(screen: Terminal, agent: processes.Agent, data: Input) 
     screen.dim("confluent_kafka, a producer and an assigned consumer, settings: bootstrap.servers")
     create_topic(agent.bootstrap, data.name, data.partitions)
     begin = time.monotonic()
-    reading = Reading(agent.bootstrap, data.name, data.partitions, data.count, data.describe)
+    reading = ConsumerThread(agent.bootstrap, data.name, data.partitions, data.count, data.describe)
     with reading:
 
         def tick(done: int) -> None:

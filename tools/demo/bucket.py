@@ -15,7 +15,7 @@ PUT_DOLLARS: Final = 0.005 / 1_000
 
 KINDS: Final[dict[type, str]] = {
     layout.SegmentKey: "sealed segments (Parquet)",
-    layout.FlushKey: "flush objects (sealed; deleted after 12 h)",
+    layout.FlushObjectKey: "flush objects (sealed; deleted after 12 h)",
     layout.ManifestKey: "manifests",
     layout.SegmentListKey: "lists of older segments",
     layout.ProducerSnapshotKey: "producer snapshots",

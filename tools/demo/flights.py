@@ -112,9 +112,9 @@ class Flights:
         flight, headers = json.loads(record.value), dict(record.headers)
         delay = flight["dep_delay"]
         return (
-            f"{(record.key or b'').decode()} {flight['flight']:<5}"
-            f"{headers['origin'].decode()} → {headers['dest'].decode()}  "
-            f"{flight['time_hour'][:10]}  " + ("cancelled" if delay is None else f"{delay:+d} min")
+            f"{(record.key or b'').decode()} {flight['flight']:<5}{headers['origin'].decode()} → "
+            f"{headers['dest'].decode()}  {flight['time_hour'][:10]}  "
+            + ("cancelled" if delay is None else f"{delay:+d} min")
         )
 
     def _rows(self) -> Iterator[dict[str, str]]:

@@ -11,7 +11,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
@@ -156,7 +155,7 @@ class Seen:
     error: str = ""
 
 
-class Reading:
+class ConsumerThread:
     """A consumer in a thread of its own: assigned to every partition from its first offset.
 
     Args:
@@ -200,12 +199,7 @@ class Reading:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._stop.set()
         self._thread.join(_TIMEOUT_S)
         self._consumer.close()

@@ -45,11 +45,7 @@ def main() -> int:
     spark.stop()
     print(
         json.dumps(
-            {
-                "start_seconds": started - begin,
-                "query_seconds": done - started,
-                "answer": answer,
-            }
+            {"start_seconds": started - begin, "query_seconds": done - started, "answer": answer}
         )
     )
     return 0

@@ -13,7 +13,6 @@ Shell.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -33,15 +32,12 @@ from driftlog_metadata.transactions.session_transactions import HEADS_PER_TXN, K
 HOUR_MS: Final = 3_600_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeIdSettings:
-    """How long unused ids are kept, and how often they are checked."""
+_KEEP_MS: Final = 7 * 24 * HOUR_MS
+"""How long an unused id is kept.  Longer: a machine keeps its id through a longer outage, and more
+small keys are kept."""
 
-    keep_ms: int = 7 * 24 * HOUR_MS
-    """Longer: a machine keeps its id through a longer outage, and more small keys are kept."""
-
-    interval_ms: int = 6 * HOUR_MS
-    request_deadline_ms: float = 30_000.0
+_INTERVAL_MS: Final = 6 * HOUR_MS
+_DEADLINE_S: Final = 30.0
 
 
 class NodeIds:
@@ -51,16 +47,9 @@ class NodeIds:
         confirm: called before each mark and each delete; see `log/garbage/collector`, 6.
     """
 
-    def __init__(
-        self,
-        metadata: MetadataStore,
-        *,
-        confirm: Callable[[], Awaitable[None]],
-        settings: NodeIdSettings | None = None,
-    ) -> None:
+    def __init__(self, metadata: MetadataStore, *, confirm: Callable[[], Awaitable[None]]) -> None:
         self._metadata = metadata
         self._confirm = confirm
-        self._settings = settings or NodeIdSettings()
         self._looked_ms: int | None = None
         self._log = structlog.get_logger()
         self.deleted = 0
@@ -76,8 +65,8 @@ class NodeIds:
                 call again later.
             FencedError: the metadata store is not the one that this process has seen.
         """
-        looked_ms, settings = self._looked_ms, self._settings
-        if looked_ms is not None and 0 <= now_ms - looked_ms < settings.interval_ms:
+        looked_ms = self._looked_ms
+        if looked_ms is not None and 0 <= now_ms - looked_ms < _INTERVAL_MS:
             return
         ids = await self._read(NODE_IDS_PREFIX)
         live = {kv.key for kv in await self._read(AGENTS_PREFIX)}
@@ -92,8 +81,7 @@ class NodeIds:
         due = [
             one
             for one in unused
-            if one.use.unused_since_ms is not None
-            and now_ms - one.use.unused_since_ms >= settings.keep_ms
+            if one.use.unused_since_ms is not None and now_ms - one.use.unused_since_ms >= _KEEP_MS
         ]
         for batch in _batches(back):
             await self._txn(transactions.mark_used(batch))
@@ -109,14 +97,14 @@ class NodeIds:
         self._looked_ms = now_ms
 
     async def _read(self, prefix: str) -> list[KeyValue]:
-        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+        async with asyncio.timeout(_DEADLINE_S):
             _, kvs = await self._metadata.get_prefix(prefix)
         return kvs
 
     async def _txn(self, txn: Txn) -> bool:
         """Send *txn* once; the next `collect` repeats what failed."""
         await self._confirm()
-        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+        async with asyncio.timeout(_DEADLINE_S):
             result = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
         return result.succeeded
 

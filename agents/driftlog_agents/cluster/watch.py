@@ -139,7 +139,7 @@ class ClusterWatch:
                     "metadata_key_unreadable",
                     key=key,
                     error=why,
-                    advice="it counts as absent; put back what it was, or upgrade the agent",
+                    advice="the key counts as absent; restore it, or upgrade the agent",
                 )
         if damaged or self._reported:
             self._reported = dict(damaged)

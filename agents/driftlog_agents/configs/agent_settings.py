@@ -36,27 +36,29 @@ class BrokerSettings:
 
     auto_create_topics_enable: bool = setting(
         True,
-        "A Metadata request that names a topic which is not there creates it.",
+        "A Metadata request that names a missing topic creates it.",
         ConfigType.BOOLEAN,
     )
     num_partitions: int = setting(
-        1, "Partitions of topics that are created with -1, or automatically."
+        1, "Partitions of a topic that is created with -1, or automatically."
     )
     default_replication_factor: int = setting(
         1,
-        "Replication factor of topics that are created with -1, or automatically; the bucket "
-        "replicates.",
+        "Replication factor of a topic that is created with -1, or automatically; the "
+        "bucket replicates.",
         check=between(1, 32_767),
     )
     message_max_bytes: int = setting_of(broker_default(_MAX_BATCH), int(_MAX_BATCH.default or ""))
-    socket_request_max_bytes: int = setting(104_857_600, "A larger request closes its connection.")
+    socket_request_max_bytes: int = setting(
+        104_857_600, "Largest request; a larger one closes its connection."
+    )
     connections_max_idle_ms: int = setting(
         600_000,
-        "A connection that is silent for this long, and waits for no answer, is closed.",
+        "The agent closes a connection that is idle for this long.",
         ConfigType.LONG,
     )
     max_connections: int = setting(
-        10_000, "More connections than this are refused.", shown="2147483647"
+        10_000, "Most connections of the agent; it refuses more.", shown="2147483647"
     )
     fetch_max_bytes: int = setting(
         57_671_680, "Most bytes of one answer to Fetch.", check=at_least(1024)
@@ -67,8 +69,8 @@ class BrokerSettings:
     )
     driftlog_producer_state_max_bytes: int = setting(
         STATE_BYTES,
-        "Memory for idempotent producers, of all partitions that this agent leads. When it is used "
-        "up, new ones wait until others have been silent for producer.id.expiration.ms.",
+        "Memory for idempotent producers, of all partitions that this agent leads. When it is "
+        "used up, new producers wait until others expire (producer.id.expiration.ms).",
         ConfigType.LONG,
         between(0, MAX_BODY_BYTES),
     )

@@ -16,9 +16,6 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
-
 
 class ConfigType(IntEnum):
     """Type of a value in DescribeConfigs (ConfigType#id)."""

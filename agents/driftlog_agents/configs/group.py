@@ -14,7 +14,7 @@ from typing import Final
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import ConfigDef, ConfigType
 
-_NOT_ASKED: Final = " Clients are not asked for their metrics here."
+_NOT_ASKED: Final = " Agents collect no client metrics."
 
 _OF_GROUP: Final = tuple(
     replace(STARTUP_CONFIGS[of_agent], name=of_agent.removeprefix("group."), broker_name=of_agent)
@@ -30,19 +30,19 @@ _OF_CLIENT_METRICS: Final = (
         name="interval.ms",
         type=ConfigType.INT,
         default="300000",
-        documentation="How often clients push their metrics." + _NOT_ASKED,
+        documentation="Interval at which clients push their metrics." + _NOT_ASKED,
     ),
     ConfigDef(
         name="match",
         type=ConfigType.LIST,
         default="",
-        documentation="Which clients push their metrics." + _NOT_ASKED,
+        documentation="Clients that push their metrics." + _NOT_ASKED,
     ),
     ConfigDef(
         name="metrics",
         type=ConfigType.LIST,
         default="",
-        documentation="Which metrics clients push." + _NOT_ASKED,
+        documentation="Metrics that clients push." + _NOT_ASKED,
     ),
 )
 

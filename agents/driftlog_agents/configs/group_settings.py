@@ -54,9 +54,7 @@ class ConsumerSettings:
 
     CONFIG_PREFIX: ClassVar = "group.consumer."
 
-    heartbeat_interval_ms: int = setting(
-        5_000, "Heartbeat interval that members of a KIP-848 group are told."
-    )
+    heartbeat_interval_ms: int = setting(5_000, "Heartbeat interval of members of a KIP-848 group.")
     """Shorter: rebalances end sooner; every heartbeat costs the agent about 30 µs."""
 
     session_timeout_ms: int = setting(
@@ -71,13 +69,13 @@ class ConsumerSettings:
 
     assignors: tuple[str, ...] = setting(
         ("uniform", "range"),
-        "Server-side assignors of KIP-848 groups; the first is used where a group names none.",
+        "Server-side assignors of KIP-848 groups; a group that names none uses the first.",
         ConfigType.LIST,
         one_of("uniform", "range"),
     )
     migration_policy: str = setting(
         "bidirectional",
-        "Which groups may change their protocol: classic ones (upgrade), those of KIP-848 "
+        "Groups that may change their protocol: classic ones (upgrade), those of KIP-848 "
         "(downgrade), both or none.",
         ConfigType.STRING,
         one_of("bidirectional", "upgrade", "downgrade", "disabled"),
@@ -108,7 +106,7 @@ class GroupSettings:
     data in the metadata store."""
 
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "Interval at which expired offsets are looked for.", ConfigType.LONG
+        600_000, "Interval between two checks for expired offsets.", ConfigType.LONG
     )
 
     @property

@@ -74,7 +74,7 @@ class Limits:
     # ── Connections ──
 
     max_connections_per_ip: int = setting(
-        1_000, "Connections from one address; more are closed as they come."
+        1_000, "Most connections from one address; the agent closes more."
     )
     max_connections_per_ip_overrides: str = setting(
         "",
@@ -83,96 +83,105 @@ class Limits:
         overrides_fault,
     )
     max_connection_creation_rate: int = setting(
-        200, "Connections accepted a second; those over it wait to be accepted."
+        200, "Most connections that the agent accepts a second; more wait."
     )
-    driftlog_http_max_connections: int = setting(64, "Connections to the HTTP port.")
+    driftlog_http_max_connections: int = setting(64, "Most connections to the HTTP port.")
     driftlog_http_max_connection_creation_rate: int = setting(
-        100, "Connections that the HTTP port accepts a second; those over it wait to be accepted."
+        100, "Most connections that the HTTP port accepts a second; more wait."
     )
 
     # ── Requests and answers ──
 
     queued_max_requests: int = setting(
-        500, "Requests other than Produce that wait for their turn on their connections."
+        500, "Most requests other than Produce that wait for their turn on their connections."
     )
     queued_max_request_bytes: int = setting(
-        256 * MiB, "Bytes of requests other than Produce, from the frame to the answer.", LONG
+        256 * MiB, "Most bytes of requests other than Produce, from the frame to the answer.", LONG
     )
     driftlog_connection_max_queued_requests: int = setting(
         8,
-        "Requests of one connection, other than Produce, that wait to be answered; it is not read "
-        "while there are more.",
+        "Most requests of one connection, other than Produce, that wait for their "
+        "answer; the agent stops reading a connection that has more.",
     )
     driftlog_max_unanswered_requests: int = setting(
-        20_000, "Requests of all connections, also Produce, that are not answered."
+        20_000, "Most unanswered requests of all connections, Produce included."
     )
     driftlog_max_response_queue_bytes: int = setting(
         512 * MiB,
-        "Bytes of answers that clients have not taken; Fetches and large Produces wait for room, "
-        "and the connection that holds most is closed.",
+        "Most bytes of answers that clients have not read; Fetch and large Produce "
+        "requests wait for room, and the agent closes the connection that holds most.",
         LONG,
     )
     driftlog_max_response_bytes: int = setting(
-        64 * MiB, "Bytes of one answer that is not to a Fetch; a larger one is refused."
+        64 * MiB,
+        "Most bytes of an answer to a request other than Fetch; the agent refuses a larger one.",
     )
     driftlog_max_request_elements: int = setting(
         20_000,
-        "Elements of a request that makes or changes something or asks for groups or configs; one "
-        "that names topics and partitions that are there may have 262144.",
+        "Most elements of a request that creates or changes something or asks for groups "
+        "or configs; a request that names existing topics and partitions may have 262144.",
     )
-    driftlog_max_tagged_fields: int = setting(10_000, "Tagged fields of a request.")
+    driftlog_max_tagged_fields: int = setting(10_000, "Most tagged fields of a request.")
     driftlog_max_request_bytes: int = setting(
         16 * MiB,
-        "Bytes of a request other than Produce, where socket.request.max.bytes is more.",
+        "Most bytes of a request other than Produce, if socket.request.max.bytes is larger.",
     )
 
     # ── Topics ──
 
-    driftlog_max_topics_per_request: int = setting(1_000, "Topics that one request may make.")
+    driftlog_max_topics_per_request: int = setting(
+        1_000, "Most topics that one request may create."
+    )
     driftlog_max_partitions: int = setting(
-        50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
+        50_000,
+        "Most partitions of a cluster, for each of its agents; the agents create no "
+        "topic beyond it.",
     )
 
     driftlog_max_topic_seals_per_minute: int = setting(
-        20, "Seals of one topic that are asked for over HTTP, on one agent."
+        20, "Most seals of one topic a minute that one agent accepts over HTTP."
     )
 
     # ── Batches ──
 
     driftlog_max_batch_records: int = setting(
-        MAX_RECORDS, "Records of a batch, as its header says.", INT, between(1, MAX_RECORDS)
+        MAX_RECORDS, "Most records of a batch, as its header says.", INT, between(1, MAX_RECORDS)
     )
     driftlog_max_batch_headers: int = setting(
-        1_000_000, "Headers of a batch's records.", INT, between(1, 1_000_000)
+        1_000_000, "Most headers of a batch's records.", INT, between(1, 1_000_000)
     )
     driftlog_max_batch_decompressed_bytes: int = setting(
         48 * MiB,
-        "Bytes of a batch's records when they are decompressed. Batches of more than 8 MiB are "
-        "decoded one after the other, and take up to four times this.",
+        "Most bytes of a batch's records after decompression. The agent decodes batches "
+        "of more than 8 MiB one after the other; each takes up to four times this.",
         INT,
         between(KiB, 256 * MiB),
     )
     driftlog_max_waiting_batch_bytes: int = setting(
         96 * MiB,
-        "Bytes of batches that wait to be rewritten, or for their partition, and 1 KiB for each; "
-        "connections that bring more are not read until there is room.",
+        "Most bytes of batches that wait for conversion or for their partition, and 1 "
+        "KiB for each; the agent stops reading connections that bring more, until there "
+        "is room.",
         LONG,
     )
     driftlog_max_message_bytes: int = setting(
-        16 * MiB, "Most that message.max.bytes, and max.message.bytes of a topic, may be."
+        16 * MiB, "Largest message.max.bytes, and max.message.bytes of a topic."
     )
 
     # ── Groups ──
 
-    driftlog_max_groups: int = setting(100_000, "Groups that one agent coordinates.")
+    driftlog_max_groups: int = setting(100_000, "Most groups that one agent coordinates.")
     driftlog_max_groups_bytes: int = setting(
-        512 * MiB, "Bytes that all groups of one agent hold: members, offsets, themselves.", LONG
+        512 * MiB,
+        "Most bytes that all groups of one agent hold: members, offsets, and the groups "
+        "themselves.",
+        LONG,
     )
     driftlog_max_group_bytes: int = setting(
-        8 * MiB, "Bytes that members of one group have sent: metadata and assignments."
+        8 * MiB, "Most bytes that members of one group have sent: metadata and assignments."
     )
     driftlog_max_group_member_bytes: int = setting(
-        MiB, "Bytes of one member of a group: metadata and assignment."
+        MiB, "Most bytes of one member of a group: metadata and assignment."
     )
     driftlog_max_rebalance_timeout_ms: int = setting(
         1_800_000, "Longest rebalance timeout of a member of a group."
@@ -181,7 +190,8 @@ class Limits:
     # ── The agent's own log ──
 
     driftlog_log_lines_per_second: int = setting(
-        10, "Lines of one event and client address a second; what is left out is counted."
+        10,
+        "Most log lines of one event and client address a second; the agent counts those left out.",
     )
 
     @property

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Final
 
 from driftlog_agents.configs.definitions import (
-    INT64_MAX,
     ConfigDef,
     ConfigType,
     InvalidConfigError,
@@ -26,6 +25,7 @@ from driftlog_agents.configs.definitions import (
 )
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
+from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.compaction.policy import CompactionPolicy
 
@@ -33,7 +33,7 @@ _DAY_MS: Final = 86_400_000
 _FOREVER: Final = str(INT64_MAX)
 _SEAL: Final = SealSettings()
 _NO_MEANING: Final = " Accepted and kept for tools; it changes nothing here."
-_NOT_YET: Final = " Accepted and kept; it does nothing until this version of driftlog can do it."
+_NOT_YET: Final = " Accepted and kept; it does nothing until driftlog implements it."
 
 BOOLEAN, DOUBLE, INT = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT
 LIST, LONG, STRING = ConfigType.LIST, ConfigType.LONG, ConfigType.STRING
@@ -97,8 +97,8 @@ _ALL: Final = (
         default="60000",
         check=at_least(0),
         broker_name="log.segment.delete.delay.ms",
-        documentation="How long a deleted file stays. Objects have a grace period of the "
-        "agent's." + _NO_MEANING,
+        documentation="How long Kafka keeps a deleted file. Objects have the agent's grace period."
+        + _NO_MEANING,
     ),
     ConfigDef(
         name="flush.messages",
@@ -106,7 +106,7 @@ _ALL: Final = (
         default=_FOREVER,
         check=at_least(1),
         broker_name="log.flush.interval.messages",
-        documentation="Records between two syncs of a log file. What is acknowledged is durable "
+        documentation="Records between two syncs of a log file. Acknowledged records are durable "
         "here in any case." + _NO_MEANING,
     ),
     ConfigDef(
@@ -114,7 +114,7 @@ _ALL: Final = (
         type=LONG,
         default=_FOREVER,
         check=at_least(0),
-        documentation="Time between two syncs of a log file. What is acknowledged is durable "
+        documentation="Time between two syncs of a log file. Acknowledged records are durable "
         "here in any case." + _NO_MEANING,
     ),
     ConfigDef(
@@ -175,7 +175,7 @@ _ALL: Final = (
         default="1048588",
         check=at_least(0),
         broker_name="message.max.bytes",
-        documentation="Largest batch that is taken, in bytes as it comes, compressed.",
+        documentation="Largest batch of the topic, in bytes as received, compressed.",
     ),
     ConfigDef(
         name="message.timestamp.after.max.ms",
@@ -201,7 +201,10 @@ _ALL: Final = (
         default="CreateTime",
         check=one_of("CreateTime", "LogAppendTime"),
         broker_name="log.message.timestamp.type",
-        documentation="Whose time a record has: its producer's, or that of its arrival.",
+        documentation=(
+            "Timestamp of a record: that of its producer (CreateTime), or that of its "
+            "arrival (LogAppendTime)."
+        ),
     ),
     ConfigDef(
         name="min.cleanable.dirty.ratio",
@@ -227,8 +230,8 @@ _ALL: Final = (
         default="1",
         check=at_least(1),
         broker_name="min.insync.replicas",
-        documentation="Replicas that must have a record before acks=all is answered. It is in the "
-        "bucket by then, which is all replicas there are." + _NO_MEANING,
+        documentation="Replicas that must have a record before acks=all is answered. The bucket "
+        "has the record by then, and is the only replica." + _NO_MEANING,
     ),
     ConfigDef(
         name="preallocate",
@@ -283,7 +286,7 @@ _ALL: Final = (
         check=at_least(1024 * 1024),
         broker_name="log.segment.bytes",
         documentation="Batches of a partition, in bytes as received, that make one Parquet "
-        "segment. Larger: fewer files for Spark, and more that is not sealed yet.",
+        "segment. Larger: fewer files for Spark, and more unsealed data.",
     ),
     ConfigDef(
         name="segment.index.bytes",
@@ -308,9 +311,9 @@ _ALL: Final = (
         default=str(int(_SEAL.segment_ms)),
         check=at_least(1),
         documentation="Age at which committed batches become a segment, however few, counted from "
-        "their flush (not from record timestamps). Where it is not set on the topic, less than "
-        "1 MiB waits a day: small files cost Spark dearly. A partition that more than 8 sessions "
-        "of agents have flushed is sealed earlier.",
+        "their flush (not from record timestamps). Where it is not set on the topic, "
+        "less than 1 MiB waits a day: small files slow Spark down. A partition that more "
+        "than 8 sessions of agents have flushed is sealed earlier.",
     ),
     ConfigDef(
         name="unclean.leader.election.enable",

@@ -20,6 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_metadata.schema.keys import INT32_MAX, INT64_MAX
 from driftlog_metadata.schema.model import TopicPartition
 
 PAGE_PARTITIONS: Final = 256
@@ -28,8 +29,6 @@ PAGE_PARTITIONS: Final = 256
 OFFSET_BYTES: Final = 300
 """Memory of a committed offset without its metadata text (measured: 250 to 330)."""
 
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
 
 
@@ -51,7 +50,7 @@ class Committed:
 
     def __post_init__(self) -> None:
         assert is_int64(self.offset)
-        assert -1 <= self.leader_epoch <= _INT32_MAX
+        assert -1 <= self.leader_epoch <= INT32_MAX
         assert is_int64(self.commit_ms)
         assert self.expire_ms is None or is_int64(self.expire_ms)
 
@@ -63,7 +62,7 @@ class Committed:
 
 def is_int64(number: int) -> bool:
     """Whether *number* fits an int64."""
-    return _INT64_MIN <= number <= _INT64_MAX
+    return _INT64_MIN <= number <= INT64_MAX
 
 
 def as_int64(number: int) -> int:
@@ -71,7 +70,7 @@ def as_int64(number: int) -> int:
 
     In Kafka that sum overflows, and the offset expires at once.
     """
-    return max(_INT64_MIN, min(number, _INT64_MAX))
+    return max(_INT64_MIN, min(number, INT64_MAX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,8 @@ from typing import Any, Final
 
 import zstandard
 
-from driftlog_agents.groups.offsets import (
-    PAGE_PARTITIONS,
-    Committed,
-    Page,
-    as_int64,
-    is_int64,
-)
+from driftlog_agents.groups.offsets import PAGE_PARTITIONS, Committed, Page, as_int64, is_int64
+from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 COMPRESSED_BYTES: Final = 4096
@@ -40,7 +35,6 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """Largest value; a group of 100,000 members with their assignments is smaller."""
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +123,7 @@ def _committed(item: object) -> Committed | None:
     offset, epoch, commit_ms, metadata, *expires = item
     if not all(type(n) is int for n in (offset, epoch, commit_ms, *expires)):
         return None
-    if not -1 <= epoch <= _INT32_MAX or not is_int64(offset) or not is_int64(commit_ms):
+    if not -1 <= epoch <= INT32_MAX or not is_int64(offset) or not is_int64(commit_ms):
         return None
     return Committed(
         offset=offset,

@@ -396,7 +396,9 @@ class Dispatcher:
                 api=header.api_key.kafka_name,
                 client=connection.client_host,
                 error=str(error),
-                advice="put back what it names; until then requests that need it fail",
+                advice=(
+                    "restore the key that the error names; until then requests that need it fail"
+                ),
             )
             connection.close()
         except Exception:  # noqa: BLE001  # see below

@@ -47,9 +47,10 @@ class DirectoryMonitor:
             structlog.get_logger().error(
                 "directory_lost",
                 path=lost,
-                means="it was removed or replaced under the running agent: what the agent writes "
-                "there is gone when it ends; it uploads and commits what it holds, and ends",
-                advice="do not kill it; standard error says at its end what to do",
+                means="the directory was removed or replaced under the running agent, and what "
+                "the agent writes there is lost at its end; the agent uploads and "
+                "commits what it holds, and ends",
+                advice="do not kill the agent; at its end standard error names the next step",
             )
             self._stop()
             return

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from driftlog_metadata.stores.errors import StoreError
-from driftlog_metadata.stores.quota import Quota, Room, Usage
+from driftlog_metadata.stores.quota import Quota, QuotaRoom, Usage
 
 _INTERVAL_S: Final = 15.0
 """Between two checks.  At 20 flushes/s a thousand agents write 45 MB meanwhile, a fortieth of
@@ -42,7 +42,7 @@ class EtcdQuotaMonitor:
         """Check until cancelled."""
         while True:
             await self.look()
-            enough = self._quota.room is Room.ENOUGH
+            enough = self._quota.room is QuotaRoom.ENOUGH
             await asyncio.sleep(_INTERVAL_S if enough else _SCARCE_INTERVAL_S)
 
     async def look(self) -> None:
@@ -57,8 +57,8 @@ class EtcdQuotaMonitor:
             self._log.warning(
                 "etcd_quota_unknown",
                 members=", ".join(usage.member for usage in members),
-                advice="before 3.6 etcd says it in /metrics only: let agents read that at these "
-                "addresses, or nobody is warned and refused before etcd is full",
+                advice="etcd before 3.6 reports its quota in /metrics only: let agents read "
+                "that at these addresses, or produce is not refused before etcd is full",
             )
         self._told_unknown = bool(members) and not known
         if not self._quota.told(members):
@@ -73,16 +73,15 @@ class EtcdQuotaMonitor:
         }
         advice = self._quota.advice()
         match self._quota.room:
-            case Room.ENOUGH:
+            case QuotaRoom.ENOUGH:
                 self._log.info("etcd_quota_recovered", **facts)
-            case Room.SCARCE:
+            case QuotaRoom.SCARCE:
                 self._log.warning(
                     "etcd_quota_low", **facts, advice=f"at 80 % produce is refused.  {advice}"
                 )
-            case Room.REFUSING:
+            case QuotaRoom.REFUSING:
                 self._log.error(
                     "etcd_quota_exhausted" if usage.full else "etcd_quota_almost_exhausted",
                     **facts,
-                    advice=f"produce is refused, and goes on by itself when there is room.  "
-                    f"{advice}",
+                    advice=f"produce is refused until there is room.  {advice}",
                 )

@@ -46,7 +46,7 @@ class WriteHealthSettings:
     """An agent that has been fit for this long starts again with `probe_ms`."""
 
 
-class Step(Enum):
+class HealthStep(Enum):
     """The next action of the caller."""
 
     NOTHING = "nothing"
@@ -69,7 +69,7 @@ class WriteHealth:
         self._probe_ms = self._settings.probe_ms
         self._fit_since_ms = 0.0
 
-    def tick(self, failing_since_ms: float | None, now_ms: float) -> Step:
+    def tick(self, failing_since_ms: float | None, now_ms: float) -> HealthStep:
         """The next step.
 
         Args:
@@ -79,21 +79,21 @@ class WriteHealth:
         settings = self._settings
         if failing_since_ms is None:
             self._since_ms = None
-            return Step.NOTHING
+            return HealthStep.NOTHING
         if self._since_ms is None:
             self._done = {}
             self._moved_ms = -_FOREVER
             self._look_at_ms = failing_since_ms + settings.look_after_ms
         self._since_ms = failing_since_ms
         if now_ms >= self._look_at_ms:
-            return Step.LOOK
+            return HealthStep.LOOK
         if (
             now_ms - failing_since_ms >= settings.patience_ms
             and now_ms - self._moved_ms <= 2 * settings.look_every_ms
         ):
             self.step_down(now_ms)
-            return Step.STEP_DOWN
-        return Step.NOTHING
+            return HealthStep.STEP_DOWN
+        return HealthStep.NOTHING
 
     def looked(self, done: Mapping[str, int] | None, now_ms: float) -> None:
         """Take the counts of the *other* live sessions, by any stable name; None: unknown."""

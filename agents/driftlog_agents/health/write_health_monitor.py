@@ -28,7 +28,7 @@ import structlog
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.foundation.failure_tracker import FailureTracker
-from driftlog_agents.health.write_health import Step, WriteHealth, WriteHealthSettings
+from driftlog_agents.health.write_health import HealthStep, WriteHealth, WriteHealthSettings
 from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.bucket_probe import probe_bucket
@@ -123,16 +123,16 @@ class WriteHealthMonitor:
                 followed = outage
                 self._fitness.tick(None, now_ms)
             step = self._fitness.tick(outage.since_ms, now_ms)
-            if step is Step.LOOK:
+            if step is HealthStep.LOOK:
                 # One object may be the cause of failing reads: no other agent could read it either,
                 # while this agent reads all others.
                 ours = writes or await self._probe_bucket() is not None
                 done = await self._done(commits=writes) if ours else None
                 self._fitness.looked(done, self._now_ms())
-            elif step is Step.STEP_DOWN:
+            elif step is HealthStep.STEP_DOWN:
                 self._say_unfit(outage.error, seconds=round(outage.lasted_ms(now_ms) / 1000))
                 await engine.session.close()
-                raise FencedError("the agent could not commit while others could")
+                raise FencedError("the agent could not commit while other agents could")
 
     async def _ask(self, engine: Engine) -> None:
         """Set in the session's key whether this agent asks which agents can commit."""
@@ -193,9 +193,9 @@ class WriteHealthMonitor:
             "agent_stepped_down",
             error=error,
             **facts,
-            advice="others go on where this agent cannot: it gives its partitions up, and takes "
-            "none until it can write to the bucket, read from it, and write to its disk; check its "
-            "credentials, its network and DIR/buffer",
+            advice="other agents commit and this agent cannot: it releases its partitions, and "
+            "takes none until it can write to the bucket, read from it, and write to its "
+            "disk; check its credentials, its network and DIR/buffer",
         )
 
     # ── Between two sessions ──
@@ -227,7 +227,7 @@ class WriteHealthMonitor:
                     "agent_probe_failed",
                     error=error,
                     failures=outage.failures,
-                    advice="it takes no partitions; tried again",
+                    advice="the agent takes no partitions; retrying",
                 )
             elif error is None:
                 seconds = round((now_ms - began_ms) / 1000)

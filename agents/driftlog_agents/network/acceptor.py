@@ -32,12 +32,12 @@ _TELL_S: Final = 1.0
 
 _ADVICE: Final = {
     "max.connections": "raise the limit of open files (ulimit -n), or start more agents",
-    "max.connections.per.ip": "check that the client closes its connections  --config "
+    "max.connections.per.ip": "check that the client closes its connections; --config "
     "max.connections.per.ip or max.connections.per.ip.overrides allows more",
-    "max.connections.per.ip.overrides": "check that the client closes its connections  --config "
+    "max.connections.per.ip.overrides": "check that the client closes its connections; --config "
     "max.connections.per.ip.overrides allows more",
-    "driftlog.http.max.connections": "who opens so many?  --config driftlog.http.max.connections "
-    "allows more",
+    "driftlog.http.max.connections": "check that the client closes its connections; --config "
+    "driftlog.http.max.connections allows more",
 }
 
 Serve = Callable[[str], asyncio.BaseProtocol]
@@ -133,9 +133,7 @@ class Acceptor:
                 self._loop.remove_reader(bound.fileno())
                 self._loop.call_later(_NO_FILES_S, self._listen, bound, serve)
                 self._log.warning(
-                    "connections_not_accepted",
-                    reason=str(error),
-                    advice=_ADVICE["max.connections"],
+                    "connections_not_accepted", reason=str(error), advice=_ADVICE["max.connections"]
                 )
                 break
             self._arrived(accepted, str(peer[0]), serve)

@@ -34,11 +34,7 @@ from driftlog_agents.network.foreign_protocols import ForeignProtocolError
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.limits.frame_progress import FrameProgress
 from driftlog_agents.network.limits.loop_share import Step
-from driftlog_agents.network.queued_requests import (
-    REQUEST_BYTES,
-    Begin,
-    QueuedRequest,
-)
+from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
 from driftlog_agents.network.slots import LargeSlot, Slot
 from driftlog_agents.protocol.errors import (
     SOCKET_REQUEST_BYTES,
@@ -402,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
             self.hang_up(
                 "frame_stalled",
                 f"{arrived} bytes of a request came, and hardly more in {patience_s:g} s, while "
-                "others wait for the memory: has this client died, or is its network slow?",
+                "others wait for the memory: the client has died, or its network is slow",
             )
 
     def forget_progress(self) -> None:

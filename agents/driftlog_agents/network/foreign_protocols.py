@@ -8,6 +8,7 @@ Pure.
 
 from typing import Final
 
+from driftlog_agents.network.limits.refused_connections import OTHERS
 from driftlog_agents.protocol.errors import CorruptFrameError
 
 TLS: Final = "TLS"
@@ -31,8 +32,6 @@ later does not see that the client is still there."""
 
 _MOST: Final = 256
 """Most addresses and protocols that are remembered; further ones share a line."""
-
-OTHERS: Final = "others"
 
 
 class ForeignProtocolError(CorruptFrameError):

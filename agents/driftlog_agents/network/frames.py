@@ -239,8 +239,8 @@ class FrameReader:
                 )
             if length < _MIN_BYTES:
                 raise CorruptFrameError(
-                    f"a request cannot have {length} bytes: is this client speaking Kafka's "
-                    f"protocol?"
+                    f"a request cannot have {length} bytes: this client may not speak "
+                    "Kafka's protocol"
                 )
             if end - at - 4 < length:
                 if length > LARGE_BYTES and end - at >= _WITH_KEY_BYTES:

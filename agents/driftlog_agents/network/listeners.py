@@ -77,12 +77,13 @@ def read_listeners(listening: Sequence[str], advertised: Sequence[str]) -> tuple
         name, host, port = _parse_named(text, OPTION, PLAINTEXT)
         if name in found:
             raise ListenError(
-                f"{OPTION} {text!r}: there is a listener {name} already: give each a name of "
-                f"its own, for example {OPTION} EXTERNAL://{host}:{port}"
+                f"{OPTION} {text!r}: listener {name} exists already: give each listener a "
+                f"name of its own, for example {OPTION} EXTERNAL://{host}:{port}"
             )
         if port and any(port == other.port for other in found.values()):
             raise ListenError(
-                f"{OPTION} {text!r}: another listener has port {port}: each needs one of its own"
+                f"{OPTION} {text!r}: another listener has port {port}: give each listener "
+                "a port of its own"
             )
         found[name] = ListenAt(name=name, host=host, port=port)
     told: dict[str, tuple[str, int]] = {}
@@ -91,9 +92,8 @@ def read_listeners(listening: Sequence[str], advertised: Sequence[str]) -> tuple
         name, host, port = _parse_named(text, _ADVERTISED, unnamed)
         if name not in found:
             raise ListenError(
-                f"{_ADVERTISED} {text!r}: there is no listener {name}: say with {OPTION} "
-                f"{name}://HOST:PORT where it listens, or name one that there is "
-                f"({', '.join(found)})"
+                f"{_ADVERTISED} {text!r}: listener {name} does not exist: add {OPTION} "
+                f"{name}://HOST:PORT, or name an existing one ({', '.join(found)})"
             )
         if name in told:
             raise ListenError(
@@ -181,7 +181,7 @@ async def take(host: str, port: int, option: str) -> list[socket.socket]:
         raise refused(error, host, port, option) from error
     except UnicodeError as error:  # an empty label, or one that is too long for IDNA
         raise ListenError(
-            f"{option} {host}:{port}: {host} is not a valid host name: is the name right?"
+            f"{option} {host}:{port}: {host} is not a valid host name: check the name"
         ) from error
     failed: OSError | None = None
     with ExitStack() as stack:
@@ -239,7 +239,7 @@ def refused(error: OSError, host: str, port: int, option: str) -> ListenError:
     match error.errno:
         case errno.EADDRINUSE:
             return AddressTakenError(
-                f"{address} is taken: is another agent or broker there?  Stop it, or choose "
+                f"{address} is in use: stop the agent or broker that uses it, or choose "
                 f"another port with {option} (0 is any free one)"
             )
         case number if number in _ABSENT:
@@ -249,13 +249,11 @@ def refused(error: OSError, host: str, port: int, option: str) -> ListenError:
             )
         case errno.EACCES | errno.EPERM:
             return ListenError(
-                f"{address} may not be listened on: ports below 1024 are root's; choose a higher "
-                f"one"
+                f"the agent may not listen on {address}: ports below 1024 need root; "
+                "choose a higher one"
             )
         case _ if isinstance(error, socket.gaierror):
-            return ListenError(
-                f"{address}: {host} is not known ({error.strerror}): is the name right?"
-            )
+            return ListenError(f"{address}: {host} is not known ({error.strerror}): check the name")
         case _:
             return ListenError(
                 f"{address}: {error.strerror or error}.  Choose another with {option}"

@@ -343,8 +343,8 @@ class AgentProcess:
                 self._log.warning(
                     "session_lost",
                     reason=str(error),
-                    advice="what was not committed was answered as failed; a new session "
-                    "begins as soon as the metadata store answers",
+                    advice="uncommitted requests failed; a new session begins when the metadata "
+                    "store answers",
                 )
                 await self.fitness.lost()
                 await self.fitness.until_fit(self._stopping)

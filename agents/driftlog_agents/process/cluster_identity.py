@@ -177,11 +177,10 @@ async def join_cluster(
     if in_bucket is None:
         if await _has_agents(metadata, strangers):
             raise WrongClusterError(
-                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had agents: "
-                f"is the location right?  All of them need the one that this cluster was made "
-                f"with: give each the same --store.  If it is the right one, and its cluster.json "
-                f"is lost, put it back, with exactly this in it: "
-                f"{bucket_files.encode_cluster(cluster).decode().strip()}"
+                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had "
+                "agents: check the location.  All agents of a cluster need the same --store.  If "
+                "the location is right, and its cluster.json is lost, restore cluster.json with "
+                f"exactly this in it: {bucket_files.encode_cluster(cluster).decode().strip()}"
             )
         if not made:
             await _check_empty(objects, location)
@@ -198,10 +197,9 @@ async def join_cluster(
 def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
     return WrongClusterError(
         f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
-        f"know.  Start with that cluster's metadata store (its --dir, or its --etcd), or choose "
-        f"another location.  Where that store is lost, a backup of it starts too, and costs what "
-        f"came after it: records acknowledged since may be lost, and partitions that were sealed "
-        f"since stay offline"
+        "know.  Start with that cluster's metadata store (its --dir, or its --etcd), or choose "
+        "another location.  If that store is lost, a backup of it starts too, but records "
+        "acknowledged after the backup may be lost, and partitions sealed after it stay offline"
     )
 
 
@@ -211,10 +209,10 @@ async def _check_empty(objects: ObjectStore, location: str) -> None:
     if found is None or await _read_bucket(objects, location) is not None:
         return  # another agent that starts now has marked it
     raise WrongClusterError(
-        f"{location} has no cluster.json, and there are objects (such as {found!r}): no cluster is "
-        f"made there, for they may be a cluster's that lost its cluster.json.  If they are, start "
-        f"with that cluster's metadata store (its --dir, or its --etcd): the refusal of that start "
-        f"says what to put into cluster.json.  If not, choose an empty location"
+        f"{location} has no cluster.json, but has objects (such as {found!r}), which may be those "
+        "of a cluster that lost its cluster.json: the agent creates no cluster there.  If they "
+        "are, start with that cluster's metadata store (its --dir, or its --etcd): the refusal "
+        "of that start says what to put into cluster.json.  If not, choose an empty location"
     )
 
 
@@ -281,7 +279,9 @@ async def _read_mark(objects: ObjectStore) -> Cluster:
     try:
         return bucket_files.decode_cluster(await objects.get(layout.CLUSTER_KEY))
     except NotFoundError as error:
-        raise UnavailableError(f"{layout.CLUSTER_KEY} exists, and is not found") from error
+        raise UnavailableError(
+            f"{layout.CLUSTER_KEY} exists, but a read does not find it"
+        ) from error
 
 
 def _kafka_id(rng: Random) -> str:
@@ -333,8 +333,8 @@ async def node_id(
         structlog.get_logger().warning(
             "node_id_given_up",
             node_id=number,
-            advice="no agent of this directory lived for a week, or its metadata store is an older "
-            "one, and the id may be another agent's: this agent gets a new one",
+            advice="no agent of this directory ran for a week, or its metadata store is an "
+            "older one, so another agent may have the id: this agent gets a new one",
         )
         directory = known or directory
     _, kvs = await patiently(partial(metadata.get_prefix, NODE_IDS_PREFIX), _METADATA)
@@ -402,9 +402,9 @@ async def _wait_until_alone(
     while await patiently(partial(metadata.get, session_key(session_id)), _METADATA) is not None:
         if clock() >= until_s:
             raise WrongClusterError(
-                f"an agent with this data directory's node id, {number}, is running elsewhere: "
-                "was the directory copied? Start with an empty --dir, or with this one after that "
-                "agent has ended"
+                f"an agent with this data directory's node id, {number}, is running "
+                "elsewhere, perhaps on a copy of it: start with an empty --dir, or with "
+                "this one after that agent has ended"
             )
         if not told:
             told = True

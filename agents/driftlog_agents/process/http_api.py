@@ -92,11 +92,7 @@ class HttpApi:
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on *sockets*, which are bound."""
         settings = self._agent.settings
-        guard = self._guard = HttpGuard(
-            settings.broker.limits,
-            self._names,
-            self._agent.refusals,
-        )
+        guard = self._guard = HttpGuard(settings.broker.limits, self._names, self._agent.refusals)
         app = web.Application(middlewares=[guard.middleware])
         app.add_routes(
             [
@@ -140,7 +136,7 @@ class HttpApi:
             text = f"{evidence.reason}: {_NOT_OURS}\n"
             return web.Response(status=503, text=text)
         if self._agent.fitness.unfit:
-            text = "unfit: it could not commit while others could; the log says why\n"
+            text = "unfit: this agent cannot commit while other agents can; the log says why\n"
             return web.Response(status=503, text=text)
         engine = self._agent.broker.engine
         if engine is None or not engine.ready.is_set():
@@ -159,15 +155,17 @@ class HttpApi:
             return _error(503, _BETWEEN)
         entry = engine.topics.get(topic)
         if entry is None:
-            return _error(404, f"there is no topic {topic!r}: driftlog topics list shows what is")
+            return _error(
+                404, f"topic {topic!r} does not exist: driftlog topics list lists the topics"
+            )
         wait_s = self._seals.wait_s(topic)
         if wait_s:
             self._agent.refusals.count(SEALS)
             return _error(
                 429,
-                f"{topic} was sealed {self._seals.most} times in a minute ({SEALS}): try again in "
-                f"{wait_s} s.  What is committed is sealed without asking, too (segment.ms, "
-                f"segment.bytes of the topic)",
+                f"{topic} was sealed {self._seals.most} times in a minute ({SEALS}): try "
+                f"again in {wait_s} s.  The agent seals committed records by itself, too "
+                "(segment.ms, segment.bytes of the topic)",
                 {"Retry-After": str(wait_s)},
             )
         sealed: dict[str, int] = {}
@@ -229,10 +227,12 @@ class HttpApi:
         topic, number = request.match_info["topic"], int(request.match_info["partition"])
         entry = engine.topics.get(topic)
         if entry is None or number >= entry.topic.partitions:
-            return _error(404, f"there is no partition {topic}-{number}")
+            return _error(404, f"partition {topic}-{number} does not exist")
         tp = TopicPartition(entry.topic.topic_id, number)
         if engine.find(tp) is None and not engine.assignments.is_tried_here(tp):
-            return _error(421, f"{topic}-{number} is placed on another agent: ask that one")
+            return _error(
+                421, f"{topic}-{number} is placed on another agent: send the request to that agent"
+            )
         try:
             async with asyncio.timeout(_SEAL_DEADLINE_S):
                 if shown is None:
@@ -243,8 +243,8 @@ class HttpApi:
         except NotLostError as error:
             return _error(409, f"{topic}-{number}: {error}")
         except TimeoutError:
-            goes_on = "" if shown is None else ", and goes on: look again later"
-            return _error(503, f"{topic}-{number}: it takes long{goes_on}")
+            goes_on = "" if shown is None else "; the agent continues: check again later"
+            return _error(503, f"{topic}-{number}: the request takes long{goes_on}")
         except (StoreError, CorruptError) as error:
             return _error(503, f"{topic}-{number}: {error}")
         return web.json_response({"goes_on_at": loss.goes_on_at, "audit": loss.key})

@@ -64,7 +64,7 @@ from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics import Observed
 from driftlog_agents.process.startup_configs import with_configs
 from driftlog_agents.process.thread_pools import on_threads
-from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
+from driftlog_agents.process_log.escapes import OWN_CHARACTERS, escaped
 from driftlog_agents.process_log.process_log import TEXT, ProcessLog
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import AgentRelease
@@ -299,7 +299,7 @@ async def _take_http(options: Options) -> list[socket.socket]:
         "http_port_taken",
         wanted=HTTP_LISTENER,
         used=f"{host}:{found[0].getsockname()[1]}",
-        advice="another agent has it, it seems; --http-listener HOST:PORT chooses one",
+        advice="another process seems to have the port; --http-listener HOST:PORT chooses one",
     )
     return found
 
@@ -395,11 +395,10 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
     """Refuse to make metadata in a directory with a node id: its agent used etcd, or lost them."""
     if disk.load("node_id.json") is not None and not _database(options).exists():
         raise StartError(
-            f"{options.directory} is of an agent that has a node id, and no metadata.db of its "
-            f"own: start it with the --etcd and the --store that it had before; or put metadata.db "
-            f"back where it is lost (a backup loses what was committed after it and not sealed; "
-            f"partitions of which more is sealed than it knows stay offline); or start another "
-            f"agent, with an empty --dir"
+            f"{options.directory} has a node id, and no metadata.db: start the agent with the "
+            "--etcd and the --store that it had before; or restore a lost metadata.db (a backup "
+            "loses what was committed after it and not sealed; partitions of which more is "
+            "sealed than it knows stay offline); or start another agent, with an empty --dir"
         )
 
 
@@ -447,14 +446,14 @@ def _disk(directory: Path) -> PosixDisk:
         disk = PosixDisk(directory)
     except UnavailableError as error:
         raise StartError(
-            f"{error}.  Choose with --dir a directory that can be made and written"
+            f"{error}.  Give --dir a directory that the agent can create and write"
         ) from error
     if disk.open_to_others:
         structlog.get_logger().warning(
             "directory_not_tightened",
             error=disk.open_to_others,
-            advice="other users may read what producers send: "
-            f"chmod 700 -- {shlex.quote(str(directory))}",
+            advice="other users may read what producers send: chmod 700 -- "
+            f"{shlex.quote(str(directory))}",
         )
     elif disk.tightened:
         structlog.get_logger().info(
@@ -611,8 +610,8 @@ def _settings(options: Options, location: str) -> AgentSettings:
             "max_connections_lowered",
             wanted=broker.max_connections,
             used=possible,
-            advice="so many files may be open less those of the log, the stores and the HTTP port; "
-            "raise the limit (ulimit -n)",
+            advice="the limit of open files leaves room for so many connections; raise it "
+            "(ulimit -n)",
         )
         broker = replace(broker, max_connections=possible)
     return AgentSettings(

@@ -59,28 +59,30 @@ def collect(observed: Observed) -> Iterable[Metric]:
 def _requests(observed: Observed) -> Iterable[Metric]:
     agent = observed.agent
     requests = CounterMetricFamily(
-        "driftlog_requests", "Requests taken, by Kafka API", labels=["api"]
+        "driftlog_requests", "Requests received, by Kafka API", labels=["api"]
     )
     for key, count in agent.dispatcher.requests().items():
         requests.add_metric([key.kafka_name], count)
     yield requests
     producing, fetching = agent.dispatcher.producing, agent.dispatcher.fetching
-    yield _counter("driftlog_produced_bytes", "Bytes of batches that clients sent", producing.bytes)
+    yield _counter(
+        "driftlog_produced_bytes", "Bytes of batches received from producers", producing.bytes
+    )
     yield _counter(
         "driftlog_produce_errors", "Partitions of Produce requests refused", producing.errors
     )
     yield _counter("driftlog_fetched_bytes", "Bytes of batches sent to consumers", fetching.bytes)
     yield _counter(
-        "driftlog_cold_fetches", "Fetches that had to read from the bucket", fetching.cold_reads
+        "driftlog_cold_fetches", "Fetches that read from the bucket", fetching.cold_reads
     )
     yield _counter(
         "driftlog_damaged_reads",
-        "Reads that failed for an object that cannot be read: look at the log",
+        "Reads that failed because an object cannot be read; the log names it",
         agent.broker.reader.damaged_reads,
     )
     refused = CounterMetricFamily(
         "driftlog_refused",
-        "What was refused, closed or kept waiting for a limit, by the config that sets it",
+        "Requests and connections that a limit refused, closed or delayed, by the limit's config",
         labels=["limit"],
     )
     left_out = observed.log_lines_dropped()
@@ -94,8 +96,8 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     yield refused
     dropped = CounterMetricFamily(
         "driftlog_log_lines_dropped",
-        "Lines of the agent's log that were not written: left out for their rate, because nobody "
-        "reads them (queue), or because the stream is closed or full (write)",
+        "Lines of the agent's log that were not written: left out for their rate, because their "
+        "reader is too slow (queue), or because the stream is closed or full (write)",
         labels=["reason"],
     )
     for reason, count in left_out.items():
@@ -103,11 +105,13 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     yield dropped
     yield _gauge("driftlog_connections", "Open connections", len(observed.server.connections))
     yield _gauge(
-        "driftlog_overloaded", "1 while producers are kept waiting", int(observed.server.overloaded)
+        "driftlog_overloaded",
+        "1 while backpressure delays producers",
+        int(observed.server.overloaded),
     )
     yield _gauge(
         "driftlog_waiting_batch_bytes",
-        "Batches that wait to be rewritten, or for their partition",
+        "Batches that wait for conversion, or for their partition",
         observed.agent.dispatcher.producing.waiting.held_bytes,
     )
     yield _gauge(
@@ -118,7 +122,7 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     )
     yield _gauge(
         "driftlog_connections_waiting",
-        "Connections that are not read until there is memory for their requests",
+        "Connections that the agent does not read until it has memory for their requests",
         observed.server.frame_budget.waiting,
     )
     yield _gauge(
@@ -128,32 +132,34 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     )
     yield _gauge(
         "driftlog_unanswered_requests",
-        "Requests of all connections that are not answered",
+        "Unanswered requests of all connections",
         observed.server.requests.unanswered,
     )
     yield _gauge(
         "driftlog_queued_request_bytes",
-        "Memory of requests other than Produce, until they are answered, and of what was read and "
-        "is not taken yet",
+        "Memory of requests other than Produce, until they are answered, and of received "
+        "bytes that no request holds yet",
         observed.server.requests.budget.held_bytes,
     )
     yield _gauge(
         "driftlog_response_queue_bytes",
-        "Memory of answers that clients have not taken",
+        "Memory of answers that clients have not read",
         observed.server.answers.held_bytes,
     )
     yield _gauge(
-        "driftlog_agents", "Live agents, as this one sees them", len(agent.broker.view.agents)
+        "driftlog_agents", "Live agents, as this agent sees them", len(agent.broker.view.agents)
     )
     yield _counter("driftlog_sessions", "Sessions begun by this process", agent.sessions)
     yield _gauge(
         "driftlog_unfit",
-        "1 while it takes no partitions because it could not commit while others could",
+        "1 while the agent takes no partitions because it could not commit while other "
+        "agents could",
         int(agent.fitness.unfit),
     )
     yield _gauge(
         "driftlog_metadata_store_distrusted",
-        "1 since the metadata store went back or was replaced, until the agent is restarted",
+        "1 from the time at which the metadata store went back or was replaced, until "
+        "the agent restarts",
         int(agent.store_watch.evidence is not None),
     )
 
@@ -189,45 +195,50 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge("driftlog_partitions", "Partitions led", len(logs))
     yield _gauge(
         "driftlog_buffer_directories_set_aside",
-        "Directories in DIR/kept: records that are in no log until driftlog buffer replay is run",
+        "Directories in DIR/kept, whose records are in no log; driftlog buffer replay "
+        "produces them",
         engine.ports.disk.count_kept(),
     )
     yield _gauge(
         "driftlog_offline_partitions",
-        "Partitions that this agent is to serve and cannot: see driftlog partitions offline",
+        "Partitions that this agent should lead and cannot; see driftlog partitions offline",
         len(engine.offline()),
     )
     yield _gauge(
         "driftlog_unavailable_partitions",
-        "Partitions placed here that have no leader while an object cannot be read: see the log",
+        "Partitions placed on this agent without a leader because an object cannot be "
+        "read; the log names it",
         len(engine.assignments.unreadable),
     )
     yield _gauge(
         "driftlog_damaged_partitions",
-        "Partitions that are not sealed for a missing or damaged object: look at the log",
+        "Partitions that cannot be sealed because an object is missing or damaged; the "
+        "log names it",
         sum(1 for log in logs if log.damage),
     )
     yield _gauge(
-        "driftlog_pending_bytes", "Admitted and not committed", engine.flusher.pending_bytes
+        "driftlog_pending_bytes",
+        "Bytes of admitted batches that are not committed",
+        engine.flusher.pending_bytes,
     )
     yield _gauge(
         "driftlog_commits_failing_seconds",
-        "Since when flushes cannot be committed, for the bucket or the metadata store fails",
+        "Time for which no flush could be committed because the bucket or the metadata store fails",
         engine.health.flushes.lasted_ms(engine.ports.now_ms()) / 1000,
     )
     yield _gauge(
         "driftlog_unsealed_bytes",
-        "Committed and not sealed",
+        "Bytes of committed batches that are not sealed",
         sum(log.unsealed_bytes for log in logs),
     )
     yield _gauge(
         "driftlog_producers",
-        "Idempotent producers that are remembered, each once per partition",
+        "Idempotent producers in memory, each once per partition",
         engine.producers.producers,
     )
     yield _gauge(
         "driftlog_producer_state_bytes",
-        "What they take, of driftlog.producer.state.max.bytes",
+        "Memory of idempotent producers, limited by driftlog.producer.state.max.bytes",
         engine.producers.used_bytes,
     )
     yield _gauge(
@@ -240,7 +251,7 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
 _LOG_COUNTERS: Final = {
     "partitions_taken_over": "Partitions claimed",
     "partitions_handed_over": "Partitions released",
-    "flush_puts": "PUTs of flush objects, hedges too",
+    "flush_puts": "PUTs of flush objects, hedges included",
     "flush_hedges": "PUTs that were a hedge",
     "flushes_early": "Flushes cut early",
     "compactions": "Runs of compaction over a partition",
@@ -250,22 +261,22 @@ _LOG_COUNTERS: Final = {
     "committed_bytes": "Bytes of committed flushes",
     "buffer_bytes": "Bytes written to buffer files",
     "buffer_syncs": "fdatasync calls",
-    "buffer_unreadable": "Failed attempts to read what earlier sessions left in "
-    "DIR/buffer: look at the log",
-    "buffer_damaged_files": "Buffer files of earlier sessions that were read and have damaged "
-    "entries before whole ones: look at the log",
-    "buffer_damaged_entries": "Entries in them that were skipped, at least",
-    "buffer_damaged_bytes": "Bytes in them that were skipped",
-    "buffer_set_aside_records": "Records that were acknowledged with acks=1 and lost their place "
-    "in the log, and were moved to DIR/kept: see driftlog buffer replay",
-    "buffer_set_aside_bytes": "Bytes of the batches that hold them",
-    "buffer_deleted_records": "Records that were acknowledged with acks=1 and are below log start, "
-    "dropped from DIR/buffer: nothing tells whether the log had them before",
-    "producers_refused": "Batches of idempotent producers that were not known, refused "
-    "because no more are remembered: look at the log",
+    "buffer_unreadable": "Failed attempts to read the buffer files of earlier sessions in "
+    "DIR/buffer; the log names them",
+    "buffer_damaged_files": "Buffer files of earlier sessions with damaged entries before whole "
+    "ones; the log names them",
+    "buffer_damaged_entries": "Damaged entries of buffer files that were skipped, at least",
+    "buffer_damaged_bytes": "Damaged bytes of buffer files that were skipped",
+    "buffer_set_aside_records": "Records acknowledged with acks=1 that lost their place in the "
+    "log and were moved to DIR/kept; driftlog buffer replay produces them",
+    "buffer_set_aside_bytes": "Bytes of the batches moved to DIR/kept",
+    "buffer_deleted_records": "Records acknowledged with acks=1, below log start and dropped "
+    "from DIR/buffer because nothing tells whether the log had them",
+    "producers_refused": "Batches refused because their idempotent producer is unknown and the "
+    "memory for producers is used up; see the log",
     "segments_sealed": "Segments sealed",
     "sealed_bytes": "Bytes sealed, uncompressed",
-    "undecodable_batches": "Batches kept as they came because their records cannot be decoded",
+    "undecodable_batches": "Batches stored as they came because their records cannot be decoded",
 }
 """Help texts of the fields of `LogCounters`."""
 
@@ -276,7 +287,7 @@ def _groups(agent: AgentProcess) -> Iterable[Metric]:
     loads = agent.group_loads
     yield HistogramMetricFamily(
         "driftlog_group_load_seconds",
-        "Claims of groups that are there, until they are served",
+        "Time from the claim of an existing group until it is served",
         buckets=list(loads.buckets()),
         sum_value=loads.sum_s,
     )
@@ -289,18 +300,19 @@ def _groups(agent: AgentProcess) -> Iterable[Metric]:
         kinds.add_metric([kind], sum(group.kind == kind for group in groups))
     yield kinds
     members = sum(len(group.machine.members) for group in groups)
-    yield _gauge("driftlog_group_members", "Members of groups coordinated here", members)
+    yield _gauge("driftlog_group_members", "Members of the groups coordinated here", members)
     held = 0 if coordinator is None else coordinator.budget.held_bytes
-    yield _gauge("driftlog_group_bytes", "Memory that groups coordinated here hold, about", held)
+    yield _gauge("driftlog_group_bytes", "Approximate memory of the groups coordinated here", held)
 
 
 _GROUP_COUNTERS: Final = {
     "driftlog_group_commits": "OffsetCommit requests whose offsets were stored",
-    "driftlog_group_offsets_committed": "Offsets in them",
-    "driftlog_group_offsets_expired": "Offsets forgotten after offsets.retention.minutes",
-    "driftlog_group_rebalances": "Generations and assignments that groups came to here",
+    "driftlog_group_offsets_committed": "Offsets stored by OffsetCommit requests",
+    "driftlog_group_offsets_expired": "Offsets that expired after offsets.retention.minutes",
+    "driftlog_group_rebalances": "Generations and target assignments of the groups coordinated "
+    "here",
     "driftlog_group_transactions": "Transactions that wrote groups or their offsets",
-    "driftlog_groups_lost": "Groups that another agent had claimed, noticed when they were used",
+    "driftlog_groups_lost": "Groups found to be claimed by another agent when they were used",
 }
 """Help texts of the groups' counters, which count over all sessions of the process."""
 
@@ -310,18 +322,22 @@ def _quota(agent: AgentProcess) -> Iterable[Metric]:
     if usage is None:
         return
     yield _gauge(
-        "driftlog_etcd_size_bytes", "Size of etcd's database, where it is fullest", usage.size_bytes
+        "driftlog_etcd_size_bytes",
+        "Size of etcd's database, on the fullest member",
+        usage.size_bytes,
     )
     if usage.quota_bytes is not None:
-        yield _gauge("driftlog_etcd_quota_bytes", "What etcd may come to there", usage.quota_bytes)
+        yield _gauge(
+            "driftlog_etcd_quota_bytes", "etcd's quota, on the fullest member", usage.quota_bytes
+        )
         yield _gauge(
             "driftlog_etcd_quota_share",
-            "Of it that is used: from 0.8 on produce is refused; defragment etcd before",
+            "Fraction of etcd's quota in use; produce is refused from 0.8",
             usage.share,
         )
     yield _gauge(
         "driftlog_etcd_refusing_produce",
-        "1 while produce is refused because etcd is full: look at the log",
+        "1 while produce is refused because etcd is full; see the log",
         int(bool(agent.quota.refusal)),
     )
 
@@ -343,12 +359,14 @@ def _process(observed: Observed) -> Iterable[Metric]:
     )
     yield _gauge(
         "driftlog_event_loop_longest_stall_seconds",
-        "Longest that the event loop was busy, or had no core, in the last minute or two",
+        "Longest time in the last one to two minutes that the event loop was busy or had no core",
         observed.loop_watch.longest_stall_s,
     )
     started = observed.agent.broker.agent.started_at_ms / 1000
     yield _gauge("process_start_time_seconds", "Since 1970", started)
-    yield _gauge("driftlog_uptime_seconds", "Since the start", time.time() - started)
+    yield _gauge(
+        "driftlog_uptime_seconds", "Time since the start of the process", time.time() - started
+    )
 
 
 def _of_proc() -> Iterable[Metric]:
@@ -363,7 +381,7 @@ def _of_proc() -> Iterable[Metric]:
     )
     yield _gauge("process_open_fds", "Open file descriptors", open_files)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    yield _gauge("process_max_fds", "Open file descriptors that are allowed", most)
+    yield _gauge("process_max_fds", "Largest number of open file descriptors", most)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

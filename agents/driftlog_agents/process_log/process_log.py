@@ -1,7 +1,7 @@
 """The process's log: structlog, `logging`, warnings and uncaught errors, all to standard error.
 
-    structlog ─▶ limits ─▶ escaping ─▶ one line ─▶ ┐
-    logging   ─▶ limits ─▶ escaping ─▶ one line ─▶ ├─▶ `StreamWriter` ─▶ standard error
+    structlog ─▶ limits ─▶ escapes ─▶ one line ─▶ ┐
+    logging   ─▶ limits ─▶ escapes ─▶ one line ─▶ ├─▶ `StreamWriter` ─▶ standard error
     print, uncaught errors ──────────▶ lines ────▶ ┘
 
 A line is text, or one JSON object: `ts`, `level`, `event`, and the event's own keys.
@@ -26,7 +26,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from driftlog_agents.process_log.escaping import (
+from driftlog_agents.process_log.escapes import (
     OWN_CHARACTERS,
     TRACEBACK_CHARACTERS,
     escaped,
@@ -89,11 +89,7 @@ class ProcessLog:
     def dropped(self) -> Mapping[str, int]:
         """Lines that were not written, by reason."""
         failed = self._errors.dropped
-        return {
-            "rate": self._limits.left_out,
-            "queue": failed["queue"],
-            "write": failed["write"],
-        }
+        return {"rate": self._limits.left_out, "queue": failed["queue"], "write": failed["write"]}
 
     def close(self) -> None:
         """Write the queued lines, for a bounded time: the process ends."""

@@ -20,13 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
-from driftlog_agents.protocol.compiler import (
-    Cuts,
-    Decode,
-    Encode,
-    compile_decoder,
-    compile_encoder,
-)
+from driftlog_agents.protocol.compiler import Cuts, Decode, Encode, compile_decoder, compile_encoder
 from driftlog_agents.protocol.errors import CorruptFrameError, OverLimitError
 from driftlog_agents.protocol.types import Buffer, parse_versions, skip_tagged_fields
 

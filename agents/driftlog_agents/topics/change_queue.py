@@ -66,7 +66,10 @@ class TopicChangeQueue:
                 self._log.error(
                     "stored_data_damaged",
                     error=str(error),
-                    advice="put back what it names; until then this topic cannot be changed",
+                    advice=(
+                        "restore the key that the error names; until then this topic cannot "
+                        "be changed"
+                    ),
                 )
                 if not done.done():
                     done.set_exception(RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))

@@ -72,7 +72,10 @@ class TopicReconciler:
                     self._log.error(
                         "stored_data_damaged",
                         error=str(error),
-                        advice="put back what it names; until then this topic's deletion waits",
+                        advice=(
+                            "restore the key that the error names; until then this topic is "
+                            "not deleted"
+                        ),
                     )
                     continue
                 if topic.topic_id in engine.topics_by_id:
@@ -131,8 +134,8 @@ class TopicReconciler:
                         "topic_file_not_checked",
                         topic=topic.name,
                         error=str(error),
-                        advice="the topic's file in the bucket may be behind its key until that "
-                        "key is what it was; or upgrade the agent",
+                        advice="restore the key, or upgrade the agent; until then the topic's "
+                        "file in the bucket may be older than its key",
                     )
 
         try:

@@ -414,7 +414,10 @@ class Topics:
             self._log.warning(
                 "topic_change_not_seen_by_all",
                 agents=late,
-                advice="their clients learn of it when they go on, or when their leases end",
+                advice=(
+                    "no action needed; clients of these agents see the change when the "
+                    "agents continue, or when their leases end"
+                ),
             )
         if topic is None:
             return

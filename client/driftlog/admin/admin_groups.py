@@ -202,7 +202,7 @@ class Groups:
                 *shift_by* is to move has no committed offset.
         """
         if (to is None) == (shift_by is None):
-            raise ValueError("say where to: one of to=… and shift_by=…")
+            raise ValueError("give one of to=… and shift_by=…")
         self._refuse_if_active(group)
         committed = self._committed(group)
         chosen = self._partitions(group, committed, topics, partitions)
@@ -236,9 +236,9 @@ class Groups:
         if found.state not in ("Empty", "Dead") or found.members:
             names = ", ".join(sorted({member.client_id for member in found.members})) or "unnamed"
             raise GroupNotEmptyError(
-                f"group {group!r} is {found.state} with {len(found.members)} members ({names}), "
-                "which would go on where they are. Stop them first, and wait until their sessions "
-                "have ended.",
+                f"group {group!r} is {found.state} with {len(found.members)} members ("
+                f"{names}), and members do not read moved offsets. Stop them, and wait "
+                "until their sessions end.",
                 code=68,
             )
 
@@ -252,7 +252,7 @@ class Groups:
         if topics is None:
             if not committed:
                 raise UnknownGroupError(
-                    f"group {group!r} has committed nothing: name its topics", code=69
+                    f"group {group!r} has no committed offsets: name the topics", code=69
                 )
             chosen: Iterable[TopicPartition] = committed
         else:
@@ -276,7 +276,7 @@ class Groups:
         )
 
     def _committed(self, group: str) -> dict[TopicPartition, Place]:
-        what = f"ask for the offsets of group {group!r}"
+        what = f"read the offsets of group {group!r}"
         found: Any = self._link.ask(
             what,
             lambda handle: handle.list_consumer_group_offsets(
@@ -297,8 +297,7 @@ class Groups:
         done: Any = self._link.ask(
             what,
             lambda handle: handle.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, places)],
-                request_timeout=self._link.timeout_s,
+                [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._link.timeout_s
             ),
         )
         for place in done.topic_partitions or []:

@@ -101,7 +101,8 @@ class AdminLink:
             fail(what, error)
         except TimeoutError as error:
             raise OutcomeUnknownError(
-                f"could not {what}: no answer. It may have been done: look before you repeat it.",
+                f"could not {what}: no answer. The cluster may have done it: check before "
+                "you repeat it.",
                 retriable=True,
             ) from error
 
@@ -120,7 +121,7 @@ class AdminLink:
             UnreachableError: no broker answered.
         """
         if self._handle is None:
-            raise ClosedError("this Admin is closed: make a new one")
+            raise ClosedError("this Admin is closed: create a new one")
         timeout_s = min(_CONNECT_S, self.timeout_s)
         self._connections.check(timeout_s)
         try:

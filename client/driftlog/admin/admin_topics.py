@@ -159,11 +159,9 @@ class Topics:
         """
         timeout_s = self._link.timeout_s
         self._link.ask(
-            f"give topic {name!r} {total} partitions",
+            f"increase topic {name!r} to {total} partitions",
             lambda handle: handle.create_partitions(
-                [NewPartitions(name, total)],
-                operation_timeout=timeout_s,
-                request_timeout=timeout_s,
+                [NewPartitions(name, total)], operation_timeout=timeout_s, request_timeout=timeout_s
             ),
         )
         self._link.until_shown(lambda: len(self.describe(name)[name].partitions) >= total)
@@ -201,9 +199,7 @@ class Topics:
         done: dict[Any, Any] = self._link.each(
             places,
             lambda handle, places: handle.delete_records(
-                places,
-                operation_timeout=self._link.timeout_s,
-                request_timeout=self._link.timeout_s,
+                places, operation_timeout=self._link.timeout_s, request_timeout=self._link.timeout_s
             ),
             lambda place: f"delete records of {place.topic}-{place.partition}",
         )
@@ -229,7 +225,7 @@ def offsets(link: AdminLink, places: Mapping[TopicPartition, Where]) -> dict[Top
         lambda handle, places: handle.list_offsets(
             {place: specs[place] for place in places}, request_timeout=link.timeout_s
         ),
-        lambda place: f"ask for offsets of {place.topic}-{place.partition}",
+        lambda place: f"list offsets of {place.topic}-{place.partition}",
     )
     found = {TopicPartition(p.topic, p.partition): a.offset for p, a in answers.items()}
     beyond = [tp for tp, offset in found.items() if offset < 0]
@@ -263,7 +259,7 @@ def _spec(where: datetime | str) -> Any:
         return OffsetSpec.earliest()  # type: ignore[no-untyped-call]
     if where == "end":
         return OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    raise ValueError(f"not a place in a partition: {where!r}")
+    raise ValueError(f"not a position in a partition: {where!r}")
 
 
 def _topic(found: Any) -> Topic:

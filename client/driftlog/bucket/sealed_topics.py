@@ -63,15 +63,15 @@ async def read_topics(
         DriftlogError: there is no driftlog bucket, or an object is missing or damaged.
     """
     if ":" not in location.partition("/")[0] and not Path(location).is_dir():
-        raise DriftlogError(f"there is no directory {location}")
+        raise DriftlogError(f"directory {location} does not exist")
     store = open_object_store(location)
     try:
         try:
             await store.get(layout.CLUSTER_KEY)
         except NotFoundError as error:
             raise DriftlogError(
-                f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}; give the "
-                f"location that the agents keep their objects in"
+                f"{location} is no driftlog bucket: {layout.CLUSTER_KEY} is missing; give "
+                "the location where the agents store their objects"
             ) from error
         found = []
         for topic in await _live_topics(store, location, names):
@@ -104,7 +104,7 @@ async def _live_topics(store: ObjectStore, location: str, names: Sequence[str]) 
     for name in names:
         if name not in there:
             raise UnknownTopicError(
-                f"there is no topic {name!r} at {location}{similar(name, there)}"
+                f"topic {name!r} does not exist at {location}{similar(name, there)}"
             )
     found = []
     for name in names or there:

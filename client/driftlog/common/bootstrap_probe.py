@@ -24,7 +24,8 @@ _TRY_S: Final = 1.0
 _AGAIN_S: Final = 0.1
 _ANSWER_S: Final = 0.5
 """After longer silence librdkafka's own time-outs apply."""
-_PORT: Final = 9092
+DEFAULT_PORT: Final = 9092
+"""Port of an address without one, as in librdkafka."""
 
 
 def check_bootstrap(servers: str, config: Mapping[str, Any], timeout_s: float = _TRY_S) -> None:
@@ -39,12 +40,12 @@ def check_bootstrap(servers: str, config: Mapping[str, Any], timeout_s: float = 
         UnreachableError: none can answer.  The message names each address and what to do.
     """
     protocol = str(config.get("security.protocol", "plaintext")).lower()
-    addresses = [_address(server) for server in servers.split(",") if server.strip()]
+    addresses = [server for server in servers.split(",") if server.strip()]
     deadline = time.monotonic() + min(_TRY_S, timeout_s)
     while addresses:
         troubles = []
-        for host, port in addresses:
-            trouble = _trouble(host, port, protocol, deadline)
+        for address in addresses:
+            trouble = _trouble(address, protocol, deadline)
             if trouble is None:
                 return
             troubles.append(trouble)
@@ -58,8 +59,12 @@ def check_bootstrap(servers: str, config: Mapping[str, Any], timeout_s: float = 
         time.sleep(_AGAIN_S)
 
 
-def _trouble(host: str, port: int, protocol: str, deadline: float) -> str | None:
+def _trouble(address: str, protocol: str, deadline: float) -> str | None:
     """Why no broker can answer at this address; None: one may."""
+    try:
+        host, port = split_address(address)
+    except ValueError as error:
+        return str(error)
     shown = f"{host}:{port}"
     try:
         left_s = max(_AGAIN_S, deadline - time.monotonic())
@@ -83,12 +88,19 @@ def _trouble(host: str, port: int, protocol: str, deadline: float) -> str | None
             return None
 
 
-def _address(server: str) -> tuple[str, int]:
-    """Host and port of ``[PROTOCOL://]HOST[:PORT]``; HOST may be an IPv6 address in brackets."""
-    name = server.strip().rpartition("://")[2]
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``[NAME://]HOST[:PORT]``; HOST may be an IPv6 address in brackets.
+
+    Raises:
+        ValueError: *address* has another form.
+    """
+    name = address.strip().rpartition("://")[2]
     if name.startswith("["):
         host, _, rest = name[1:].partition("]")
-        port = rest.removeprefix(":")
+        colon, port = rest[:1], rest[1:]
     else:
-        host, _, port = name.partition(":")
-    return host, int(port) if port.isdecimal() else _PORT
+        host, colon, port = name.partition(":")
+    is_number = colon == ":" and port.isascii() and port.isdecimal()
+    if not host or (colon and not is_number):
+        raise ValueError(f"{address!r} is not HOST:PORT, for example 127.0.0.1:{DEFAULT_PORT}")
+    return host, int(port) if colon else DEFAULT_PORT

@@ -104,9 +104,9 @@ def unreachable(servers: str, timeout_s: float, last_error: str | None) -> Drift
     """The exception for a cluster that does not answer."""
     why = f" ({last_error})" if last_error else ""
     return UnreachableError(
-        f"no broker answered at {servers} within {timeout_s:g} s{why}. Is an agent running there "
-        "(`driftlog dev --dir DIR` starts one)? Other addresses: bootstrap_servers=…, or the "
-        f"environment variable {VARIABLE}."
+        f"no broker answered at {servers} within {timeout_s:g} s{why}. Start an agent "
+        "there (`driftlog dev --dir DIR`), or name other addresses: bootstrap_servers=…, "
+        f"or the environment variable {VARIABLE}."
     )
 
 
@@ -141,7 +141,7 @@ class Connections:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             if not self._all_down:
                 LOG.warning(
-                    "no broker of %s answers (%s); the client goes on trying",
+                    "no broker of %s answers (%s); the client retries",
                     self.servers,
                     self.last_error or error.str(),
                 )

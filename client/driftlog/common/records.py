@@ -6,7 +6,7 @@ Pure.
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -93,5 +93,18 @@ def to_ms(timestamp: datetime) -> int:
         ValueError: *timestamp* has no time zone.
     """
     if timestamp.tzinfo is None:
-        raise ValueError(f"{timestamp!r} has no time zone: say datetime(…, tzinfo=UTC)")
+        raise ValueError(f"{timestamp!r} has no time zone: give datetime(…, tzinfo=UTC)")
     return (timestamp - _EPOCH) // timedelta(milliseconds=1)
+
+
+class Message(Protocol):
+    """The methods of `confluent_kafka.Message` that are used."""
+
+    def topic(self) -> Any: ...
+    def partition(self) -> Any: ...
+    def offset(self) -> Any: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+    def timestamp(self) -> Any: ...
+    def leader_epoch(self) -> Any: ...

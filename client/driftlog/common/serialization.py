@@ -133,10 +133,7 @@ def _serialized(field: Field, codec: _Codec, topic: str, data: Any, headers: Hea
 
 
 def _deserialized(
-    field: Field,
-    codec: _Codec | None,
-    data: bytes | None,
-    record: Record[bytes, bytes],
+    field: Field, codec: _Codec | None, data: bytes | None, record: Record[bytes, bytes]
 ) -> Any:
     if codec is None or data is None:
         return data

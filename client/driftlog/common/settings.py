@@ -146,6 +146,6 @@ RESERVED: Final[Mapping[str, str]] = {
     "on_delivery": "on_delivery=… of produce()",
     "delivery.report.only.error": "on_delivery=… of produce()",
     "dr_cb": "on_delivery=… of produce()",
-    "transactional.id": "confluent_kafka.Producer: driftlog's has no transactions",
+    "transactional.id": "confluent_kafka.Producer: this Producer has no transactions",
 }
 """librdkafka's configs that the client sets itself, and the argument to use instead."""

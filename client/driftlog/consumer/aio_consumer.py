@@ -16,8 +16,7 @@ Shell.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar
 
 from driftlog.common.connection import bootstrap
 from driftlog.common.records import K, Record, TopicPartition, V
@@ -39,6 +38,8 @@ _YIELD_EVERY: Final = 256
 
 class AsyncConsumer(Generic[K, V]):
     """As `driftlog.Consumer`, for one task of an event loop; it never blocks the loop.
+
+    Its methods raise what those of `driftlog.Consumer` raise.
 
     This program writes a record and reads it::
 
@@ -64,58 +65,6 @@ class AsyncConsumer(Generic[K, V]):
         loop; these callbacks may be coroutine functions.
     """
 
-    @overload
-    def __init__(
-        self: "AsyncConsumer[bytes, bytes]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: None = None,
-        value_deserializer: None = None,
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncConsumer[K, bytes]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: Deserializer[K],
-        value_deserializer: None = None,
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncConsumer[bytes, V]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: None = None,
-        value_deserializer: Deserializer[V],
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         topics: str | Sequence[str],
@@ -126,25 +75,8 @@ class AsyncConsumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Deserializer[K],
-        value_deserializer: Deserializer[V],
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: Deserializer[Any] | None = None,
-        value_deserializer: Deserializer[Any] | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
         rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
@@ -203,9 +135,6 @@ class AsyncConsumer(Generic[K, V]):
 
         The records that were handed out before are processed.  The list ends before a record whose
         deserializer fails: the next call raises its error.
-
-        Raises:
-            As `Consumer.read`.
         """
         self._check_open()
         reader = self._reader
@@ -230,56 +159,32 @@ class AsyncConsumer(Generic[K, V]):
         *,
         offsets: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit now: all that was handed out, a partition up to *record*, or *offsets*.
-
-        Raises:
-            As `Consumer.commit`.
-        """
+        """Commit now: all that was handed out, a partition up to *record*, or *offsets*."""
         self._check_open()
         await self._run(lambda: self._reader.commit(record, offsets))
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """The group's committed offset, from its coordinator; None: there is none.
-
-        Raises:
-            As `Consumer.committed`.
-        """
+        """The group's committed offset, from its coordinator; None: there is none."""
         self._check_open()
         return await self._run(lambda: self._reader.committed(TopicPartition(topic, partition)))
 
     async def position(self, topic: str, partition: int) -> int:
-        """The offset of the record that is handed out next, if nothing is deleted until then.
-
-        Raises:
-            As `Consumer.position`.
-        """
+        """The offset of the record that is handed out next, if nothing is deleted until then."""
         self._check_open()
         return await self._run(lambda: self._reader.position(TopicPartition(topic, partition)))
 
     async def seek(self, topic: str, partition: int, where: Where) -> None:
-        """Continue at an offset, at a time, at the "beginning" or at the "end" of a partition.
-
-        Raises:
-            As `Consumer.seek`.
-        """
+        """Continue at an offset, at a time, at the "beginning" or at the "end" of a partition."""
         self._check_open()
         await self._run(lambda: self._reader.seek(TopicPartition(topic, partition), where))
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out no records of these partitions until `resume`, or until they are revoked.
-
-        Raises:
-            As `Consumer.pause`.
-        """
+        """Hand out no records of these partitions until `resume`, or until they are revoked."""
         self._check_open()
         await self._run(lambda: self._reader.pause(partitions))
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of these partitions again, from where each stopped.
-
-        Raises:
-            As `Consumer.resume`.
-        """
+        """Hand out records of these partitions again, from where each stopped."""
         self._check_open()
         await self._run(lambda: self._reader.resume(partitions))
 
@@ -306,12 +211,7 @@ class AsyncConsumer(Generic[K, V]):
         self._check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._close(last_processed=error is None)
         except DriftlogError as uncommitted:
@@ -368,4 +268,4 @@ class AsyncConsumer(Generic[K, V]):
     def _check_open(self) -> None:
         # While it closes, on_revoke may still commit.
         if self._closed and current_callback(self) is None:
-            raise ClosedError("this consumer is closed: make a new one")
+            raise ClosedError("this consumer is closed: create a new one")

@@ -13,8 +13,7 @@ Shell.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Generic, Self, overload
+from typing import Any, Final, Generic, Self
 
 from driftlog.common.connection import bootstrap
 from driftlog.common.records import K, Record, TopicPartition, V
@@ -66,58 +65,6 @@ class Consumer(Generic[K, V]):
             contradict one another.
     """
 
-    @overload
-    def __init__(
-        self: "Consumer[bytes, bytes]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: None = None,
-        value_deserializer: None = None,
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "Consumer[K, bytes]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: Deserializer[K],
-        value_deserializer: None = None,
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "Consumer[bytes, V]",
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: None = None,
-        value_deserializer: Deserializer[V],
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         topics: str | Sequence[str],
@@ -128,25 +75,8 @@ class Consumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Deserializer[K],
-        value_deserializer: Deserializer[V],
-        rebalance: RebalanceCallbacks | None = None,
-        settings: ConsumerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        from_beginning: bool = False,
-        end_of_topic: bool = False,
-        partitions: Sequence[int] | None = None,
-        auto_commit: bool = True,
-        key_deserializer: Deserializer[Any] | None = None,
-        value_deserializer: Deserializer[Any] | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
         rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
@@ -323,12 +253,7 @@ class Consumer(Generic[K, V]):
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._close(last_processed=error is None)
         except DriftlogError as uncommitted:
@@ -351,4 +276,4 @@ class Consumer(Generic[K, V]):
     def _check_open(self) -> None:
         # While it closes, on_revoke may still commit.
         if self._closed and not self._reader.notifying:
-            raise ClosedError("this consumer is closed: make a new one")
+            raise ClosedError("this consumer is closed: create a new one")

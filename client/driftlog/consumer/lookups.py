@@ -37,7 +37,9 @@ def check_place(where: Where) -> None:
         to_ms(where)
     elif isinstance(where, str):
         if where not in ("beginning", "end"):
-            raise ValueError(f"a place is an offset, a time, 'beginning' or 'end', not {where!r}")
+            raise ValueError(
+                f"a position is an offset, a time, 'beginning' or 'end', not {where!r}"
+            )
     elif where < 0:
         raise ValueError(f"an offset is not negative: {where}")
 
@@ -101,7 +103,7 @@ class Lookups:
             return {}
         places = [Place(*tp, timestamp) for tp, timestamp in asked.items()]
         answer = self.until_done(
-            "ask for offsets",
+            "list offsets",
             lambda: self._handle.offsets_for_times(
                 places, self._settings.request_timeout_ms / 1000
             ),
@@ -109,7 +111,7 @@ class Lookups:
         found: dict[TopicPartition, int] = {}
         for place in answer:
             if place.error is not None:
-                raise request_error(f"ask {place.topic} for offsets", place.error)
+                raise request_error(f"list offsets of {place.topic}", place.error)
             found[TopicPartition(place.topic, place.partition)] = place.offset
         beyond = [tp for tp, offset in found.items() if offset < 0]
         return found | (self.offsets(dict.fromkeys(beyond, LATEST)) if beyond else {})
@@ -123,7 +125,7 @@ class Lookups:
             DriftlogError: the cluster did not say.
         """
         answer = self.until_done(
-            f"ask for the offsets of group {group!r}",
+            f"read the offsets of group {group!r}",
             lambda: self._handle.committed(
                 [Place(*tp) for tp in partitions], self._settings.request_timeout_ms / 1000
             ),
@@ -131,7 +133,7 @@ class Lookups:
         found = {}
         for place in answer:
             if place.error is not None:
-                raise request_error(f"ask for the offsets of group {group!r}", place.error)
+                raise request_error(f"read the offsets of group {group!r}", place.error)
             if place.offset >= 0:
                 found[TopicPartition(place.topic, place.partition)] = place.offset
         return found

@@ -27,14 +27,7 @@ from driftlog.common.records import Record, TopicPartition
 from driftlog.common.serialization import Deserializers
 from driftlog.common.settings import ConsumerSettings
 from driftlog.consumer.fetched_records import FetchedRecords
-from driftlog.consumer.lookups import (
-    EARLIEST,
-    LATEST,
-    TRANSIENT,
-    Lookups,
-    Where,
-    check_place,
-)
+from driftlog.consumer.lookups import EARLIEST, LATEST, TRANSIENT, Lookups, Where, check_place
 from driftlog.consumer.offset_commits import OffsetCommits, places
 from driftlog.consumer.positions import Positions
 from driftlog.consumer.rebalance import RebalanceEvent
@@ -345,7 +338,7 @@ class Reader:
                 try:
                     self._commits.now(handle, self.positions.to_commit(partitions))
                 except CommitError as error:
-                    LOG.warning("as partitions were revoked: %s", error)
+                    LOG.warning("the consumer could not commit revoked partitions: %s", error)
             self._forget(handle, partitions)
 
     def _on_lost(self, handle: Any, lost: list[Place]) -> None:
@@ -404,7 +397,7 @@ class Reader:
         if self.group is None:
             raise ValueError("only groups commit: give the consumer a group")
         if self._closed:
-            raise ClosedError("librdkafka asks for no committed offsets while the consumer closes")
+            raise ClosedError("the consumer closes: librdkafka reads no committed offsets any more")
         self._connections.check(self._settings.request_timeout_ms / 1000)
         return self._lookups.committed(self.group, [tp]).get(tp)
 

@@ -33,7 +33,9 @@ class Subscription:
         if self.group == "":
             raise ValueError("a group needs a name; leave it out to read without one")
         if self.group is not None and self.partitions is not None:
-            raise ValueError("partitions of a group are assigned by it: leave out one of the two")
+            raise ValueError(
+                "a group assigns partitions to its members: give a group or partitions, not both"
+            )
 
     @property
     def commits(self) -> bool:

@@ -179,11 +179,7 @@ class _Cluster:
         self._say = outputs.say
         self._outputs = outputs
         self._etcd = LocalProcess(
-            "etcd",
-            plan.etcd.command,
-            local_etcd.environment(),
-            plan.directory / "etcd.log",
-            run,
+            "etcd", plan.etcd.command, local_etcd.environment(), plan.directory / "etcd.log", run
         )
         self._agents = [
             self._agent(number, agent, run) for number, agent in enumerate(plan.agents, 1)
@@ -452,8 +448,8 @@ def refuse_single(directory: Path) -> None:
     """
     if (directory / "metadata.db").exists():
         raise ClusterError(
-            f"{directory} is that of one agent, with its metadata in metadata.db: start it without "
-            f"--agents, or choose another --dir for a cluster"
+            f"{directory} is the directory of one agent, with its metadata in metadata.db: start "
+            "it without --agents, or choose another --dir for a cluster"
         )
 
 
@@ -463,8 +459,8 @@ def _left_out(plan: ClusterPlan) -> list[str]:
     said = []
     while (plan.directory / f"agent-{number}").exists():
         said.append(
-            f"agent-{number} was here before and is not started: what it answered with acks=1 "
-            f"alone may be on its disk only; --agents {number} brings it back"
+            f"agent-{number} ran here before and is not started: records that it acknowledged "
+            f"with acks=1 may be on its disk only; --agents {number} starts it"
         )
         number += 1
     return said

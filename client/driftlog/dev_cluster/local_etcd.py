@@ -28,7 +28,7 @@ client that connects to a free port of those again and again may get it as its o
 
 _GET_ONE: Final = (
     "Get one with `make etcd` in a checkout of driftlog, with `apt-get install etcd-server`, or "
-    "from https://github.com/etcd-io/etcd/releases (3.4 or newer); it is looked for in "
+    "from https://github.com/etcd-io/etcd/releases (3.4 or newer); driftlog looks for it in "
     f"{BINARY_VARIABLE}, then on PATH, then in the checkout's .cache/etcd"
 )
 
@@ -52,7 +52,7 @@ def find_binary() -> Path:
         return Path(found).absolute()
     fetched = [path for path in _CHECKOUT.glob(".cache/etcd/*/etcd") if os.access(path, os.X_OK)]
     if not fetched:
-        raise NoEtcdError(f"there is no etcd here.  {_GET_ONE}")
+        raise NoEtcdError(f"no etcd binary is found.  {_GET_ONE}")
     return max(fetched, key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)])
 
 

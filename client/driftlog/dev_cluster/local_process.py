@@ -222,8 +222,8 @@ def end_leftovers(run: Path, directory: Path) -> list[str]:
             while _is_of(pid, directory):
                 if time.monotonic() > deadline:
                     raise TimeoutError(
-                        f"{file.stem} of an earlier start (pid {pid}) does not end, though it was "
-                        f"killed: is its disk stuck?"
+                        f"{file.stem} of an earlier start (pid {pid}) does not end after "
+                        "SIGKILL: check its disk"
                     )
                 time.sleep(0.02)
             said.append(f"{file.stem} of an earlier start still ran (pid {pid}): ended it")
@@ -251,8 +251,5 @@ def _command_line(pid: int) -> str:
         except OSError:
             return ""
     return subprocess.run(
-        ["ps", "-ww", "-o", "command=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout

@@ -217,33 +217,38 @@ class DeliveryError(DriftlogError):
 
 
 _ADVICE: Final[dict[int, str]] = {
-    -195: "Is the agent running, and is this its address? The client connects again by itself.",
+    -195: (
+        "Check that an agent runs, and that this is its address. The client connects again "
+        "by itself."
+    ),
     -193: "The host name is not known: check bootstrap_servers, and what the agents advertise.",
     -192: "No broker acknowledged it within delivery_timeout_ms: check that the agents and their "
     "bucket answer (the agents' log names what they wait for), or raise delivery_timeout_ms.",
     -190: "There is no such partition: leave partition out, or add partitions to the topic.",
     -188: "Create the topic first: Admin().topics.create(…), or `driftlog topics create`.",
-    -187: "Is an agent running, and is bootstrap_servers its address?",
+    -187: "Check that an agent runs, and that bootstrap_servers is its address.",
     -186: "Check the arguments.",
-    -185: "Try again; if it stays so, look into the agents' log.",
+    -185: "Try again; if the error persists, read the agents' log.",
     -184: "Produce more slowly, or raise queue_max_bytes.",
     -181: "Check the certificates (ssl.ca.location) and that the listener speaks TLS.",
     -180: "The group's coordinator did not answer: try again.",
     -169: "Check sasl.mechanism, sasl.username and sasl.password.",
     -166: "It waited in the client's queue for longer than delivery_timeout_ms: check that the "
     "agents and their bucket answer, or raise delivery_timeout_ms.",
-    -156: "A partition may have no leader while an agent starts or etcd is away: try again; the "
-    "agents' /readyz names what they wait for.",
+    -156: "A partition may have no leader while an agent starts or etcd does not answer: try "
+    "again; the agents' /readyz names what they wait for.",
     -152: "The producer was closed before it sent the record: produce it again.",
-    -151: "The producer was closed before the answer came: look whether the record is there.",
-    -150: "This producer cannot go on: make a new one, and produce again what failed.",
+    -151: "The producer was closed before the answer came: check whether the record is there.",
+    -150: (
+        "This producer cannot continue: create a new one, and produce the failed records again."
+    ),
     -147: "Processing took longer than max_poll_interval_ms: raise it, or do less per record.",
     -142: "Another member owns the partitions now, and reads what was not committed again.",
     1: "Retention has deleted the offset, or it is not written yet: seek to another one.",
     3: "Create the topic first: Admin().topics.create(…), or `driftlog topics create`.",
     5: "The partition has no leader right now: try again in some seconds.",
     6: "Another agent leads the partition now: try again.",
-    7: "The agents did not answer in time: look into their log, and try again.",
+    7: "The agents did not answer in time: read their log, and try again.",
     10: "The batch is larger than the topic allows: raise the topic's max.message.bytes, or lower "
     "max_message_bytes and batch_bytes.",
     12: "Commit shorter metadata.",
@@ -275,17 +280,20 @@ _ADVICE: Final[dict[int, str]] = {
     41: "Try again.",
     42: "Check the arguments.",
     44: "The cluster's policy forbids this: ask its administrators.",
-    45: "An earlier record of this partition failed: make a new producer, and produce again what "
-    "failed.",
-    47: "Another producer has replaced this one: make a new one, and produce again what failed.",
-    56: "The agent's disk or bucket fails: look into its log.",
+    45: "An earlier record of this partition failed: create a new producer, and produce the "
+    "failed records again.",
+    47: (
+        "Another producer has replaced this one: create a new one, and produce the failed "
+        "records again."
+    ),
+    56: "The agent's disk or bucket fails: read its log.",
     68: "Stop the group's members first, and wait until their sessions have ended.",
     69: "Check the name: Admin().groups.list() shows the groups.",
     76: "Choose another compression.",
     82: "Another member runs with the same group.instance.id: give each its own.",
     86: "Stop the members that read the topic first.",
     87: "The topic does not take such a record: a compacted topic needs a key.",
-    89: "Do it more slowly.",
+    89: "Send fewer requests.",
     100: "The topic was deleted, and perhaps created again: look it up, and try again.",
     110: "The group has fenced this member: the next owner reads its records again.",
     113: "The member's epoch is old: the next owner reads its records again.",
@@ -319,7 +327,7 @@ _UNREACHABLE: Final = frozenset({-193, -187})
 
 def advice(code: int) -> str:
     """The advice for an error code, as a sentence."""
-    return _ADVICE.get(code, "Look into the agents' log.")
+    return _ADVICE.get(code, "Read the agents' log.")
 
 
 def outcome_unknown(code: int) -> bool:

@@ -22,17 +22,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Generic, Self, overload
+from typing import Any, Final, Generic, Self
 
 from confluent_kafka import KafkaError, KafkaException
 
 from driftlog.common.connection import bootstrap, fail
-from driftlog.common.records import Delivered
+from driftlog.common.records import Delivered, Message
 from driftlog.common.serialization import Serializer, Serializers
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import ClosedError, DeliveryError, DriftlogError, FlushTimeoutError
-from driftlog.producer.deliveries import Message, where
+from driftlog.producer.deliveries import where
 from driftlog.producer.producer import (
     NOT_TAKEN,
     HeadersLike,
@@ -55,6 +54,8 @@ Report = tuple[asyncio.Future[Delivered] | None, KafkaError | None, Message]
 class AsyncProducer(Generic[K, V]):
     """As `driftlog.Producer`, for the tasks of one event loop; it never blocks the loop.
 
+    Its methods raise what those of `driftlog.Producer` raise.
+
     This program writes two records::
 
         import asyncio
@@ -75,53 +76,12 @@ class AsyncProducer(Generic[K, V]):
         As those of `driftlog.Producer`.
     """
 
-    @overload
-    def __init__(
-        self: "AsyncProducer[bytes | str, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: None = None,
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncProducer[K, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: None = None,
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "AsyncProducer[bytes | str, V]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: Serializer[V],
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: Serializer[V],
-        settings: ProducerSettings | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None,
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -194,11 +154,7 @@ class AsyncProducer(Generic[K, V]):
         return await (await sent)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Return when all produced records are acknowledged.
-
-        Raises:
-            As `Producer.flush`.
-        """
+        """Return when all produced records are acknowledged."""
         self._check_open()
         waiting = await self._flush(timeout_s)
         self._link.deliveries.raise_pending()
@@ -236,12 +192,7 @@ class AsyncProducer(Generic[K, V]):
         self._check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             await self.close()
             return
@@ -339,7 +290,7 @@ class AsyncProducer(Generic[K, V]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this producer is closed: make a new one")
+            raise ClosedError("this producer is closed: create a new one")
 
 
 class _Bridge:

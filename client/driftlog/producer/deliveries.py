@@ -11,27 +11,16 @@ Shell.
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
 from driftlog.common.connection import Connections
-from driftlog.common.records import Delivered
+from driftlog.common.records import Delivered, Message
 from driftlog.errors import DeliveryError, FailedDelivery, advice, outcome_unknown, reason
 
 KEPT: Final = 1_000
 """The number of failures that are kept whole; the others are counted."""
-
-
-class Message(Protocol):
-    """The methods of `confluent_kafka.Message` that are used."""
-
-    def topic(self) -> str | None: ...
-    def partition(self) -> int | None: ...
-    def offset(self) -> int | None: ...
-    def key(self) -> Any: ...
-    def value(self) -> Any: ...
-    def timestamp(self) -> tuple[int, int]: ...
 
 
 DeliveryCallback = Callable[[DeliveryError | None, Delivered | None], None]

@@ -17,8 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 import confluent_kafka
 from confluent_kafka import KafkaException
@@ -27,12 +26,7 @@ from driftlog.common.connection import LOG, Connections, bootstrap, configuratio
 from driftlog.common.records import to_ms
 from driftlog.common.serialization import HeaderList, Serializer, Serializers
 from driftlog.common.settings import ProducerSettings
-from driftlog.errors import (
-    ClosedError,
-    DriftlogError,
-    FlushTimeoutError,
-    QueueFullError,
-)
+from driftlog.errors import ClosedError, DriftlogError, FlushTimeoutError, QueueFullError
 from driftlog.producer.deliveries import Deliveries, DeliveryCallback, DeliveryFuture
 
 if TYPE_CHECKING:
@@ -80,53 +74,12 @@ class Producer(Generic[K, V]):
         ValueError: a config that does not exist, or that the client sets itself.
     """
 
-    @overload
-    def __init__(
-        self: "Producer[bytes | str, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: None = None,
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "Producer[K, bytes | str]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: None = None,
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "Producer[bytes | str, V]",
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: None = None,
-        value_serializer: Serializer[V],
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[K],
-        value_serializer: Serializer[V],
-        settings: ProducerSettings = ...,
-        config: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        *,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None,
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -247,12 +200,7 @@ class Producer(Generic[K, V]):
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
             return
@@ -330,7 +278,7 @@ class Producer(Generic[K, V]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this producer is closed: make a new one")
+            raise ClosedError("this producer is closed: create a new one")
 
 
 class ProducerLink:

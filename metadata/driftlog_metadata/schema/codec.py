@@ -39,6 +39,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from driftlog_metadata.schema.keys import INT32_MAX, INT64_MAX
 from driftlog_metadata.schema.model import (
     CLOSED,
     FORMAT_VERSION,
@@ -62,8 +63,6 @@ from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 T = TypeVar("T")
 
 _INT16_MAX: Final = 2**15 - 1
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 
 _CLUSTER_FIELDS: Final = (
     ("cluster_id", "format_version"),
@@ -148,7 +147,7 @@ def decode_agent(data: bytes) -> Agent:
     names = ("node_id", "session_id", "listeners", "http_address", "rack", "started_at_ms")
     fields = _Fields("agent", data, names)
     return Agent(
-        node_id=fields.number("node_id", _INT32_MAX),
+        node_id=fields.number("node_id", INT32_MAX),
         session_id=fields.string("session_id"),
         listeners=tuple(_listener(fields, item) for item in fields.items("listeners")),
         http_address=fields.string("http_address"),
@@ -211,7 +210,7 @@ def decode_live_session(data: bytes) -> LiveSession:
     except ValueError as error:
         raise fields.corrupt("no such stage") from error
     return LiveSession(
-        node_id=fields.number("node_id", _INT32_MAX),
+        node_id=fields.number("node_id", INT32_MAX),
         stage=stage,
         topics_revision=fields.number("topics"),
         asks=asks,
@@ -332,7 +331,7 @@ def decode_topic(data: bytes) -> Topic:
     return Topic(
         name=fields.string("name"),
         topic_id=fields.uuid("topic_id"),
-        partitions=fields.number("partitions", _INT32_MAX),
+        partitions=fields.number("partitions", INT32_MAX),
         replication_factor=replicas,
         configs=fields.strings_by_name("configs"),
     )
@@ -351,7 +350,7 @@ def decode_leader(data: bytes) -> Leader:
         CorruptError: not a leader.
     """
     fields = _Fields("leader", data, ("session_id", "epoch"))
-    return Leader(fields.string_or_null("session_id"), fields.number("epoch", _INT32_MAX))
+    return Leader(fields.string_or_null("session_id"), fields.number("epoch", INT32_MAX))
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
@@ -397,7 +396,7 @@ def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
     return ProducerIdBlock(
         first_producer_id=fields.number("first"),
         size=fields.number("size"),
-        node_id=fields.number("node_id", _INT32_MAX),
+        node_id=fields.number("node_id", INT32_MAX),
     )
 
 
@@ -451,7 +450,7 @@ class _Fields:
             raise self.corrupt(f"no field {name!r}")
         return self._fields[name]
 
-    def number(self, name: str, largest: int = _INT64_MAX) -> int:
+    def number(self, name: str, largest: int = INT64_MAX) -> int:
         value = self.raw(name)
         if type(value) is not int or not 0 <= value <= largest:
             raise self.corrupt(f"{name!r} is not an integer in [0, {largest}]")

@@ -57,8 +57,8 @@ LEADERS_PREFIX: Final = f"{ROOT}/leaders/"
 PARTITIONS_PREFIX: Final = f"{ROOT}/partitions/"
 GROUPS_PREFIX: Final = f"{ROOT}/groups/"
 
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9._~-]")
 _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
@@ -146,7 +146,7 @@ def flush_key(session_id: str, seq: int, level: int = 0, index: int = 0) -> str:
 
     *level* ≥ 1: the *index*-th record of those that replace flush records up to *seq*.
     """
-    if not 0 <= seq <= _INT64_MAX:
+    if not 0 <= seq <= INT64_MAX:
         raise ValueError(f"not a flush sequence: {seq}")
     key = f"{flushes_prefix(session_id)}{seq:020d}"
     if level == index == 0:
@@ -156,7 +156,7 @@ def flush_key(session_id: str, seq: int, level: int = 0, index: int = 0) -> str:
     return f"{key}.{_int32(level)}.{_int32(index)}"
 
 
-class FlushKey(NamedTuple):
+class FlushRecordKey(NamedTuple):
     """The parts of a flush record's key; *level* 0: a flush as it was committed."""
 
     session_id: str
@@ -165,7 +165,7 @@ class FlushKey(NamedTuple):
     index: int  # type: ignore[assignment]  # shadows tuple.index, which has no caller
 
 
-def parse_flush_key(key: str) -> FlushKey:
+def parse_flush_key(key: str) -> FlushRecordKey:
     """Invert :func:`flush_key`.
 
     Raises:
@@ -173,12 +173,12 @@ def parse_flush_key(key: str) -> FlushKey:
     """
     session_id, slash, name = _rest(key, FLUSHES_PREFIX).partition("/")
     seq, *place = name.split(".")
-    if not slash or not _SEQ.fullmatch(seq) or int(seq) > _INT64_MAX or len(place) not in (0, 2):
+    if not slash or not _SEQ.fullmatch(seq) or int(seq) > INT64_MAX or len(place) not in (0, 2):
         raise ValueError(f"not a flush key: {key!r}")
     level, index = [_decimal(number, key) for number in place] or (0, 0)
     if place and not level:
         raise ValueError(f"not a flush key: {key!r}")
-    return FlushKey(_unescape(session_id, key), int(seq), level, index)
+    return FlushRecordKey(_unescape(session_id, key), int(seq), level, index)
 
 
 # ── Topics ──
@@ -326,7 +326,7 @@ def _unescape(escaped: str, key: str) -> str:
 
 
 def _int32(number: int) -> str:
-    if not 0 <= number <= _INT32_MAX:
+    if not 0 <= number <= INT32_MAX:
         raise ValueError(f"not a positive int32: {number}")
     return str(number)
 
@@ -361,6 +361,6 @@ def _parse_uuid(text: str, key: str) -> UUID:
 
 
 def _decimal(text: str, key: str) -> int:
-    if not _DECIMAL.fullmatch(text) or int(text) > _INT32_MAX:
+    if not _DECIMAL.fullmatch(text) or int(text) > INT32_MAX:
         raise ValueError(f"not a positive int32 in {key!r}")
     return int(text)

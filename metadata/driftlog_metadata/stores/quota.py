@@ -23,7 +23,7 @@ SCARCE_SHARE: Final = 0.6
 REFUSING_SHARE: Final = 0.8
 
 
-class Room(Enum):
+class QuotaRoom(Enum):
     """The room for producers in the metadata store."""
 
     ENOUGH = "enough"
@@ -56,7 +56,7 @@ class Quota:
     """The last usage of the members: the fullest one decides."""
 
     def __init__(self) -> None:
-        self.room = Room.ENOUGH
+        self.room = QuotaRoom.ENOUGH
         self.fullest: Usage | None = None
         self.refusal = ""
         """Why produce is refused; empty: it is not."""
@@ -68,16 +68,16 @@ class Quota:
         before = self.room
         self.fullest = fullest = max(members, key=lambda usage: (usage.full, usage.share))
         if fullest.full or fullest.share >= REFUSING_SHARE:
-            self.room = Room.REFUSING
+            self.room = QuotaRoom.REFUSING
         elif fullest.share >= SCARCE_SHARE:
-            self.room = Room.SCARCE
+            self.room = QuotaRoom.SCARCE
         else:
-            self.room = Room.ENOUGH
+            self.room = QuotaRoom.ENOUGH
         how = "full" if fullest.full else f"{fullest.share:.0%} full"
         self.refusal = (
-            f"the metadata store is {how}: nothing more is taken until there is room in it; the "
-            "agent's log says how to make some"
-            if self.room is Room.REFUSING
+            f"the metadata store is {how}: it accepts no produce until it has room; the "
+            "agent's log says how to make room"
+            if self.room is QuotaRoom.REFUSING
             else ""
         )
         return self.room is not before
@@ -87,8 +87,7 @@ class Quota:
         assert self.fullest is not None
         etcdctl = f"etcdctl --endpoints={self.fullest.member}"
         return (
-            f"{etcdctl} compact {self.fullest.revision}; {etcdctl} defrag --cluster; "
-            f"{etcdctl} alarm disarm   (the last one also where etcd's --quota-backend-bytes was "
-            "raised instead; and give it --auto-compaction-mode=periodic "
-            "--auto-compaction-retention=1m)"
+            f"{etcdctl} compact {self.fullest.revision}; {etcdctl} defrag --cluster; {etcdctl} "
+            "alarm disarm   (the last one also where etcd's --quota-backend-bytes was raised "
+            "instead; and give it --auto-compaction-mode=periodic --auto-compaction-retention=1m)"
         )

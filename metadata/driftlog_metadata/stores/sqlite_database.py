@@ -233,10 +233,7 @@ class Database:
     # ── The port ──
 
     def txn(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation],
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TxnResult:
         """See `stores/store.MetadataStore.txn`; raises before it changes anything."""
         self.expire()

@@ -213,8 +213,7 @@ def delete_heads(heads: Sequence[DeadHead]) -> Txn:
     longer than any commit waits.
     """
     return Txn(
-        compares=_still_dead(heads),
-        then=tuple(Delete(head_key(h.session_id)) for h in heads),
+        compares=_still_dead(heads), then=tuple(Delete(head_key(h.session_id)) for h in heads)
     )
 
 
@@ -229,10 +228,7 @@ class KnownNodeId:
 
 def mark_unused(ids: Sequence[KnownNodeId], now_ms: int) -> Txn:
     """Record since when *ids* (at most `HEADS_PER_TXN`) are unused."""
-    return Txn(
-        compares=_still_unused(ids),
-        then=_unused_since(ids, now_ms),
-    )
+    return Txn(compares=_still_unused(ids), then=_unused_since(ids, now_ms))
 
 
 def mark_used(ids: Sequence[KnownNodeId]) -> Txn:
@@ -246,8 +242,7 @@ def mark_used(ids: Sequence[KnownNodeId]) -> Txn:
 def delete_node_ids(ids: Sequence[KnownNodeId]) -> Txn:
     """Delete all of *ids* (at most `HEADS_PER_TXN`), or none; other agents may take them then."""
     return Txn(
-        compares=_still_unused(ids),
-        then=tuple(Delete(node_id_key(one.node_id)) for one in ids),
+        compares=_still_unused(ids), then=tuple(Delete(node_id_key(one.node_id)) for one in ids)
     )
 
 

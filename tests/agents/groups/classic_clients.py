@@ -1,7 +1,7 @@
 """Clients of a classic group and its store, for random schedules: who is owed what, and by when.
 
 `Clients` says what a client says and believes what it is told; it fails as soon as it is told
-something that cannot be true.  See `test_classic_schedules` for the promises.
+something that cannot be true.  See `test_machine_schedules` for the promises.
 Pure.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from driftlog_agents.configs.group_settings import ClassicSettings
-from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.groups.classic.machine import ClassicGroup
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -202,7 +202,7 @@ class Clients:
 
     @property
     def is_dead(self) -> bool:
-        return self.group.state is GroupState.DEAD
+        return self.group.state is ClassicGroupState.DEAD
 
     def tick(self, to_ms: int) -> None:
         """Time passes; the machine is ticked when it asks for it."""
@@ -333,7 +333,7 @@ class Clients:
 
     # ── Who is not there any more ──
 
-    def _check_lost(self, before: dict[str, Member], joined: set[str]) -> None:
+    def _check_lost(self, before: dict[str, ClassicGroupMember], joined: set[str]) -> None:
         """Nobody is lost who did what was due of it."""
         for member_id, member in before.items():
             if member_id in self.group.members:
@@ -347,7 +347,7 @@ class Clients:
             silent = self.now_ms - watched.heard_ms >= SESSION_MS and member_id not in joined
             phase_ms = self.now_ms - self.phase_since_ms
             late = phase_ms >= REBALANCE_MS
-            preparing = self.state is GroupState.PREPARING_REBALANCE
+            preparing = self.state is ClassicGroupState.PREPARING_REBALANCE
             did_not_join = preparing and late and member_id not in joined
             no_sync_yet = watched.synced < self.group.generation
             too_late = self.now_ms - self.generation_since[1] >= REBALANCE_MS
@@ -357,5 +357,5 @@ class Clients:
             assert silent or did_not_join or did_not_sync or waited_too_long or full, member
 
 
-def _waits(member: Member) -> bool:
+def _waits(member: ClassicGroupMember) -> bool:
     return member.join_id is not None or member.sync_id is not None

@@ -1,7 +1,7 @@
 """What clients of classic groups say and are told while they join: see `classic_scripts`.
 
 Every line was seen on Apache Kafka 4.3.1, with the broker configs of `KAFKA_CONFIGS`;
-`test_classic_transcripts` plays them to a real one again where there is one.
+`test_machine_transcripts` plays them to a real one again where there is one.
 Pure.
 """
 

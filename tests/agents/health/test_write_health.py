@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftlog_agents.health.write_health import Step, WriteHealth, WriteHealthSettings
+from driftlog_agents.health.write_health import HealthStep, WriteHealth, WriteHealthSettings
 
 SETTINGS = WriteHealthSettings()
 SECOND = 1_000.0
@@ -18,14 +18,14 @@ def seconds_until_it_steps_down(
     while now < until:
         now += 1
         if now in ends:
-            assert fitness.tick(None, now * SECOND) is Step.NOTHING
+            assert fitness.tick(None, now * SECOND) is HealthStep.NOTHING
             since = now
             continue
         step = fitness.tick(since * SECOND, now * SECOND)
-        if step is Step.LOOK:
+        if step is HealthStep.LOOK:
             found = heads[max(at for at in heads if at <= now)]
             fitness.looked(found, now * SECOND)
-        elif step is Step.STEP_DOWN:
+        elif step is HealthStep.STEP_DOWN:
             assert fitness.unfit
             return now
         assert not fitness.unfit

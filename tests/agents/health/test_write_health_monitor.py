@@ -129,7 +129,7 @@ class Agents:
                 self.produce(1)
             await asyncio.sleep(1)
         if task.done():
-            with pytest.raises(FencedError, match="while others could"):
+            with pytest.raises(FencedError, match="while other agents could"):
                 task.result()
             with pytest.raises(FencedError):
                 await self.lives[0].task
@@ -187,7 +187,7 @@ async def test_an_agent_that_cannot_commit_while_others_can_gives_its_partitions
 async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> None:
     """
     It has nothing to commit, for nobody writes to it; and what it took over from one that died
-    is read by nobody, while others could, as they say: that they commit would not show it.
+    is read by nobody, while other agents could, as they say: that they commit would not show it.
     """
     agents = await Agents().start()
     first, second = agents.lives
@@ -207,7 +207,7 @@ async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> No
         while not watching.done() and now_ms() < began_ms + 100_000:
             agents.produce(1)
             await asyncio.sleep(1)
-        with pytest.raises(FencedError, match="while others could"):
+        with pytest.raises(FencedError, match="while other agents could"):
             await asyncio.wait_for(watching, 0)
     with pytest.raises(FencedError):
         await first.task

@@ -8,7 +8,7 @@ from typing import Any
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_metadata.schema.codec import decode_flush_record
-from driftlog_metadata.schema.keys import FLUSHES_PREFIX, FlushKey, parse_flush_key
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, FlushRecordKey, parse_flush_key
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_tiering.formats.flush_object import Footer, decode_footer
 from tests.agents.log.lives import SETTINGS, Life, World
@@ -25,7 +25,7 @@ NO_REWRITES = ConsolidationSettings(age_ms=1e12, dead_age_ms=1e12, records=10**9
 NEVER = replace(SETTINGS, consolidation=NO_REWRITES)
 
 
-async def records(world: World) -> dict[FlushKey, FlushRecord]:
+async def records(world: World) -> dict[FlushRecordKey, FlushRecord]:
     """What the metadata store has."""
     _, kvs = await world.metadata.get_prefix(FLUSHES_PREFIX)
     return {parse_flush_key(kv.key): decode_flush_record(kv.value) for kv in kvs}

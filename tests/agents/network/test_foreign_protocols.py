@@ -6,7 +6,6 @@ import pytest
 
 from driftlog_agents.network.foreign_protocols import (
     HTTP,
-    OTHERS,
     TLS,
     ForeignClients,
     ForeignProtocolError,
@@ -14,6 +13,7 @@ from driftlog_agents.network.foreign_protocols import (
 )
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.refused_connections import OTHERS
 from driftlog_tiering.stores.buffer_pool import BufferPool
 
 MiB = 1024 * 1024

@@ -204,7 +204,7 @@ async def test_a_port_that_is_taken_still_says_so(tmp_path: Path) -> None:
         second = Serving(tmp_path / "second", port=first.port)
         try:
             await second.begin()
-            with pytest.raises(AddressTakenError, match=f"{first.port} is taken"):
+            with pytest.raises(AddressTakenError, match=f"{first.port} is in use"):
                 await second.running
         finally:
             second.running = asyncio.create_task(asyncio.sleep(0))
@@ -239,7 +239,7 @@ async def test_a_port_that_somebody_else_listened_on_first_says_so(tmp_path: Pat
 
     told = raised.value.subgroup(AddressTakenError)
     assert told is not None
-    assert f"--listener 127.0.0.1:{port} is taken" in repr(told)
+    assert f"--listener 127.0.0.1:{port} is in use" in repr(told)
 
 
 # ── SIGTERM while answers are owed ──

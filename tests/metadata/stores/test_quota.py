@@ -11,7 +11,7 @@ from driftlog_agents.health.etcd_quota_monitor import EtcdQuotaMonitor
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
 from driftlog_metadata.stores.etcd.etcd_quota import quota_from_metrics
-from driftlog_metadata.stores.quota import Quota, Room, Usage
+from driftlog_metadata.stores.quota import Quota, QuotaRoom, Usage
 
 QUOTA = 1_000
 
@@ -23,15 +23,15 @@ def usage(size: int, *, full: bool = False, quota: int | None = QUOTA, member: s
 @pytest.mark.parametrize(
     ("size", "room"),
     [
-        (0, Room.ENOUGH),
-        (599, Room.ENOUGH),
-        (600, Room.SCARCE),
-        (799, Room.SCARCE),
-        (800, Room.REFUSING),
-        (2_000, Room.REFUSING),
+        (0, QuotaRoom.ENOUGH),
+        (599, QuotaRoom.ENOUGH),
+        (600, QuotaRoom.SCARCE),
+        (799, QuotaRoom.SCARCE),
+        (800, QuotaRoom.REFUSING),
+        (2_000, QuotaRoom.REFUSING),
     ],
 )
-def test_producers_are_refused_from_four_fifths_of_the_quota_on(size: int, room: Room) -> None:
+def test_producers_are_refused_from_four_fifths_of_the_quota_on(size: int, room: QuotaRoom) -> None:
     """
     And it is said from three fifths on; what is less again is so at once.
     """
@@ -41,9 +41,9 @@ def test_producers_are_refused_from_four_fifths_of_the_quota_on(size: int, room:
     found, refuses = quota.room, quota.refusal != ""
     quota.told([usage(0)])
 
-    assert (room, room is Room.REFUSING) == (found, refuses)
-    assert (room is not Room.ENOUGH, False) == (news, again)
-    assert (Room.ENOUGH, "") == (quota.room, quota.refusal)
+    assert (room, room is QuotaRoom.REFUSING) == (found, refuses)
+    assert (room is not QuotaRoom.ENOUGH, False) == (news, again)
+    assert (QuotaRoom.ENOUGH, "") == (quota.room, quota.refusal)
 
 
 def test_the_fullest_member_decides() -> None:
@@ -54,7 +54,7 @@ def test_the_fullest_member_decides() -> None:
     quota.told([usage(100, member="a"), usage(850, member="b"), usage(300, member="c")])
 
     assert quota.fullest is not None
-    assert ("b", Room.REFUSING) == (quota.fullest.member, quota.room)
+    assert ("b", QuotaRoom.REFUSING) == (quota.fullest.member, quota.room)
 
 
 def test_an_alarm_refuses_whatever_the_size() -> None:
@@ -67,7 +67,7 @@ def test_an_alarm_refuses_whatever_the_size() -> None:
         quota.told([told])
         rooms.append(quota.room)
 
-    assert [Room.REFUSING, Room.REFUSING, Room.ENOUGH] == rooms
+    assert [QuotaRoom.REFUSING, QuotaRoom.REFUSING, QuotaRoom.ENOUGH] == rooms
 
 
 def test_who_cannot_be_asked_changes_nothing() -> None:
@@ -78,7 +78,7 @@ def test_who_cannot_be_asked_changes_nothing() -> None:
     quota.told([usage(900)])
 
     assert not quota.told([])
-    assert Room.REFUSING is quota.room
+    assert QuotaRoom.REFUSING is quota.room
 
 
 async def test_that_a_quota_is_not_known_is_said_once() -> None:

@@ -17,7 +17,6 @@ from driftlog_tiering.batches.batch import (
     MAX_TIMESTAMP_MS,
     Codec,
     CorruptBatchError,
-    CorruptRecordsError,
     Reason,
     TimestampType,
     build_batch,
@@ -31,7 +30,6 @@ from driftlog_tiering.batches.batch import (
 )
 from driftlog_tiering.batches.compression import decompress
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.formats.columns import recompress
 
 MESSAGES: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
     (1_760_000_000_000, b"key", b"value", []),
@@ -84,19 +82,6 @@ def test_batches_of_other_clients_are_read_whole(library: str, codec: int) -> No
     assert Codec(codec) is header.codec
     assert (7, 1, 11, 4) == (*header[9:12], header.record_count)
     assert MESSAGES == records_of(batch)
-
-
-@pytest.mark.parametrize(("library", "codec"), CASES)
-def test_a_recompressed_batch_holds_the_same_records(library: str, codec: int) -> None:
-    """
-    From every codec to every other; what the header says otherwise stays.
-    """
-    batch = built_by(library, codec)
-    for target in Codec:
-        again = recompress(batch, target)
-        assert target is check_batch(again).codec
-        assert MESSAGES == records_of(again)
-        assert parse_header(batch)[6:] == parse_header(again)[6:]
 
 
 @pytest.mark.parametrize("reader", [AiokafkaRecords, KafkaPythonRecords])
@@ -223,11 +208,3 @@ def test_a_buffer_of_batches_is_cut_into_them(sizes: list[int], missing: int) ->
         with pytest.raises(CorruptBatchError) as caught:
             list(cut)
         assert Reason.LENGTH is caught.value.reason
-
-
-def test_recompressing_garbage_is_refused() -> None:
-    """
-    With the error that says so.
-    """
-    with pytest.raises(CorruptRecordsError):
-        recompress(build_batch(b"garbage", **(FIELDS | {"attributes": 4})), Codec.NONE)

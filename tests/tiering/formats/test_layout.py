@@ -73,7 +73,7 @@ def test_flush_keys_parse_back(
     """
     The parser inverts the builder, of flushes and of rewrites.
     """
-    expected = layout.FlushKey(session_id, seq, nonce, *place)
+    expected = layout.FlushObjectKey(session_id, seq, nonce, *place)
 
     assert expected == layout.parse_key(layout.flush_key(session_id, seq, nonce, *place))
 

@@ -330,10 +330,7 @@ def test_nulls_empties_and_missing_headers_are_what_a_query_sees() -> None:
     """
     NULL headers where a record has none; null and empty keys and values differ.
     """
-    content = [
-        Record(0, 0, None, b"", ()),
-        Record(1, 1, b"", None, (("a", None), ("a", b""))),
-    ]
+    content = [Record(0, 0, None, b"", ()), Record(1, 1, b"", None, (("a", None), ("a", b"")))]
     _, data = sealed([make_batch(0, content)])
 
     rows = pq.read_table(io.BytesIO(data)).drop_columns(["timestamp"]).to_pylist()

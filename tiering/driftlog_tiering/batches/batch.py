@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_metadata.stores.errors import CorruptError
 
 Buffer = bytes | bytearray | memoryview
@@ -51,14 +52,14 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
-DELETE_HORIZON_FLAG: Final = 0x40
+
+MAX_TIMESTAMP_AT: Final = 35
+"""First byte of max timestamp in a batch."""
 
 _HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
-_MAX_TIMESTAMP_AT: Final = 35
 _EPOCH_AT: Final = 12
-_INT32_MAX: Final = 2**31 - 1
 
 _U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
@@ -161,11 +162,6 @@ class BatchHeader(NamedTuple):
         return TimestampType((self.attributes & LOG_APPEND_TIME_FLAG) >> 3)
 
     @property
-    def is_transactional(self) -> bool:
-        """Written inside a transaction."""
-        return bool(self.attributes & TRANSACTIONAL_FLAG)
-
-    @property
     def is_control(self) -> bool:
         """Holds a transaction marker, not records of users."""
         return bool(self.attributes & CONTROL_FLAG)
@@ -258,7 +254,7 @@ def stamp_log_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
 def set_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None:
     """Write max_timestamp (ms) and a new CRC, for batches of clients that left it unset."""
     assert -MAX_TIMESTAMP_MS <= max_timestamp <= MAX_TIMESTAMP_MS
-    _I64.pack_into(batch, _MAX_TIMESTAMP_AT, max_timestamp)
+    _I64.pack_into(batch, MAX_TIMESTAMP_AT, max_timestamp)
     _U32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
 
 
@@ -329,7 +325,7 @@ def fill_header(
     base_sequence: int = -1,
 ) -> None:
     """Write the header, CRC included, over the first 61 bytes of *batch*."""
-    assert 0 <= record_count <= last_offset_delta + 1 <= _INT32_MAX + 1
+    assert 0 <= record_count <= last_offset_delta + 1 <= INT32_MAX + 1
     _HEADER.pack_into(
         batch,
         0,

@@ -167,23 +167,6 @@ def encode_deleted(deleted: DeletedTopic) -> bytes:
     )
 
 
-def decode_deleted(body: Buffer) -> DeletedTopic:
-    """Invert :func:`encode_deleted`.
-
-    Raises:
-        CorruptFileError: damaged, or of a newer format.
-    """
-    try:
-        fields = decode_json(_DELETED, FILES_FORMAT, body)
-        return DeletedTopic(
-            _topic_name(string(fields, "name")),
-            UUID(string(fields, "topic_id")),
-            integer(fields, "deleted_at_ms"),
-        )
-    except ValueError as error:
-        raise CorruptFileError(f"deleted.json: {error}") from error
-
-
 def _topic_name(name: str) -> str:
     if not is_topic_name(name):
         raise ValueError(f"not a topic name: {name!r}")

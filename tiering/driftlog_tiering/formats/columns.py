@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import (
     CODEC_MASK,
@@ -35,7 +36,6 @@ from driftlog_tiering.batches.batch import (
     CorruptRecordsError,
     Reason,
     TimestampType,
-    build_batch,
     empty_batch,
     fill_header,
     parse_header,
@@ -51,8 +51,7 @@ from driftlog_tiering.batches.compression import compress, decompress
 from driftlog_tiering.batches.kernel_py import Batch, Sizes
 from driftlog_tiering.formats.manifest import LeaderEpoch
 
-_INT32_MAX: Final = 2**31 - 1
-_LIMITS: Final = BatchLimits()
+DEFAULT_LIMITS: Final = BatchLimits()
 
 
 def _field(name: str, type_: pa.DataType, field_id: int) -> pa.Field:
@@ -89,7 +88,7 @@ class ColumnBuilder:
         limits: a batch over one of them is refused.
     """
 
-    def __init__(self, topic: str, partition: int, limits: BatchLimits = _LIMITS) -> None:
+    def __init__(self, topic: str, partition: int, limits: BatchLimits = DEFAULT_LIMITS) -> None:
         self._topic = topic
         self._partition = partition
         self._limits = limits
@@ -137,7 +136,7 @@ class ColumnBuilder:
             raise OverBatchLimitError(DECOMPRESSED_BYTES, f"{len(records)} bytes of records")
         # This bounds every column: none has more bytes or rows than its records have bytes.
         raw_bytes = self.raw_bytes + HEADER_BYTES + len(records)
-        if raw_bytes > _INT32_MAX:
+        if raw_bytes > INT32_MAX:
             raise OverflowError("a column over 2 GiB")
         if count > (most := self._limits.records):
             raise OverBatchLimitError(RECORDS, f"{count} records, and a segment takes {most}")
@@ -310,9 +309,9 @@ class BatchEncoder:
         last = rows.find_offset(end_offset)
         while row < last:
             first = rows.offset(row)
-            if first - base > _INT32_MAX:
+            if first - base > INT32_MAX:
                 yield _gap(base, first, self._epoch(first)[0])
-                base += _INT32_MAX
+                base += INT32_MAX
                 continue
             epoch, epoch_end = self._epoch(first)
             limit = last if epoch_end is None else min(last, rows.find_offset(epoch_end))
@@ -320,7 +319,7 @@ class BatchEncoder:
                 row, limit, base, batch_bytes
             )
             end = rows.offset(stop) if stop < last else end_offset
-            end = min(end, base + _INT32_MAX + 1)
+            end = min(end, base + INT32_MAX + 1)
             data = self._encode(row, stop, base, size, codec, level)
             fill_header(
                 data,
@@ -370,7 +369,7 @@ def epoch_at(leader_epochs: Sequence[LeaderEpoch], offset: int) -> tuple[int, in
 
 
 def _gap(base: int, end: int, epoch: int) -> EncodedBatch:
-    end = min(end, base + _INT32_MAX)
+    end = min(end, base + INT32_MAX)
     return EncodedBatch(base, end, 0, empty_batch(base, end, epoch))
 
 
@@ -402,7 +401,7 @@ def _one_chunk(table: pa.Table, name: str) -> pa.Array:
 
 
 def find_timestamp(
-    batch: Buffer, timestamp_ms: int, most_bytes: int = _LIMITS.decompressed_bytes
+    batch: Buffer, timestamp_ms: int, most_bytes: int = DEFAULT_LIMITS.decompressed_bytes
 ) -> tuple[int, int] | None:
     """(offset, ms) of a checked batch's first record at or after that time; None: none is.
 
@@ -427,7 +426,7 @@ def find_timestamp(
 
 
 def max_timestamp(
-    batch: Buffer, most_bytes: int = _LIMITS.decompressed_bytes
+    batch: Buffer, most_bytes: int = DEFAULT_LIMITS.decompressed_bytes
 ) -> tuple[int, int] | None:
     """(offset, ms) of a checked batch's first record with its largest time; None: no record.
 
@@ -453,26 +452,3 @@ def _records(header: BatchHeader, batch: Buffer, most_bytes: int) -> Buffer:
     if header.codec is Codec.NONE:
         return section
     return decompress(header.codec, section, most_bytes)
-
-
-def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearray:
-    """The same batch under another codec (a topic's ``compression.type``), with a new CRC.
-
-    Raises:
-        CorruptRecordsError: it cannot be decompressed.
-    """
-    header = parse_header(batch)
-    records = _records(header, batch, _LIMITS.decompressed_bytes)
-    return build_batch(
-        compress(codec, records, level),
-        base_offset=header.base_offset,
-        last_offset_delta=header.last_offset_delta,
-        record_count=header.record_count,
-        attributes=header.attributes & ~7 | codec,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )

@@ -111,7 +111,7 @@ class ClusterKey:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushKey:
+class FlushObjectKey:
     """Key of a flush object."""
 
     session_id: str
@@ -209,7 +209,7 @@ class SegmentKey:
 
 Key = (
     ClusterKey
-    | FlushKey
+    | FlushObjectKey
     | FinalHeadKey
     | TopicKey
     | DeletedKey
@@ -337,7 +337,7 @@ def segment_key(
 # ── Back ──
 
 
-def parse_flush_key(key: str) -> FlushKey:
+def parse_flush_key(key: str) -> FlushObjectKey:
     """Invert :func:`flush_key`.
 
     Raises:
@@ -346,7 +346,7 @@ def parse_flush_key(key: str) -> FlushKey:
     """
     match = _match(_FLUSH_KEY_RE, key, "a flush object")
     level, index = int(match["level"] or 0), int(match["index"] or 0)
-    return FlushKey(match["session_id"], int(match["seq"]), match["nonce"], level, index)
+    return FlushObjectKey(match["session_id"], int(match["seq"]), match["nonce"], level, index)
 
 
 def parse_final_head_key(key: str) -> FinalHeadKey:

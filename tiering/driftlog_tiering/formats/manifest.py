@@ -35,15 +35,13 @@ from itertools import pairwise
 from typing import Final
 
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.batches.batch import NO_TIMESTAMP
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 
 MANIFEST_FORMAT: Final = 2
 """Newest format of manifests and their lists.  Format 2 has the cluster id, cleaned end, busy,
 ``received_bytes`` and horizons."""
-
-NO_TIMESTAMP: Final = -1
-"""Kafka's ``RecordBatch.NO_TIMESTAMP``."""
 
 
 AS_RAW: Final = -1

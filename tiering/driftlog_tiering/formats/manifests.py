@@ -254,23 +254,6 @@ async def iter_segments(
             pending.extend(reversed((*content.lists, *content.segments)))
 
 
-async def max_timestamp_segment(store: ObjectStore, manifest: Manifest) -> SegmentRef | None:
-    """The first segment with the largest timestamp (ListOffsets −3); None if none has any.
-
-    Raises:
-        CorruptManifestError: a list is damaged or missing.
-    """
-    best: SegmentRef | None = None
-
-    def better(entry: SegmentRef | SegmentListRef) -> bool:
-        least = best.max_timestamp_ms if best is not None else -1
-        return entry.max_timestamp_ms > least
-
-    async for segment in iter_segments(store, manifest, keep=better):
-        best = segment
-    return best
-
-
 async def load_list(store: ObjectStore, ref: SegmentListRef) -> SegmentList:
     """Read one list object.  It never changes, so it may be cached under its key.
 

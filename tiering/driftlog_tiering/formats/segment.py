@@ -44,6 +44,7 @@ from driftlog_tiering.batches.batch import (
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.formats.columns import (
     BUILT_SCHEMA,
+    DEFAULT_LIMITS,
     SCHEMA,
     BatchEncoder,
     ColumnBuilder,
@@ -65,7 +66,6 @@ TAIL_BYTES: Final = 64 * 1024
 _ROW_BYTES: Final = 48
 """Memory of a decoded record beyond its bytes: offsets into columns, offset, timestamps."""
 
-_LIMITS: Final = BatchLimits()
 _METADATA_KEY: Final = b"driftlog.segment"
 _MAGIC: Final = b"PAR1"
 _TRAILER_BYTES: Final = 8
@@ -162,7 +162,7 @@ class SegmentWriter:
         partition: int,
         base: int,
         row_group_bytes: int = ROW_GROUP_BYTES,
-        limits: BatchLimits = _LIMITS,
+        limits: BatchLimits = DEFAULT_LIMITS,
     ) -> None:
         self._sink = CountingSink(sink)
         self._crcs: list[int] = []
@@ -184,10 +184,7 @@ class SegmentWriter:
             compression="zstd",
             compression_level=1,
             use_dictionary=["key", "topic"],
-            column_encoding={
-                "offset": "DELTA_BINARY_PACKED",
-                "timestamp": "DELTA_BINARY_PACKED",
-            },
+            column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
             write_statistics=["offset", "timestamp"],
             write_page_index=True,
             # The Arrow schema says that topic is a dictionary; readers expect the plain one.

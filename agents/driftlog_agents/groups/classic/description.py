@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 
-class GroupState(StrEnum):
+class ClassicGroupState(StrEnum):
     """Group states by their names in DescribeGroups and ListGroups."""
 
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -44,7 +44,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    state: GroupState
+    state: ClassicGroupState
     protocol_type: str
     """Empty: none."""
     protocol: str

@@ -7,12 +7,12 @@ Pure.
 from collections.abc import Iterable
 
 from driftlog_agents.groups.classic.description import (
+    ClassicGroupState,
     DescribedMember,
     GroupDescription,
-    GroupState,
     OffsetExpiry,
 )
-from driftlog_agents.groups.classic.members import Member, Members
+from driftlog_agents.groups.classic.members import ClassicGroupMember, Members
 from driftlog_agents.groups.classic.messages import JoinedMember
 from driftlog_agents.groups.classic.stored_value import UNTOLD, ClassicValue, encode_value
 from driftlog_agents.groups.classic.subscription import all_subscribed_topics
@@ -28,7 +28,7 @@ class ClassicFacts:
         self.generation = value.generation
         self.protocol_type = value.protocol_type
         self.protocol = value.protocol
-        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        self.state = ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY
         self.members = Members(value.members, value.leader)
         self.subscribed_topics = self._subscribed()
         """Topics that members of protocol type "consumer" subscribe to; None: unknown."""
@@ -38,7 +38,7 @@ class ClassicFacts:
 
     @property
     def is_empty(self) -> bool:
-        return self.state is GroupState.EMPTY
+        return self.state is ClassicGroupState.EMPTY
 
     @property
     def empty_since_ms(self) -> int | None:
@@ -59,7 +59,7 @@ class ClassicFacts:
 
     def describe(self) -> GroupDescription:
         """For DescribeGroups and ListGroups; the members' metadata only while Stable."""
-        protocol = self.protocol if self.state is GroupState.STABLE else None
+        protocol = self.protocol if self.state is ClassicGroupState.STABLE else None
         return GroupDescription(
             state=self.state,
             protocol_type=self.protocol_type or "",
@@ -89,13 +89,13 @@ class ClassicFacts:
             return OffsetExpiry.FROM_COMMIT
         if self.is_empty:
             return OffsetExpiry.FROM_EMPTY
-        if self.state is GroupState.STABLE and self.subscribed_topics is not None:
+        if self.state is ClassicGroupState.STABLE and self.subscribed_topics is not None:
             return OffsetExpiry.FROM_COMMIT
         return OffsetExpiry.NEVER
 
     def refuse_offset_delete(self) -> ErrorCode:
         """NONE, or the error of OffsetDelete; after NONE, check `is_subscribed_to` per topic."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if self.is_empty or self.protocol_type == PROTOCOL_TYPE:
             return ErrorCode.NONE
@@ -103,7 +103,7 @@ class ClassicFacts:
 
     def refuse_delete(self) -> ErrorCode:
         """NONE, or the error of DeleteGroups."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
 
@@ -119,7 +119,7 @@ class ClassicFacts:
 
     # ── For the machine ──
 
-    def _transition(self, state: GroupState, unix_ms: int) -> None:
+    def _transition(self, state: ClassicGroupState, unix_ms: int) -> None:
         self.state = state
         self._state_since_ms = unix_ms
 
@@ -143,7 +143,7 @@ class ClassicFacts:
             for member in self.members
         )
 
-    def _encoded(self, members: Iterable[Member]) -> bytes:
+    def _encoded(self, members: Iterable[ClassicGroupMember]) -> bytes:
         return encode_value(
             ClassicValue(
                 generation=self.generation,

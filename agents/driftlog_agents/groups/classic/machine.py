@@ -26,17 +26,18 @@ Kafka leaves a request unanswered when its member left or sent another one meanw
 answers it: later requests on its connection wait for it.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager of Apache Kafka 4.3, its methods
-classicGroup…; tests/agents/groups/test_classic_transcripts.py compares this with a real one.
+classicGroup…; tests/agents/groups/classic/test_machine_transcripts.py compares this with Kafka.
 Pure.
 """
 
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Self
 
 from driftlog_agents.configs.group_settings import ClassicSettings
-from driftlog_agents.groups.classic.description import GroupState
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.description import ClassicGroupState
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import (
+    ID_REQUIRED_VERSION,
     UNKNOWN_MEMBER_ID,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -51,16 +52,13 @@ from driftlog_agents.groups.classic.messages import (
 )
 from driftlog_agents.groups.classic.phases import Effect
 from driftlog_agents.groups.classic.storage import (
-    Assigning,
     ClassicStorage,
-    Leaving,
-    Returning,
+    PendingAssignment,
+    PendingLeave,
+    PendingReplacement,
 )
 from driftlog_agents.groups.classic.stored_value import ClassicValue, decode_value
 from driftlog_agents.protocol.errors import ErrorCode
-
-_ID_REQUIRED_VERSION: Final = 4
-"""From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
 
 
 class ClassicGroup(ClassicStorage):
@@ -113,7 +111,7 @@ class ClassicGroup(ClassicStorage):
     def join(self, request_id: int, request: JoinRequest, now_ms: int) -> list[Effect]:
         """JoinGroup; the caller has checked `refuse_join`."""
         member_id, refused = request.member_id, ErrorCode.NONE
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
         elif not self._has_room(request):
             self._remove(member_id)
@@ -140,7 +138,7 @@ class ClassicGroup(ClassicStorage):
         self._to_sync.discard(member.member_id)
         if not self._to_sync:
             self._sync_at_ms = None
-        if self.state is GroupState.STABLE:
+        if self.state is ClassicGroupState.STABLE:
             self._answer(request_id, self._assigned(member))
             return self._done()
         self._answer_sync(member, SyncResponse(error=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
@@ -148,7 +146,7 @@ class ClassicGroup(ClassicStorage):
         if member.member_id == self.members.leader and not self.is_assigning:
             shares = {one: said for one, said in request.assignments if one in self.members}
             size_bytes = sum(map(len, shares.values()))
-            self._assigning = Assigning(self.generation, shares, size_bytes)
+            self._assigning = PendingAssignment(self.generation, shares, size_bytes)
             self._waiters.append(self._assigning)
             self._to_store = True
         return self._done()
@@ -158,14 +156,14 @@ class ClassicGroup(ClassicStorage):
         error = self._refuse_generation(request.member_id, request.instance_id, request.generation)
         if not error:
             self._begin_session(self.members[request.member_id], now_ms)
-            if self.state is GroupState.PREPARING_REBALANCE:
+            if self.state is ClassicGroupState.PREPARING_REBALANCE:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         self._answer(request_id, HeartbeatResponse(error=error))
         return self._done()
 
     def leave(self, request_id: int, request: LeaveRequest, now_ms: int) -> list[Effect]:
         """LeaveGroup; the caller has checked `refuse_group_id`."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             self._answer(request_id, LeaveResponse(error=error))
             return self._done()
@@ -175,7 +173,7 @@ class ClassicGroup(ClassicStorage):
         if not was_empty and any(not member.error for member in left):
             self._rebalance_or_complete(now_ms)
         if self.is_empty and not was_empty:
-            self._waiters.append(Leaving(request_id, response))
+            self._waiters.append(PendingLeave(request_id, response))
         else:
             self._answer(request_id, response)
         return self._done()
@@ -196,7 +194,7 @@ class ClassicGroup(ClassicStorage):
     ) -> ErrorCode:
         """OffsetCommit, TxnOffsetCommit: NONE or the error.  An accepted OffsetCommit of a member
         restarts its session."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.is_empty:
             return ErrorCode.NONE
@@ -208,7 +206,7 @@ class ClassicGroup(ClassicStorage):
             return ErrorCode.UNKNOWN_MEMBER_ID
         if transactional:
             return ErrorCode.NONE
-        if self.state is GroupState.COMPLETING_REBALANCE:
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._begin_session(self.members[member_id], now_ms)
         return ErrorCode.NONE
@@ -224,13 +222,8 @@ class ClassicGroup(ClassicStorage):
         """NONE: the group is now Dead, and its keys can be deleted; else the DeleteGroups error."""
         refused = self.refuse_delete()
         if not refused:
-            self.state = GroupState.DEAD
+            self.state = ClassicGroupState.DEAD
         return refused
-
-    def not_deleted(self) -> None:
-        """Return to Empty: the deletion of its keys failed."""
-        assert self.state is GroupState.DEAD
-        self.state = GroupState.EMPTY
 
     # ── Answers ──
 
@@ -238,7 +231,7 @@ class ClassicGroup(ClassicStorage):
         self, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """NONE if this is a member of the current generation."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         refused = self.refuse_member(member_id, instance_id)
         if not refused and generation != self.generation:
@@ -257,7 +250,7 @@ class ClassicGroup(ClassicStorage):
         ):
             if said is not None and chosen is not None and said != chosen:
                 return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if self.state is GroupState.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -269,13 +262,13 @@ class ClassicGroup(ClassicStorage):
         if asks_for_an_id and len(self._pending) >= self._settings.max_pending_members:
             return False
         match self.state:
-            case GroupState.EMPTY | GroupState.DEAD:
+            case ClassicGroupState.EMPTY | ClassicGroupState.DEAD:
                 return True
-            case GroupState.PREPARING_REBALANCE:
+            case ClassicGroupState.PREPARING_REBALANCE:
                 # A group whose limit was lowered loses the members that join last.
                 joined = member is not None and member.join_id is not None
                 return joined or self.members.joining < self._settings.max_size
-            case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+            case ClassicGroupState.COMPLETING_REBALANCE | ClassicGroupState.STABLE:
                 return member is not None or len(self.members) < self._settings.max_size
 
     def _speaks(self, request: JoinRequest) -> bool:
@@ -288,7 +281,7 @@ class ClassicGroup(ClassicStorage):
         instance_id = request.instance_id
         prefix = request.client_id if instance_id is None else instance_id
         member_id = self._new_member_id(prefix)
-        if instance_id is None and request.version >= _ID_REQUIRED_VERSION:
+        if instance_id is None and request.version >= ID_REQUIRED_VERSION:
             self._expect_id(member_id, now_ms + request.session_timeout_ms)
             error = ErrorCode.MEMBER_ID_REQUIRED
             self._answer(request_id, JoinResponse(error=error, member_id=member_id))
@@ -315,8 +308,8 @@ class ClassicGroup(ClassicStorage):
             return
         member = self.members[member_id]
         leads = member_id == self.members.leader
-        in_it = self.state is GroupState.COMPLETING_REBALANCE or (
-            self.state is GroupState.STABLE and not leads
+        in_it = self.state is ClassicGroupState.COMPLETING_REBALANCE or (
+            self.state is ClassicGroupState.STABLE and not leads
         )
         if in_it and member.protocols == request.protocols:
             self._answer(request_id, self._joined(member))
@@ -327,7 +320,7 @@ class ClassicGroup(ClassicStorage):
     def _add(self, request_id: int, request: JoinRequest, member_id: str, now_ms: int) -> None:
         if not self.members:
             self.protocol_type = request.protocol_type
-        member = Member(
+        member = ClassicGroupMember(
             member_id=member_id,
             instance_id=request.instance_id,
             client_id=request.client_id,
@@ -344,7 +337,12 @@ class ClassicGroup(ClassicStorage):
         self._rebalance_or_complete(now_ms)
 
     def _return(
-        self, request_id: int, request: JoinRequest, old: Member, member_id: str, now_ms: int
+        self,
+        request_id: int,
+        request: JoinRequest,
+        old: ClassicGroupMember,
+        member_id: str,
+        now_ms: int,
     ) -> None:
         """A static member joins again, under a new id."""
         error, leader = ErrorCode.FENCED_INSTANCE_ID, self.members.leader or ""
@@ -353,12 +351,12 @@ class ClassicGroup(ClassicStorage):
         self._answer_sync(old, SyncResponse(error=error), now_ms)
         member = self._rename(old, member_id, now_ms)
         self._update(member, request_id, request)
-        if self.state is not GroupState.STABLE or self.members.choose() != self.protocol:
+        if self.state is not ClassicGroupState.STABLE or self.members.choose() != self.protocol:
             # COMPLETING_REBALANCE too: the leader assigns to the old id.
             self._rebalance_or_complete(now_ms)
             return
         self._waiters.append(
-            Returning(
+            PendingReplacement(
                 request=request,
                 request_id=request_id,
                 generation=self.generation,
@@ -369,7 +367,7 @@ class ClassicGroup(ClassicStorage):
         )
         self._to_store = True
 
-    def _update(self, member: Member, request_id: int, request: JoinRequest) -> None:
+    def _update(self, member: ClassicGroupMember, request_id: int, request: JoinRequest) -> None:
         timeouts = _rebalance_timeout_ms(request), request.session_timeout_ms
         self.members.update(member, request.protocols, *timeouts)
         again = JoinResponse(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)

@@ -17,7 +17,7 @@ from driftlog_agents.groups.classic.messages import Protocol
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class ClassicGroupMember:
     """One member.  The stored fields come first; a restore resets the others."""
 
     member_id: str
@@ -63,13 +63,15 @@ class Member:
 class Members:
     """See the module.  Iteration is in the order of arrival."""
 
-    def __init__(self, members: Iterable[Member] = (), leader: str | None = None) -> None:
+    def __init__(
+        self, members: Iterable[ClassicGroupMember] = (), leader: str | None = None
+    ) -> None:
         self.leader = leader
         self.joining = 0
         """Number of members with a waiting JoinGroup."""
         self.size_bytes = 0
         """Bytes that the group keeps from its members, with their assignments."""
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ClassicGroupMember] = {}
         self._instances: dict[str, str] = {}
         self._supported = Counter[str]()
         for member in members:
@@ -78,16 +80,16 @@ class Members:
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicGroupMember]:
         return iter(self._members.values())
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._members
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> ClassicGroupMember:
         return self._members[member_id]
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> ClassicGroupMember | None:
         return self._members.get(member_id)
 
     def id_of(self, instance_id: str) -> str | None:
@@ -99,7 +101,7 @@ class Members:
         """The longest rebalance timeout of the members; 0: no members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicGroupMember) -> None:
         assert member.member_id not in self._members
         if member.instance_id is not None:
             assert member.instance_id not in self._instances
@@ -108,7 +110,7 @@ class Members:
         if self.leader is None:
             self.leader = member.member_id
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicGroupMember | None:
         """Remove and return the member, None: unknown.  If it led, another member leads."""
         member = self._members.get(member_id)
         if member is not None:
@@ -119,7 +121,7 @@ class Members:
             self.leader = next(iter(self._members), None)
         return member
 
-    def rename(self, old: Member, member_id: str) -> Member:
+    def rename(self, old: ClassicGroupMember, member_id: str) -> ClassicGroupMember:
         """Give a static member a new id; the new entry has no waiting request."""
         assert old.instance_id is not None
         assert self._instances[old.instance_id] == old.member_id
@@ -135,7 +137,7 @@ class Members:
 
     def update(
         self,
-        member: Member,
+        member: ClassicGroupMember,
         protocols: tuple[Protocol, ...],
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
@@ -149,12 +151,12 @@ class Members:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def assign(self, member: Member, assignment: bytes) -> None:
+    def assign(self, member: ClassicGroupMember, assignment: bytes) -> None:
         """Set the member's assignment."""
         self.size_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
-    def set_join(self, member: Member, request_id: int | None) -> int | None:
+    def set_join(self, member: ClassicGroupMember, request_id: int | None) -> int | None:
         """Set the member's waiting JoinGroup; return the previous one."""
         before, member.join_id = member.join_id, request_id
         self.joining += (request_id is not None) - (before is not None)
@@ -185,19 +187,19 @@ class Members:
         ((protocol, _),) = votes.most_common(1)
         return protocol
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: ClassicGroupMember) -> None:
         self._members[member.member_id] = member
         self._supported.update(_names(member))
         self.size_bytes += member.said_bytes + len(member.assignment)
         self.joining += member.join_id is not None
 
-    def _take(self, member: Member) -> None:
+    def _take(self, member: ClassicGroupMember) -> None:
         del self._members[member.member_id]
         self._supported.subtract(_names(member))
         self.size_bytes -= member.said_bytes + len(member.assignment)
         self.joining -= member.join_id is not None
 
 
-def _names(member: Member) -> set[str]:
+def _names(member: ClassicGroupMember) -> set[str]:
     """A member that names a protocol twice supports it once."""
     return {protocol.name for protocol in member.protocols}

@@ -22,6 +22,9 @@ from driftlog_agents.configs.group_settings import ClassicSettings
 from driftlog_agents.protocol.errors import ErrorCode
 
 NO_GENERATION: Final = -1
+ID_REQUIRED_VERSION: Final = 4
+"""From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
+
 UNKNOWN_MEMBER_ID: Final = ""
 """The member id in the request of a member that has none yet."""
 

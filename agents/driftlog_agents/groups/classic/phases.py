@@ -11,9 +11,9 @@ Pure.
 from typing import Final
 
 from driftlog_agents.configs.group_settings import ClassicSettings
-from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.groups.classic.facts import ClassicFacts
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import JoinResponse, Response, SyncResponse
 from driftlog_agents.groups.classic.stored_value import LAST_GENERATION, UNTOLD, ClassicValue
 from driftlog_agents.groups.effects import Answer, Persist
@@ -87,20 +87,20 @@ class ClassicPhases(ClassicFacts):
     def _answer(self, request_id: int, response: Response) -> None:
         self._effects.append(Answer(request_id, response))
 
-    def _answer_join(self, member: Member, response: JoinResponse) -> None:
+    def _answer_join(self, member: ClassicGroupMember, response: JoinResponse) -> None:
         """Answer the member's waiting JoinGroup, if any."""
         request_id = self.members.set_join(member, None)
         if request_id is not None:
             self._answer(request_id, response)
 
-    def _answer_sync(self, member: Member, response: SyncResponse, now_ms: int) -> None:
+    def _answer_sync(self, member: ClassicGroupMember, response: SyncResponse, now_ms: int) -> None:
         """Answer the member's waiting SyncGroup, if any, and restart its session."""
         if member.sync_id is not None:
             self._answer(member.sync_id, response)
             member.sync_id = None
             self._begin_session(member, now_ms)
 
-    def _joined(self, member: Member) -> JoinResponse:
+    def _joined(self, member: ClassicGroupMember) -> JoinResponse:
         """The answer to JoinGroup of a member of this generation."""
         leads = member.member_id == self.members.leader
         return JoinResponse(
@@ -143,7 +143,7 @@ class ClassicPhases(ClassicFacts):
     # ── Phases ──
 
     def _rebalance_or_complete(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE:
+        if self.state is not ClassicGroupState.PREPARING_REBALANCE:
             self._prepare_rebalance(now_ms)
         elif self._delay is None and self._have_all_joined():
             self._complete_joining(now_ms)
@@ -152,12 +152,12 @@ class ClassicPhases(ClassicFacts):
         return self.members.joining == len(self.members) and not self._pending
 
     def _prepare_rebalance(self, now_ms: int) -> None:
-        if self.state is GroupState.COMPLETING_REBALANCE:
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._reset_assignments(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._to_sync.clear()
         self._sync_at_ms = None
         is_first = self.is_empty
-        self._transition(GroupState.PREPARING_REBALANCE, self._unix_ms(now_ms))
+        self._transition(ClassicGroupState.PREPARING_REBALANCE, self._unix_ms(now_ms))
         timeout_ms = self.members.rebalance_timeout_ms
         if is_first:
             delay_ms = self._settings.initial_rebalance_delay_ms
@@ -194,12 +194,12 @@ class ClassicPhases(ClassicFacts):
         if not self.members:
             self.protocol = None
             self.subscribed_topics = self._subscribed()
-            self._transition(GroupState.EMPTY, self._unix_ms(now_ms))
+            self._transition(ClassicGroupState.EMPTY, self._unix_ms(now_ms))
             self._to_store = True
             return
         self.protocol = self.members.choose()
         self.subscribed_topics = self._subscribed()
-        self._transition(GroupState.COMPLETING_REBALANCE, self._unix_ms(now_ms))
+        self._transition(ClassicGroupState.COMPLETING_REBALANCE, self._unix_ms(now_ms))
         self._to_sync = {member.member_id for member in self.members}
         self._sync_at_ms = now_ms + self.members.rebalance_timeout_ms
         for member in self.members:
@@ -215,11 +215,11 @@ class ClassicPhases(ClassicFacts):
 
     # ── Sessions ──
 
-    def _begin_session(self, member: Member, now_ms: int) -> None:
+    def _begin_session(self, member: ClassicGroupMember, now_ms: int) -> None:
         """Restart the member's session timeout."""
         self._expect(member, now_ms + member.session_timeout_ms)
 
-    def _expect(self, member: Member, until_ms: int) -> None:
+    def _expect(self, member: ClassicGroupMember, until_ms: int) -> None:
         member.expires_ms = until_ms
         self._look_at_sessions(until_ms)
 
@@ -248,7 +248,7 @@ class ClassicPhases(ClassicFacts):
                 return
         was_pending = member_id in self._pending
         self._remove(member_id)
-        if self.state is GroupState.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             if self._have_all_joined():
                 self._complete_joining(now_ms)
         elif not was_pending:

@@ -1,8 +1,8 @@
 """Writes of a classic group, one at a time, and the requests that wait for them.
 
-    Assigning   the members of a generation wait for the leader's assignment
-    Returning   a static member has a new id
-    Leaving     the last members have left, and the group is empty
+    PendingAssignment    the members of a generation wait for the leader's assignment
+    PendingReplacement   a static member has a new id
+    PendingLeave         the last members have left, and the group is empty
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager: the append futures in
 classicGroupSyncToClassicGroup and updateStaticMemberThenRebalanceOrCompleteJoin.
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from driftlog_agents.configs.group_settings import ClassicSettings
-from driftlog_agents.groups.classic.description import GroupState
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.description import ClassicGroupState
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import (
     UNKNOWN_MEMBER_ID,
     JoinRequest,
@@ -32,7 +32,7 @@ _SKIP_ASSIGNMENT_VERSION: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Assigning:
+class PendingAssignment:
     """The leader's assignment; members wait until it is stored.  A second one of the same
     generation is ignored: a generation has one assignment."""
 
@@ -42,7 +42,7 @@ class Assigning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returning:
+class PendingReplacement:
     """A static member that returned under another id waits until that is stored."""
 
     request: JoinRequest
@@ -51,22 +51,22 @@ class Returning:
     leader: str
     """Member id of the leader before the return; it may be this member's old id."""
     member_id: str
-    old: Member
+    old: ClassicGroupMember
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class PendingLeave:
     """The LeaveGroup that emptied the group waits until the empty group is stored."""
 
     request_id: int
     response: LeaveResponse
 
 
-Waiter = Assigning | Returning | Leaving
+Waiter = PendingAssignment | PendingReplacement | PendingLeave
 
 
 @dataclass(frozen=True, slots=True)
-class _Storing:
+class _PendingWrite:
     token: int
     waiters: list[Waiter]
 
@@ -83,27 +83,27 @@ class ClassicStorage(ClassicPhases):
         stored: ClassicValue | None,
     ) -> None:
         super().__init__(group_id, settings, now_ms, unix_offset_ms, stored)
-        self._storing: _Storing | None = None
+        self._storing: _PendingWrite | None = None
         self._waiters: list[Waiter] = []
         """Requests that wait for the next write."""
         self._tokens = 0
-        self._assigning: Assigning | None = None
+        self._assigning: PendingAssignment | None = None
         """The latest assignment, until it is stored."""
 
     def persisted(self, token: int, now_ms: int) -> list[Effect]:
         """The write with *token* is stored."""
         for waiter in self._stored(token):
             match waiter:
-                case Assigning(assignments=assignments) if self._is_current(waiter):
+                case PendingAssignment(assignments=assignments) if self._is_current(waiter):
                     for member in self.members:
                         self.members.assign(member, assignments.get(member.member_id, b""))
-                    self._transition(GroupState.STABLE, self._unix_ms(now_ms))
+                    self._transition(ClassicGroupState.STABLE, self._unix_ms(now_ms))
                     for member in self.members:
                         self._answer_sync(member, self._assigned(member), now_ms)
-                case Returning(member_id=member_id) if self._still_waits(waiter):
+                case PendingReplacement(member_id=member_id) if self._still_waits(waiter):
                     self._begin_session(self.members[member_id], now_ms)
                     self._answer_join(self.members[member_id], self._returned(waiter))
-                case Leaving(request_id, response):
+                case PendingLeave(request_id, response):
                     self._answer(request_id, response)
                 case _:
                     pass  # a rebalance has begun, and answers the waiting requests
@@ -114,12 +114,12 @@ class ClassicStorage(ClassicPhases):
         assert error
         for waiter in self._stored(token):
             match waiter:
-                case Assigning() if self._is_current(waiter):
+                case PendingAssignment() if self._is_current(waiter):
                     self._reset_assignments(error, now_ms)
                     self._prepare_rebalance(now_ms)
-                case Returning() if self._still_waits(waiter):
+                case PendingReplacement() if self._still_waits(waiter):
                     self._take_back(waiter, error, now_ms)
-                case Leaving(request_id):
+                case PendingLeave(request_id):
                     self._answer(request_id, LeaveResponse(error=error))
                 case _:
                     pass
@@ -134,12 +134,12 @@ class ClassicStorage(ClassicPhases):
                 member.sync_id = None
         waiters = self._waiters + (self._storing.waiters if self._storing else [])
         for waiter in waiters:
-            if isinstance(waiter, Leaving):
+            if isinstance(waiter, PendingLeave):
                 self._answer(waiter.request_id, LeaveResponse(error=error))
         self._storing, self._waiters, self._to_store = None, [], False
         self._assigning = None
         self._join_at_ms = self._sync_at_ms = self._session_at_ms = None
-        self.state = GroupState.DEAD
+        self.state = ClassicGroupState.DEAD
         return self._done()
 
     @property
@@ -155,22 +155,20 @@ class ClassicStorage(ClassicPhases):
 
     # ── Waiting requests ──
 
-    def _assigned(self, member: Member) -> SyncResponse:
+    def _assigned(self, member: ClassicGroupMember) -> SyncResponse:
         """The answer to SyncGroup with the member's assignment."""
         return SyncResponse(
-            protocol_type=self.protocol_type,
-            protocol=self.protocol,
-            assignment=member.assignment,
+            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
         )
 
-    def _returned(self, returning: Returning) -> JoinResponse:
+    def _returned(self, returning: PendingReplacement) -> JoinResponse:
         """The answer to a returned static member: generation and assignments stay."""
         joined = self._joined(self.members[returning.member_id])
         if returning.request.version >= _SKIP_ASSIGNMENT_VERSION:
             return replace(joined, skip_assignment=joined.leader == joined.member_id)
         return replace(joined, leader=returning.leader, members=())
 
-    def _rename(self, old: Member, member_id: str, now_ms: int) -> Member:
+    def _rename(self, old: ClassicGroupMember, member_id: str, now_ms: int) -> ClassicGroupMember:
         if old.member_id in self._to_sync:
             self._to_sync.remove(old.member_id)
             self._to_sync.add(member_id)
@@ -178,7 +176,7 @@ class ClassicStorage(ClassicPhases):
         self._begin_session(member, now_ms)
         return member
 
-    def _take_back(self, waiter: Returning, error: ErrorCode, now_ms: int) -> None:
+    def _take_back(self, waiter: PendingReplacement, error: ErrorCode, now_ms: int) -> None:
         """Restore the static member's old id: the write of the new one failed."""
         self.members.set_join(self.members[waiter.member_id], None)
         old = waiter.old
@@ -196,22 +194,22 @@ class ClassicStorage(ClassicPhases):
             value = self._value_to_store(waiters)
             if value is not None:
                 self._tokens += 1
-                self._storing = _Storing(self._tokens, waiters)
+                self._storing = _PendingWrite(self._tokens, waiters)
                 self._effects.append(Persist(self._tokens, {"": value}))
             else:
                 self._assigning = None
                 for waiter in waiters:
-                    if isinstance(waiter, Leaving):
+                    if isinstance(waiter, PendingLeave):
                         self._answer(waiter.request_id, waiter.response)
         effects, self._effects = self._effects, []
         return effects
 
     def _value_to_store(self, waiters: list[Waiter]) -> bytes | None:
         """The value to store; None: a rebalance is in progress, and its end is stored."""
-        if self.state in (GroupState.STABLE, GroupState.EMPTY):
+        if self.state in (ClassicGroupState.STABLE, ClassicGroupState.EMPTY):
             return self.value
         for waiter in waiters:
-            if isinstance(waiter, Assigning) and self._is_current(waiter):
+            if isinstance(waiter, PendingAssignment) and self._is_current(waiter):
                 shares = waiter.assignments
                 return self._encoded(
                     replace(member, assignment=shares.get(member.member_id, b""))
@@ -229,12 +227,12 @@ class ClassicStorage(ClassicPhases):
             self._assigning = None
         return waiters
 
-    def _is_current(self, assigning: Assigning) -> bool:
-        completing = self.state is GroupState.COMPLETING_REBALANCE
+    def _is_current(self, assigning: PendingAssignment) -> bool:
+        completing = self.state is ClassicGroupState.COMPLETING_REBALANCE
         return completing and assigning.generation == self.generation
 
-    def _still_waits(self, returning: Returning) -> bool:
-        if self.state is not GroupState.STABLE or self.generation != returning.generation:
+    def _still_waits(self, returning: PendingReplacement) -> bool:
+        if self.state is not ClassicGroupState.STABLE or self.generation != returning.generation:
             return False
         member = self.members.get(returning.member_id)
         return member is not None and member.join_id == returning.request_id

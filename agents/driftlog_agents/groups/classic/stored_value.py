@@ -27,8 +27,9 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, replace
 from typing import Final
 
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import Protocol
+from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 UNTOLD: Final = 1_000
@@ -36,9 +37,8 @@ UNTOLD: Final = 1_000
 to reach an assignment."""
 
 _VERSION: Final = 1
-_INT32_MAX: Final = 2**31 - 1
 
-LAST_GENERATION: Final = _INT32_MAX - UNTOLD
+LAST_GENERATION: Final = INT32_MAX - UNTOLD
 """The generations that are reserved after it fit an int32, too."""
 
 
@@ -53,10 +53,10 @@ class ClassicValue:
     protocol: str | None = None
     leader: str | None = None
     state_since_ms: int
-    members: tuple[Member, ...] = ()
+    members: tuple[ClassicGroupMember, ...] = ()
 
     def __post_init__(self) -> None:
-        assert 0 <= self.generation <= self.reserved <= _INT32_MAX
+        assert 0 <= self.generation <= self.reserved <= INT32_MAX
         assert not self.members or self.protocol_type
         assert not self.members or self.protocol is not None
         assert not self.members or any(m.member_id == self.leader for m in self.members)
@@ -78,7 +78,7 @@ def encode_value(value: ClassicValue) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _member_fields(member: Member, protocol: str) -> dict[str, object]:
+def _member_fields(member: ClassicGroupMember, protocol: str) -> dict[str, object]:
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -117,7 +117,7 @@ def decode_value(data: bytes) -> ClassicValue:
             "leader": str() | None as leader,
             "state_since_ms": int(state_since_ms),
             "members": list(items),
-        } if 0 <= generation <= reserved <= _INT32_MAX:
+        } if 0 <= generation <= reserved <= INT32_MAX:
             members = tuple(_member(item, protocol, data) for item in items)
         case _:
             raise _corrupt(data, "fields are missing or of another type")
@@ -141,10 +141,10 @@ def claimed_value(data: bytes) -> bytes:
         CorruptError: *data* is not a classic group.
     """
     value = decode_value(data)
-    return encode_value(replace(value, reserved=min(value.reserved + UNTOLD, _INT32_MAX)))
+    return encode_value(replace(value, reserved=min(value.reserved + UNTOLD, INT32_MAX)))
 
 
-def _member(item: object, protocol: str | None, data: bytes) -> Member:
+def _member(item: object, protocol: str | None, data: bytes) -> ClassicGroupMember:
     match item:
         case {
             "member_id": str(member_id),
@@ -156,7 +156,7 @@ def _member(item: object, protocol: str | None, data: bytes) -> Member:
             "subscription": str(subscription),
             "assignment": str(assignment),
         } if protocol is not None:
-            return Member(
+            return ClassicGroupMember(
                 member_id=member_id,
                 instance_id=instance_id,
                 client_id=client_id,
@@ -178,7 +178,10 @@ def _bytes(text: str, data: bytes) -> bytes:
 
 
 def _check_members(
-    members: tuple[Member, ...], protocol_type: str | None, leader: str | None, data: bytes
+    members: tuple[ClassicGroupMember, ...],
+    protocol_type: str | None,
+    leader: str | None,
+    data: bytes,
 ) -> None:
     ids = {member.member_id for member in members}
     instances = [member.instance_id for member in members if member.instance_id is not None]

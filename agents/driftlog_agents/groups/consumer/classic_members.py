@@ -16,10 +16,10 @@ Pure.
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 from uuid import UUID
 
 from driftlog_agents.groups.classic.messages import (
+    ID_REQUIRED_VERSION,
     UNKNOWN_MEMBER_ID,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -35,7 +35,7 @@ from driftlog_agents.groups.classic.messages import (
 from driftlog_agents.groups.consumer.membership import Membership, by_topic
 from driftlog_agents.groups.consumer.messages import ResolveRegexes
 from driftlog_agents.groups.consumer.reconciliation import Owned
-from driftlog_agents.groups.consumer.state import ClassicMember, Member, MemberState
+from driftlog_agents.groups.consumer.state import ClassicMember, ConsumerGroupMember, MemberState
 from driftlog_agents.groups.consumer.timers import TimerKind
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import (
@@ -49,9 +49,6 @@ from driftlog_agents.protocol.consumer_protocol import (
     encode_assignment,
 )
 from driftlog_agents.protocol.errors import CorruptFrameError, ErrorCode, RefusedError
-
-_ID_REQUIRED_VERSION: Final = 4
-"""From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
 
 
 class ClassicSide:
@@ -70,7 +67,7 @@ class ClassicSide:
         member_id = self._new_member_id(request.client_id) if is_new else request.member_id
         group.refuse_if_full(member_id)
         subscription = self._subscription(request)
-        if is_new and request.instance_id is None and request.version >= _ID_REQUIRED_VERSION:
+        if is_new and request.instance_id is None and request.version >= ID_REQUIRED_VERSION:
             return JoinResponse(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id), None
         replaced = group.state.static_member(request.instance_id)
         old = self._member_of(request, member_id)
@@ -85,9 +82,7 @@ class ClassicSide:
             group.assign(now_ms)
         if not downgrades or not changed:
             member = group.reconcile(
-                member,
-                subscription_changed=changed,
-                owned=_owned(subscription, group.topics),
+                member, subscription_changed=changed, owned=_owned(subscription, group.topics)
             )
         if downgrades:
             group.downgrading = changed
@@ -138,7 +133,7 @@ class ClassicSide:
 
     def leave(self, request: LeaveRequest, _now_ms: int) -> tuple[LeaveResponse, None]:
         """LeaveGroup; the caller has checked `refuse_group_id`."""
-        gone: dict[str, Member] = {}
+        gone: dict[str, ConsumerGroupMember] = {}
         left: list[LeftMember] = []
         for leaving in request.members:
             error = ErrorCode.NONE
@@ -158,17 +153,17 @@ class ClassicSide:
 
     # ── Identity ──
 
-    def _member_of(self, request: JoinRequest, member_id: str) -> Member:
+    def _member_of(self, request: JoinRequest, member_id: str) -> ConsumerGroupMember:
         group = self._group
         if request.instance_id is None:
-            return group.state.members.get(member_id, Member(member_id=member_id))
+            return group.state.members.get(member_id, ConsumerGroupMember(member_id=member_id))
         if request.member_id == UNKNOWN_MEMBER_ID:
             return group.static_successor(member_id, request.instance_id, is_classic=True)
         return group.static_member(member_id, request.instance_id)
 
     def _known(
         self, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[Member, ClassicMember]:
+    ) -> tuple[ConsumerGroupMember, ClassicMember]:
         group = self._group
         if instance_id is None:
             member = group.member(member_id)
@@ -180,7 +175,7 @@ class ClassicSide:
             raise RefusedError(ErrorCode.ILLEGAL_GENERATION)
         return member, member.classic
 
-    def _leaving(self, leaving: LeavingMember) -> Member:
+    def _leaving(self, leaving: LeavingMember) -> ConsumerGroupMember:
         group = self._group
         if leaving.instance_id is None:
             return group.member(leaving.member_id)
@@ -210,7 +205,7 @@ class ClassicSide:
 
     # ── Timers and rejoins ──
 
-    def _has_to_join(self, member: Member) -> bool:
+    def _has_to_join(self, member: ConsumerGroupMember) -> bool:
         if member.epoch < self._group.state.head.assignment_epoch:
             return True
         match member.state:
@@ -225,13 +220,13 @@ class ClassicSide:
                 )
                 return all(state.owner_of(partition) is None for partition in missing)
 
-    def _must_join(self, member: Member, now_ms: int) -> None:
+    def _must_join(self, member: ConsumerGroupMember, now_ms: int) -> None:
         timers = self._group.timers
         if not timers.is_set(TimerKind.JOIN, member.member_id):
             at_ms = now_ms + member.rebalance_timeout_ms
             timers.set(TimerKind.JOIN, member.member_id, at_ms)
 
-    def _alive(self, member: Member, now_ms: int) -> None:
+    def _alive(self, member: ConsumerGroupMember, now_ms: int) -> None:
         at_ms = now_ms + self._group.session_timeout_ms(member)
         self._group.timers.set(TimerKind.SESSION, member.member_id, at_ms)
 
@@ -262,8 +257,8 @@ def _owned(subscription: ConsumerProtocolSubscription, topics: ClusterTopics) ->
 
 
 def _updated(
-    member: Member, request: JoinRequest, subscription: ConsumerProtocolSubscription
-) -> Member:
+    member: ConsumerGroupMember, request: JoinRequest, subscription: ConsumerProtocolSubscription
+) -> ConsumerGroupMember:
     timeout_ms = request.rebalance_timeout_ms
     return replace(
         member,

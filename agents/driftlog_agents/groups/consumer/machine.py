@@ -10,7 +10,7 @@ One write of a group is in flight at a time.  Its answers are decided before the
 after it.  If it fails, its changes are undone, and the waiting requests get the reason.  So every
 answer to a member is in the metadata store, and `restore` finds it there.
 
-tests/agents/groups/test_consumer_machine.py checks these invariants under every order of events:
+consumer/test_machine_schedules.py checks these invariants under every order of events:
 
 1. Every request is answered once.
 2. No partition is in the assignments of two members, nor in their answers.
@@ -49,7 +49,7 @@ from driftlog_agents.groups.consumer.messages import (
     ResolveRegexes,
 )
 from driftlog_agents.groups.consumer.migration import downgraded, upgrade
-from driftlog_agents.groups.consumer.state import Member, page_of
+from driftlog_agents.groups.consumer.state import ConsumerGroupMember, page_of
 from driftlog_agents.groups.consumer.stored_value import (
     HEAD,
     GroupEncoder,
@@ -221,7 +221,7 @@ class ConsumerGroup:
         return 0 if member is None else member.said_bytes
 
     @property
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, ConsumerGroupMember]:
         return self._group.state.members
 
     def is_subscribed_to(self, topic_name: str) -> bool:
@@ -361,16 +361,12 @@ class ConsumerGroup:
         return [*self._refuse_held(error), *(a for taken in queue for a in taken.refused(error))]
 
     def begin_delete(self) -> ErrorCode:
-        """NONE: later requests get COORDINATOR_NOT_AVAILABLE until the keys are deleted or
-        `not_deleted`; NON_EMPTY_GROUP: the group has members, or a write is in flight."""
+        """NONE: later requests get COORDINATOR_NOT_AVAILABLE; NON_EMPTY_GROUP: the group has
+        members, or a write is in flight."""
         if self._persisting or not self.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
         self._gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
-
-    def not_deleted(self) -> None:
-        """Serve the empty group again: its deletion failed."""
-        self._gone = None
 
     # ── One write at a time ──
 
@@ -471,7 +467,7 @@ def _refused_description(error: ErrorCode, message: str | None) -> DescribedCons
     return DescribedConsumerGroup(error=error, message=message)
 
 
-def _stale(member: Member) -> ErrorCode:
+def _stale(member: ConsumerGroupMember) -> ErrorCode:
     if member.classic is not None:
         return ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.STALE_MEMBER_EPOCH

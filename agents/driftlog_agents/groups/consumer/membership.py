@@ -4,9 +4,9 @@
                                                                          │
        answer ◀── reconcile: revoke, then assign ◀── compute target ◀────┘
 
-A decision changes the `GroupState` at once.  `consumer/machine` holds its answer until the change
-is stored, and undoes the change if the write fails.  It also undoes the changes of a decision that
-raises `RefusedError`.
+A decision changes the `ConsumerGroupState` at once.  `consumer/machine` holds its answer until the
+change is stored, and undoes the change if the write fails.  It also undoes the changes of a
+decision that raises `RefusedError`.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#consumerGroupHeartbeat and the
 methods that it calls (4.3).
@@ -32,9 +32,9 @@ from driftlog_agents.groups.consumer.messages import (
 )
 from driftlog_agents.groups.consumer.reconciliation import Owned, reconciled
 from driftlog_agents.groups.consumer.state import (
-    GroupState,
+    ConsumerGroupMember,
+    ConsumerGroupState,
     Head,
-    Member,
     MemberState,
     names_bytes,
 )
@@ -62,7 +62,7 @@ class Membership:
     def __init__(self, group_id: str, settings: ConsumerSettings, topics: ClusterTopics) -> None:
         self.group_id: Final = group_id
         self.settings: Final = settings
-        self.state: Final = GroupState()
+        self.state: Final = ConsumerGroupState()
         self.timers: Final = Timers()
         self.topics = topics
         self._hashed: ClusterTopics | None = None
@@ -139,7 +139,7 @@ class Membership:
                 f"The consumer group has reached its maximum capacity of {most} members.",
             )
 
-    def member(self, member_id: str) -> Member:
+    def member(self, member_id: str) -> ConsumerGroupMember:
         """The member with this id.
 
         Raises:
@@ -153,12 +153,12 @@ class Membership:
             )
         return member
 
-    def _member_of(self, request: ConsumerHeartbeat) -> Member:
+    def _member_of(self, request: ConsumerHeartbeat) -> ConsumerGroupMember:
         """The sender: an existing member, a new one, or the successor of a static member."""
         joins = request.member_epoch == JOIN_EPOCH
         if request.instance_id is None:
             if joins:
-                new = Member(member_id=request.member_id)
+                new = ConsumerGroupMember(member_id=request.member_id)
                 member = self.state.members.get(request.member_id, new)
             else:
                 member = self.member(request.member_id)
@@ -171,7 +171,7 @@ class Membership:
 
     def static_successor(
         self, member_id: str, instance_id: str, *, is_classic: bool = False
-    ) -> Member:
+    ) -> ConsumerGroupMember:
         """A static member that joins: new, or the successor of its previous member id.
 
         Raises:
@@ -179,7 +179,7 @@ class Membership:
         """
         existing = self.state.static_member(instance_id)
         if existing is None:
-            return self.state.members.get(member_id, Member(member_id=member_id))
+            return self.state.members.get(member_id, ConsumerGroupMember(member_id=member_id))
         released = existing.epoch == STATIC_LEAVE_EPOCH or is_classic or existing.classic
         if not released:
             raise RefusedError(
@@ -198,7 +198,7 @@ class Membership:
         self.state.head = replace(head, target=target | {member_id: inherited})
         return member
 
-    def static_member(self, member_id: str, instance_id: str) -> Member:
+    def static_member(self, member_id: str, instance_id: str) -> ConsumerGroupMember:
         """The static member with this id and instance id.
 
         Raises:
@@ -232,7 +232,7 @@ class Membership:
 
     # ── Members that leave ──
 
-    def remove(self, members: Iterable[Member]) -> None:
+    def remove(self, members: Iterable[ConsumerGroupMember]) -> None:
         """Remove members; the next heartbeat of another member computes a target without them.
 
         If only classic members are left, and the settings allow it, the group becomes classic.
@@ -266,7 +266,7 @@ class Membership:
     def ring(self, timers: Iterable[Timer]) -> None:
         """Remove, at once, the members of expired timers.  A rebalance timer of a member that has
         revoked its partitions, or is away, removes nothing."""
-        gone: dict[str, Member] = {}
+        gone: dict[str, ConsumerGroupMember] = {}
         for timer in timers:
             member = self.state.members.get(timer.member_id)
             if member is None:
@@ -290,17 +290,19 @@ class Membership:
             ):
                 self._start_revocation(member, now_ms)
 
-    def session_timeout_ms(self, member: Member) -> int:
+    def session_timeout_ms(self, member: ConsumerGroupMember) -> int:
         """The session timeout of a member; classic members choose it themselves."""
         classic = member.classic
         return classic.session_timeout_ms if classic else self.settings.session_timeout_ms
 
-    def _start_revocation(self, member: Member, now_ms: int) -> None:
+    def _start_revocation(self, member: ConsumerGroupMember, now_ms: int) -> None:
         if member.classic is None:
             at_ms = now_ms + member.rebalance_timeout_ms
             self.timers.set(TimerKind.REBALANCE, member.member_id, at_ms)
 
-    def _watch_revocation(self, old: Member, member: Member, now_ms: int) -> None:
+    def _watch_revocation(
+        self, old: ConsumerGroupMember, member: ConsumerGroupMember, now_ms: int
+    ) -> None:
         """Start or cancel the member's rebalance timer, by whether it must revoke partitions."""
         if member == old:
             return
@@ -355,7 +357,9 @@ class Membership:
             assigned_at_ms=now_ms,
         )
 
-    def reconcile(self, member: Member, *, subscription_changed: bool, owned: Owned) -> Member:
+    def reconcile(
+        self, member: ConsumerGroupMember, *, subscription_changed: bool, owned: Owned
+    ) -> ConsumerGroupMember:
         """Apply the member's next step towards the target, if any; return the member."""
         head = self.state.head
         if not subscription_changed and member.is_reconciled_to(head.assignment_epoch):
@@ -375,7 +379,9 @@ class Membership:
 
     # ── Patterns ──
 
-    def match_patterns(self, old: Member, member: Member, now_ms: int) -> ResolveRegexes | None:
+    def match_patterns(
+        self, old: ConsumerGroupMember, member: ConsumerGroupMember, now_ms: int
+    ) -> ResolveRegexes | None:
         """The patterns to match after *member* has replaced *old*, if any are due.
 
         Raises:
@@ -455,7 +461,7 @@ def by_topic(partitions: Iterable[Partition]) -> dict[UUID, tuple[int, ...]]:
     return {topic: tuple(numbers) for topic, numbers in found.items()}
 
 
-def _updated(member: Member, request: ConsumerHeartbeat) -> Member:
+def _updated(member: ConsumerGroupMember, request: ConsumerHeartbeat) -> ConsumerGroupMember:
     """The member with the request's fields; absent fields keep their values."""
     names, timeout_ms = request.topic_names, request.rebalance_timeout_ms
     return replace(
@@ -474,7 +480,7 @@ def _updated(member: Member, request: ConsumerHeartbeat) -> Member:
     )
 
 
-def _refuse_epoch(member: Member, epoch: int, owned: Owned) -> None:
+def _refuse_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
     """Refuse an epoch that is not the member's.  The previous epoch is accepted where the answer
     with the new one may have been lost.
 
@@ -503,7 +509,7 @@ def _refuse_epoch(member: Member, epoch: int, owned: Owned) -> None:
         )
 
 
-def _described(member: Member, target: Iterable[Partition]) -> DescribedConsumer:
+def _described(member: ConsumerGroupMember, target: Iterable[Partition]) -> DescribedConsumer:
     return DescribedConsumer(
         member_id=member.member_id,
         member_epoch=member.epoch,

@@ -21,7 +21,11 @@ from driftlog_agents.groups.classic.stored_value import LAST_GENERATION, UNTOLD,
 from driftlog_agents.groups.consumer.assignors import Partition
 from driftlog_agents.groups.consumer.classic_members import assignment_bytes
 from driftlog_agents.groups.consumer.membership import Membership, by_topic
-from driftlog_agents.groups.consumer.state import ClassicMember, GroupState, Member
+from driftlog_agents.groups.consumer.state import (
+    ClassicMember,
+    ConsumerGroupMember,
+    ConsumerGroupState,
+)
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import (
     PROTOCOL_TYPE,
@@ -70,7 +74,10 @@ def upgrade(classic: ClassicFacts, group: Membership) -> None:
 
 
 def downgraded(
-    state: GroupState, topics: ClusterTopics, members: Iterable[Member], now_ms: int
+    state: ConsumerGroupState,
+    topics: ClusterTopics,
+    members: Iterable[ConsumerGroupMember],
+    now_ms: int,
 ) -> ClassicValue:
     """A classic group of *members*, all of them classic, with their target assignments."""
     head = state.head
@@ -110,14 +117,14 @@ def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
 
 
 def _from_classic(
-    member: classic_members.Member, group: ClassicFacts, assigned: Iterable[Partition]
-) -> Member:
+    member: classic_members.ClassicGroupMember, group: ClassicFacts, assigned: Iterable[Partition]
+) -> ConsumerGroupMember:
     # Before its first generation a group has no protocol; all protocols of a member have the same
     # subscription.  A member that is about to rejoin may not support the group's protocol any more.
     spoken = [protocol.name for protocol in member.protocols]
     protocol = group.protocol if group.protocol in spoken else spoken[0]
     subscription = decode_subscription(member.metadata(protocol))
-    return Member(
+    return ConsumerGroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=subscription.rack_id,
@@ -135,9 +142,9 @@ def _from_classic(
     )
 
 
-def _to_classic(member: Member) -> classic_members.Member:
+def _to_classic(member: ConsumerGroupMember) -> classic_members.ClassicGroupMember:
     assert member.classic is not None
-    return classic_members.Member(
+    return classic_members.ClassicGroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,

@@ -15,14 +15,19 @@ from dataclasses import replace
 from uuid import UUID
 
 from driftlog_agents.groups.consumer.assignors import Partition
-from driftlog_agents.groups.consumer.state import NOTHING, Member, MemberState, Partitions
+from driftlog_agents.groups.consumer.state import (
+    NOTHING,
+    ConsumerGroupMember,
+    MemberState,
+    Partitions,
+)
 
 Owned = Mapping[UUID, frozenset[int]] | None
 """The partitions that a heartbeat reports as owned; None: unchanged."""
 
 
 def reconciled(
-    member: Member,
+    member: ConsumerGroupMember,
     *,
     target_epoch: int,
     target: frozenset[Partition],
@@ -30,7 +35,7 @@ def reconciled(
     subscription_changed: bool,
     owned: Owned,
     is_free: Callable[[Partition], bool],
-) -> Member:
+) -> ConsumerGroupMember:
     """The member after its next step towards the target, or unchanged.
 
     Args:
@@ -47,13 +52,13 @@ def reconciled(
 
 
 def _next(
-    member: Member,
+    member: ConsumerGroupMember,
     target_epoch: int,
     target: frozenset[Partition],
     topics: frozenset[UUID],
     owned: Owned,
     is_free: Callable[[Partition], bool],
-) -> Member:
+) -> ConsumerGroupMember:
     wanted = {partition for partition in target if partition[0] in topics}
     kept = {p: epoch for p, epoch in member.assigned.items() if p in wanted}
     pending = {p: epoch for p, epoch in member.assigned.items() if p not in wanted}
@@ -67,7 +72,9 @@ def _next(
     return _moved(member, target_epoch, state, assigned, NOTHING)
 
 
-def _without_dropped(member: Member, topics: frozenset[UUID], owned: Owned) -> Member:
+def _without_dropped(
+    member: ConsumerGroupMember, topics: frozenset[UUID], owned: Owned
+) -> ConsumerGroupMember:
     dropped = {p: epoch for p, epoch in member.assigned.items() if p[0] not in topics}
     if not dropped:
         return member
@@ -79,8 +86,12 @@ def _without_dropped(member: Member, topics: frozenset[UUID], owned: Owned) -> M
 
 
 def _moved(
-    member: Member, epoch: int, state: MemberState, assigned: Partitions, pending: Partitions
-) -> Member:
+    member: ConsumerGroupMember,
+    epoch: int,
+    state: MemberState,
+    assigned: Partitions,
+    pending: Partitions,
+) -> ConsumerGroupMember:
     return replace(
         member,
         epoch=epoch,

@@ -7,7 +7,7 @@
 Every change goes through `put`, `remove` and `head`, which journal the previous value: `undo_to`
 reverts changes that could not be stored, `changes_since` returns the changes to store.
 
-tests/agents/groups/test_consumer_machine.py checks these invariants:
+tests/agents/groups/consumer/test_machine_schedules.py checks these invariants:
 
 1. A partition has at most one owner, which is assigned it or has yet to revoke it.
 2. The group epoch, the assignment epoch and the epochs of partitions never decrease.
@@ -59,7 +59,7 @@ class ClassicMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ConsumerGroupMember:
     """A member of the group; None and -1: the member has not sent it."""
 
     member_id: str
@@ -107,7 +107,7 @@ class Head:
     """When the target was computed; not stored, because the clocks of agents differ."""
 
 
-_Change = tuple[str, Member | None] | Head
+_Change = tuple[str, ConsumerGroupMember | None] | Head
 
 
 def page_of(member_id: str) -> str:
@@ -115,13 +115,13 @@ def page_of(member_id: str) -> str:
     return f"members/{crc32(member_id.encode()) % _PAGES:02d}"
 
 
-class GroupState:
+class ConsumerGroupState:
     """See the module."""
 
     def __init__(self) -> None:
         self._head = Head()
-        self._members: dict[str, Member] = {}
-        self._pages: dict[str, dict[str, Member]] = {}
+        self._members: dict[str, ConsumerGroupMember] = {}
+        self._pages: dict[str, dict[str, ConsumerGroupMember]] = {}
         self._static: dict[str, str] = {}
         self._owners: dict[Partition, str] = {}
         self._names: Counter[str] = Counter()
@@ -143,14 +143,14 @@ class GroupState:
         self._head = head
 
     @property
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, ConsumerGroupMember]:
         return self._members
 
-    def page(self, name: str) -> Iterable[Member]:
+    def page(self, name: str) -> Iterable[ConsumerGroupMember]:
         """The members of the page *name*."""
         return self._pages.get(name, {}).values()
 
-    def static_member(self, instance_id: str | None) -> Member | None:
+    def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         """The member with this instance id, if any."""
         member_id = self._static.get(instance_id) if instance_id is not None else None
         return None if member_id is None else self._members[member_id]
@@ -172,7 +172,7 @@ class GroupState:
         """The assignor that most members request; *default*: none requests one."""
         return max(sorted(self._assignors), key=self._assignors.__getitem__, default=default)
 
-    def names_of(self, member: Member) -> frozenset[str]:
+    def names_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """Names of topics that a member subscribes to; the topics may not exist."""
         return member.topic_names | self._head.regexes.get(member.topic_regex, frozenset())
 
@@ -210,7 +210,7 @@ class GroupState:
 
     # ── Changes ──
 
-    def put(self, member: Member) -> None:
+    def put(self, member: ConsumerGroupMember) -> None:
         """Add or replace a member."""
         self._journal.append((member.member_id, self._members.get(member.member_id)))
         self._set(member.member_id, member)
@@ -236,7 +236,7 @@ class GroupState:
 
     def changes_since(self, mark: int) -> tuple[bool, set[str]]:
         """Whether the head has changed, and the ids of changed members."""
-        was: dict[str, Member | None] = {}
+        was: dict[str, ConsumerGroupMember | None] = {}
         head: Head | None = None
         for change in self._journal[mark:]:
             if isinstance(change, Head):
@@ -252,7 +252,7 @@ class GroupState:
 
     # ── Indexes ──
 
-    def _set(self, member_id: str, member: Member | None) -> None:
+    def _set(self, member_id: str, member: ConsumerGroupMember | None) -> None:
         old = self._members.pop(member_id, None)
         page = self._pages.setdefault(page_of(member_id), {})
         page.pop(member_id, None)
@@ -274,7 +274,7 @@ class GroupState:
             if member.instance_id is not None:
                 self._static[member.instance_id] = member_id
 
-    def _index(self, member: Member, by: int) -> None:
+    def _index(self, member: ConsumerGroupMember, by: int) -> None:
         _count(self._names, member.topic_names, by)
         _count(self._patterns, [member.topic_regex] if member.topic_regex else [], by)
         _count(self._assignors, [member.server_assignor] if member.server_assignor else [], by)
@@ -285,7 +285,7 @@ def names_bytes(names: Iterable[str]) -> int:
     return sum(NAME_BYTES + len(name) for name in names)
 
 
-def _all_partitions(member: Member) -> Iterator[Partition]:
+def _all_partitions(member: ConsumerGroupMember) -> Iterator[Partition]:
     yield from member.assigned
     yield from member.pending
 

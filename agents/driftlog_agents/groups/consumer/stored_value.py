@@ -31,8 +31,8 @@ from uuid import UUID
 from driftlog_agents.groups.consumer.assignors import Partition
 from driftlog_agents.groups.consumer.state import (
     ClassicMember,
+    ConsumerGroupMember,
     Head,
-    Member,
     MemberState,
     Partitions,
 )
@@ -94,7 +94,7 @@ def decode_head(data: bytes) -> Head:
         raise CorruptError(f"not a consumer group ({error!r}): {data[:200]!r}") from error
 
 
-def encode_page(members: Iterable[Member]) -> bytes:
+def encode_page(members: Iterable[ConsumerGroupMember]) -> bytes:
     """The value of a page of members."""
     return GroupEncoder().page(members)
 
@@ -106,14 +106,14 @@ class GroupEncoder:
     """
 
     def __init__(self) -> None:
-        self._members: dict[str, tuple[Member, bytes]] = {}
+        self._members: dict[str, tuple[ConsumerGroupMember, bytes]] = {}
         self._target: tuple[object, bytes] = (None, b"")
         self._topics: list[UUID] = []
         self._topics_of: dict[frozenset[Partition], frozenset[UUID]] = {}
         self._shares: dict[frozenset[Partition], bytes] = {}
         self._ids: dict[str, bytes] = {}
 
-    def page(self, members: Iterable[Member]) -> bytes:
+    def page(self, members: Iterable[ConsumerGroupMember]) -> bytes:
         """As `encode_page`."""
         parts: list[bytes] = []
         for member in sorted(members, key=lambda m: m.member_id):
@@ -157,7 +157,7 @@ class GroupEncoder:
         return b'{"topics":%b,"target":{%b}}' % (names, members)
 
 
-def decode_page(data: bytes) -> list[Member]:
+def decode_page(data: bytes) -> list[ConsumerGroupMember]:
     """Invert :func:`encode_page`.
 
     Raises:
@@ -171,7 +171,7 @@ def decode_page(data: bytes) -> list[Member]:
         raise CorruptError(f"not a page of members ({error!r}): {data[:200]!r}") from error
 
 
-def _member_value(member: Member) -> dict[str, object]:
+def _member_value(member: ConsumerGroupMember) -> dict[str, object]:
     classic = member.classic
     return {
         "member_id": member.member_id,
@@ -197,9 +197,9 @@ def _member_value(member: Member) -> dict[str, object]:
     }
 
 
-def _member(value: Mapping[str, Any]) -> Member:
+def _member(value: Mapping[str, Any]) -> ConsumerGroupMember:
     classic = value["classic"]
-    return Member(
+    return ConsumerGroupMember(
         member_id=_str(value["member_id"]),
         instance_id=_optional(value["instance_id"]),
         rack_id=_optional(value["rack_id"]),

@@ -178,7 +178,7 @@ class GroupLoader:
                     "group_unreadable",
                     group=group_id,
                     error=str(error),
-                    advice="nobody can use this group until that key is what it was, or the agent "
+                    advice="the group is unavailable until that key is restored, or the agent "
                     "is upgraded; kafka-consumer-groups.sh --delete removes the group",
                 )
             raise UnreadableGroupError(str(error)) from error
@@ -297,12 +297,7 @@ class GroupLoader:
             if kind == CONSUMER:
                 topics = self._topics()
                 return ConsumerGroup.restore(
-                    group_id,
-                    bodies,
-                    self._settings.consumer,
-                    topics,
-                    self._new_member_id,
-                    now_ms,
+                    group_id, bodies, self._settings.consumer, topics, self._new_member_id, now_ms
                 )
             return ClassicGroup.restore(
                 group_id, bodies[""], self._settings.classic, self._new_member_id, now_ms

@@ -17,9 +17,7 @@ from driftlog_agents.protocol.messages.alter_configs import (
 
 
 async def handle(
-    broker: Broker,
-    request: AlterConfigsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     """Answer *request*."""
     resources = [

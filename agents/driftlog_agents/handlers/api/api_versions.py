@@ -22,9 +22,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(
-    broker: Broker,
-    request: ApiVersionsRequest,
-    context: RequestContext,
+    broker: Broker, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
     """Answer *request*; INVALID_REQUEST for an invalid software name or version."""
     if context.api_version >= 3 and not (

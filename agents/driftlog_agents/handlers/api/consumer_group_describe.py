@@ -87,9 +87,7 @@ def _assignment(partitions: Mapping[UUID, tuple[int, ...]], topics: ClusterTopic
     return Assignment(
         topic_partitions=[
             TopicPartitions(
-                topic_id=topic_id,
-                topic_name=topics.by_id[topic_id].name,
-                partitions=list(numbers),
+                topic_id=topic_id, topic_name=topics.by_id[topic_id].name, partitions=list(numbers)
             )
             for topic_id, numbers in partitions.items()
             if topic_id in topics.by_id

@@ -21,9 +21,7 @@ from driftlog_agents.topics.validation import MAX_TOPICS, check_request
 
 
 async def handle(
-    broker: Broker,
-    request: CreatePartitionsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Answer *request*."""
     counts = Counter(topic.name for topic in request.topics)
@@ -74,7 +72,7 @@ async def _extend(
         return CreatePartitionsTopicResult(
             name=asked.name,
             error_code=ErrorCode.REQUEST_TIMED_OUT,
-            error_message="The partitions are still being made.",
+            error_message="The partitions are still being created.",
         )
     return CreatePartitionsTopicResult(name=asked.name)
 

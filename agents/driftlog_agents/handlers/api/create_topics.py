@@ -38,9 +38,7 @@ MADE_AT_ONCE: Final = 1_000
 
 
 async def handle(
-    broker: Broker,
-    request: CreateTopicsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Answer *request*."""
     counts = Counter(topic.name for topic in request.topics)
@@ -82,7 +80,7 @@ async def _create(
     except RefusedError as error:
         return _failed(asked.name, error.code, error.message)
     except TimeoutError:
-        return _failed(asked.name, ErrorCode.REQUEST_TIMED_OUT, "The topic is still being made.")
+        return _failed(asked.name, ErrorCode.REQUEST_TIMED_OUT, "The topic is still being created.")
     return _created(broker, topic, defaults)
 
 

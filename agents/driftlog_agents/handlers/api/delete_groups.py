@@ -22,9 +22,7 @@ _AT_ONCE: Final = 64
 
 
 async def handle(
-    broker: Broker,
-    request: DeleteGroupsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:
     """Answer *request*."""
     wanted = dict.fromkeys(request.groups_names)

@@ -34,9 +34,7 @@ _AT_ONCE: Final = 32
 
 
 async def handle(
-    broker: Broker,
-    request: DeleteRecordsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
     """Answer *request*; the last offset counts for a partition that is named twice.
 

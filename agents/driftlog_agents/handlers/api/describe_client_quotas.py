@@ -20,9 +20,7 @@ _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 
 
 async def handle(
-    broker: Broker,  # noqa: ARG001 - as all handlers
-    request: DescribeClientQuotasRequest,
-    context: RequestContext,  # noqa: ARG001
+    broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:
     """Answer *request*."""
     try:

@@ -5,7 +5,7 @@ Shell.
 """
 
 from driftlog_agents.foundation.loop_slices import each
-from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import NOT_ASKED
 from driftlog_agents.handlers.common.coordinator_lookup import (
@@ -57,7 +57,7 @@ async def _described(broker: Broker, group_id: str, version: int) -> DescribedGr
         return DescribedGroup(group_id=group_id, error_code=error.code)
     machine = None if group is None else group.classic
     if machine is None:
-        dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD)
+        dead = DescribedGroup(group_id=group_id, group_state=ClassicGroupState.DEAD)
         if version >= 6:
             dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             what = "found" if group is None else "a classic group"

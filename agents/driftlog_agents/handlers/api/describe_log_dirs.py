@@ -23,9 +23,7 @@ from driftlog_agents.protocol.messages.describe_log_dirs import (
 
 
 async def handle(
-    broker: Broker,
-    request: DescribeLogDirsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     """Answer *request*; partitions that this agent does not lead are left out."""
     engine = broker.engine

@@ -31,9 +31,7 @@ _NO_TRANSACTIONS: Final = -1
 
 
 async def handle(
-    broker: Broker,
-    request: DescribeProducersRequest,
-    context: RequestContext,
+    broker: Broker, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
     """Answer *request*; a repeated partition is read once, and answered again."""
     known: dict[tuple[str, int], PartitionResponse] = {}

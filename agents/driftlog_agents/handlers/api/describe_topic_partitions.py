@@ -36,9 +36,7 @@ _SORTED_AT_ONCE: Final = 4_000
 
 
 async def handle(
-    broker: Broker,
-    request: DescribeTopicPartitionsRequest,
-    context: RequestContext,
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
     """Answer *request*."""
     cursor = request.cursor

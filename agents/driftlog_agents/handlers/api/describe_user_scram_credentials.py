@@ -17,9 +17,7 @@ from driftlog_agents.protocol.messages.describe_user_scram_credentials import (
 
 
 async def handle(
-    broker: Broker,  # noqa: ARG001 - as all handlers
-    request: DescribeUserScramCredentialsRequest,
-    context: RequestContext,  # noqa: ARG001
+    broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
     """Answer *request*; null asks for all users, and none has credentials."""
     counts = Counter(user.name for user in request.users or [])

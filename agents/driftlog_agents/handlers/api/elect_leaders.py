@@ -37,9 +37,7 @@ _NO_ELECTION: Final = {
 
 
 async def handle(
-    broker: Broker,
-    request: ElectLeadersRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """Answer *request*; null asks for all partitions, and the answer has those without a leader."""
     kind = request.election_type

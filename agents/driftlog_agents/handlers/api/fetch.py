@@ -89,7 +89,7 @@ class FetchHandler:
             log=repr(log),
             error=error,
             failures=self._unread,
-            advice="clients are told to try again; what memory and disk hold is read",
+            advice="no action needed, clients retry; reads from memory and disk continue",
         )
         self._unread = 0
 

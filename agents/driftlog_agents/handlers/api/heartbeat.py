@@ -13,9 +13,7 @@ from driftlog_agents.protocol.messages.heartbeat import HeartbeatRequest, Heartb
 
 
 async def handle(
-    broker: Broker,
-    request: HeartbeatRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: HeartbeatRequest, context: RequestContext
 ) -> HeartbeatResponse:
     """Answer *request*."""
     try:

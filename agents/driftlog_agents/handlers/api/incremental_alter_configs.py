@@ -36,9 +36,7 @@ _DEFINITIONS: Final[Mapping[int, Mapping[str, ConfigDef]]] = {
 
 
 async def handle(
-    broker: Broker,
-    request: IncrementalAlterConfigsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Answer *request*."""
     resources = [

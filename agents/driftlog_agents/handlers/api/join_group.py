@@ -99,8 +99,7 @@ async def _joined(
     group.admit(joining.member_id, joining.said_bytes)
     machine = group.machine
     answer = await group.ask(
-        lambda request_id, now_ms: machine.join(request_id, joining, now_ms),
-        context.on_close,
+        lambda request_id, now_ms: machine.join(request_id, joining, now_ms), context.on_close
     )
     assert isinstance(answer, JoinResponse)
     return answer

@@ -29,9 +29,7 @@ async def handle(
     alone = context.api_version < 3
     members = tuple(
         LeavingMember(
-            member_id=member.member_id,
-            instance_id=member.group_instance_id,
-            reason=member.reason,
+            member_id=member.member_id, instance_id=member.group_instance_id, reason=member.reason
         )
         for member in request.members
     )

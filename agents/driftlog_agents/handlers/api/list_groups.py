@@ -20,9 +20,7 @@ from driftlog_agents.protocol.messages.list_groups import (
 
 
 async def handle(
-    broker: Broker,
-    request: ListGroupsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
     """Answer *request*."""
     try:

@@ -156,10 +156,7 @@ def _refused(
 
 
 async def _topic(
-    broker: Broker,
-    asked: OffsetCommitRequestTopic,
-    version: int,
-    newest: dict[UUID, Topic],
+    broker: Broker, asked: OffsetCommitRequestTopic, version: int, newest: dict[UUID, Topic]
 ) -> Topic | None:
     """The topic; *newest*: topics that were read from the metadata store."""
     topics = broker.topics

@@ -21,9 +21,7 @@ from driftlog_metadata.schema.model import TopicPartition
 
 
 async def handle(
-    broker: Broker,
-    request: OffsetDeleteRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
     """Answer *request*."""
     try:

@@ -30,9 +30,7 @@ _AT_ONCE: Final = 64
 
 
 async def handle(
-    broker: Broker,
-    request: OffsetForLeaderEpochRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Answer *request*: from memory, and then from the bucket."""
     topics: list[OffsetForLeaderTopicResult] = []

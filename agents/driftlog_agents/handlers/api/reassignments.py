@@ -61,9 +61,7 @@ async def alter(
 
 
 async def listing(
-    broker: Broker,
-    request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - as all handlers
-    context: RequestContext,  # noqa: ARG001
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """Answer a ListPartitionReassignments request: there are none."""
     code = ErrorCode.NONE if broker.topics.known else ErrorCode.NOT_CONTROLLER

@@ -33,9 +33,7 @@ _NO_AUTHORIZER: Final = "No Authorizer is configured."
 
 
 async def describe_acls(
-    broker: Broker,  # noqa: ARG001 - as all handlers
-    request: DescribeAclsRequest,  # noqa: ARG001
-    context: RequestContext,  # noqa: ARG001
+    broker: Broker, request: DescribeAclsRequest, context: RequestContext
 ) -> DescribeAclsResponse:
     """Answer a DescribeAcls request."""
     return DescribeAclsResponse(
@@ -45,9 +43,7 @@ async def describe_acls(
 
 
 async def create_acls(
-    broker: Broker,  # noqa: ARG001 - as all handlers
-    request: CreateAclsRequest,
-    context: RequestContext,  # noqa: ARG001
+    broker: Broker, request: CreateAclsRequest, context: RequestContext
 ) -> CreateAclsResponse:
     """Answer a CreateAcls request."""
     refused = AclCreationResult(
@@ -57,9 +53,7 @@ async def create_acls(
 
 
 async def delete_acls(
-    broker: Broker,  # noqa: ARG001 - as all handlers
-    request: DeleteAclsRequest,
-    context: RequestContext,  # noqa: ARG001
+    broker: Broker, request: DeleteAclsRequest, context: RequestContext
 ) -> DeleteAclsResponse:
     """Answer a DeleteAcls request."""
     refused = DeleteAclsFilterResult(
@@ -69,9 +63,7 @@ async def delete_acls(
 
 
 async def describe_delegation_token(
-    broker: Broker,  # noqa: ARG001 - as all handlers
-    request: DescribeDelegationTokenRequest,  # noqa: ARG001
-    context: RequestContext,  # noqa: ARG001
+    broker: Broker, request: DescribeDelegationTokenRequest, context: RequestContext
 ) -> DescribeDelegationTokenResponse:
     """Answer a DescribeDelegationToken request."""
     return DescribeDelegationTokenResponse(

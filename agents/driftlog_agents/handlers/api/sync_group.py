@@ -56,8 +56,7 @@ async def _synced(
     else:
         group.admit_assignment(syncing.assignments)
         answer = await group.ask(
-            lambda request_id, now_ms: machine.sync(request_id, syncing, now_ms),
-            context.on_close,
+            lambda request_id, now_ms: machine.sync(request_id, syncing, now_ms), context.on_close
         )
     assert isinstance(answer, SyncResponse)
     return answer

@@ -15,9 +15,7 @@ from driftlog_agents.protocol.messages.unregister_broker import (
 
 
 async def handle(
-    broker: Broker,
-    request: UnregisterBrokerRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
     """Answer *request*.  (Kafka removes a running broker too; here it would register again at
     once.)"""

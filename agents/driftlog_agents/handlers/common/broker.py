@@ -19,10 +19,7 @@ from driftlog_agents.groups.coordinator.placement import Coordinators
 from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.reading.reader import LogReader
-from driftlog_agents.protocol.errors import (
-    ErrorCode,
-    RefusedError,
-)
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.service import Topics
 from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.model import Agent

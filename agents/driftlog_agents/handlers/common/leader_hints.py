@@ -85,12 +85,7 @@ def add_to_fetch(
         for data in topic.partitions:
             if data.error_code == _NOT_LEADER or data.error_code == _FENCED:
                 leader, epoch = _leader(
-                    broker,
-                    topic.topic_id,
-                    data.partition_index,
-                    listener,
-                    found,
-                    data.error_code,
+                    broker, topic.topic_id, data.partition_index, listener, found, data.error_code
                 )
                 if leader >= 0:
                     data.current_leader = fetch.LeaderIdAndEpoch(

@@ -129,7 +129,7 @@ class ProducerIds:
             self._log.error(
                 "producer_ids_unreadable",
                 error=str(error),
-                advice="no producer id is given out until that key is what it was",
+                advice="no producer id is given out until that key is restored",
             )
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
         self._floor, self._raised = floor, raised

@@ -12,10 +12,8 @@ from driftlog_agents.configs.topic import TopicLimits
 from driftlog_agents.log.partition.batch import BatchHeaderFields
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.batches import batch as batches
-from driftlog_tiering.batches.batch import Reason
+from driftlog_tiering.batches.batch import CODEC_MASK, TRANSACTIONAL_FLAG, Reason
 
-_TRANSACTIONAL: Final = 0x10
-_CODEC_MASK: Final = 0x07
 _ZSTD: Final = 4
 _BATCH_RECORDS: Final = "driftlog.max.batch.records"
 _LEAST_RECORD_BYTES: Final = 7
@@ -68,15 +66,15 @@ class BatchChecks:
                 ErrorCode.INVALID_RECORD,
                 f"a batch of {records} records, and {most} are allowed ({_BATCH_RECORDS})",
             )
-        if not attributes & _CODEC_MASK and records * _LEAST_RECORD_BYTES > size:
+        if not attributes & CODEC_MASK and records * _LEAST_RECORD_BYTES > size:
             raise RefusedError(
                 ErrorCode.INVALID_RECORD, f"a batch of {size} bytes does not hold {records} records"
             )
-        if attributes & _CODEC_MASK == _ZSTD and version < 7:
+        if attributes & CODEC_MASK == _ZSTD and version < 7:
             raise RefusedError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
             )
-        if attributes & _TRANSACTIONAL:
+        if attributes & TRANSACTIONAL_FLAG:
             raise RefusedError(ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet")
 
 

@@ -13,20 +13,16 @@ Pure.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from driftlog_agents.configs.definitions import INT64_MAX
 from driftlog_agents.configs.topic import TopicLimits
 from driftlog_agents.handlers.produce.record_errors import check_records
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import HEADER_BYTES, Codec
+from driftlog_tiering.batches.batch import CODEC_MASK, HEADER_BYTES, Codec
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import compress, decompress
-
-_CODEC_MASK: Final = 0x07
-_LOG_APPEND_TIME: Final = 0x08
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,7 @@ class Rewrite:
 def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...], now_ms: int) -> bool:
     """Whether the batch's records must be read.  *now_ms*: the agent's wall clock."""
     codec, max_timestamp = limits.codec, checked[6]
-    if limits.compacted or (codec is not None and checked[1] & _CODEC_MASK != codec):
+    if limits.compacted or (codec is not None and checked[1] & CODEC_MASK != codec):
         return True
     if limits.log_append_time:
         return False
@@ -93,7 +89,7 @@ def rewrite(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
         )
-    attributes = header.attributes & ~_CODEC_MASK | target
+    attributes = header.attributes & ~CODEC_MASK | target
     out = memoryview(
         batches.build_batch(
             body,

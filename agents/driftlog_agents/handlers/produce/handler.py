@@ -59,10 +59,8 @@ from driftlog_agents.topics.validation import INTERNAL_TOPICS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import LOG_APPEND_TIME_FLAG, MAX_TIMESTAMP_AT
 
-_LOG_APPEND_TIME: Final = 0x08
-_MAX_TIMESTAMP_AT: Final = 35
-"""First byte of max timestamp in a batch."""
 _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
@@ -175,7 +173,7 @@ class ProduceHandler:
         limits, records = self._broker.topics.limits.get(topic), data.records
         if limits is None or records is None or len(records) < batches.HEADER_BYTES:
             return False
-        at, end = _MAX_TIMESTAMP_AT, _MAX_TIMESTAMP_AT + 8
+        at, end = MAX_TIMESTAMP_AT, MAX_TIMESTAMP_AT + 8
         checked = (*(0,) * 6, int.from_bytes(records[at:end], "big", signed=True))
         return limits.codec is not None or needs_rewrite(limits, checked, self._broker.wall_ms())
 
@@ -323,8 +321,8 @@ class ProduceHandler:
         if limits.log_append_time:
             now_ms = waiter.log_append_time_ms = self._broker.wall_ms()
             batches.stamp_log_append_time(records, now_ms)
-            checked = (checked[0], checked[1] | _LOG_APPEND_TIME, *checked[2:6], now_ms)
-        elif checked[1] & _LOG_APPEND_TIME:
+            checked = (checked[0], checked[1] | LOG_APPEND_TIME_FLAG, *checked[2:6], now_ms)
+        elif checked[1] & LOG_APPEND_TIME_FLAG:
             raise RefusedError(
                 ErrorCode.INVALID_TIMESTAMP, "clients may not write log append times"
             )

@@ -13,7 +13,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.network.slots import Slot
 
 
-class Pending(Protocol):
+class TimedRequest(Protocol):
     """A request that waits for the outcome of its batches."""
 
     done: bool
@@ -31,11 +31,11 @@ class ProduceTimeouts:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self._due: dict[int, deque[tuple[float, list[Pending]]]] = {}
+        self._due: dict[int, deque[tuple[float, list[TimedRequest]]]] = {}
         """(time in ms, requests), by timeout in ms; requests of one read of a socket share an
         entry."""
 
-    def expect(self, slot: Slot, pending: Pending, timeout_ms: int) -> None:
+    def expect(self, slot: Slot, pending: TimedRequest, timeout_ms: int) -> None:
         """Answer *pending* *timeout_ms* after *slot*'s connection last received bytes."""
         timeout_ms = max(timeout_ms, 0)
         due = self._due.get(timeout_ms)

@@ -381,7 +381,9 @@ class Collector:
             return UnreferencedObjects() if data is None else decode_sightings(data)
         except (UnavailableError, CorruptError) as error:
             self._log.warning(
-                "garbage_forgotten", error=str(error), advice="no action needed; all grace restarts"
+                "garbage_forgotten",
+                error=str(error),
+                advice="no action needed; all grace periods restart",
             )
             return UnreferencedObjects()
 
@@ -399,5 +401,5 @@ def _is_final_head(key: str) -> bool:
 def _session_of(key: str) -> str:
     """Raises ValueError: neither a flush object nor a final head."""
     parsed = layout.parse_key(key)
-    assert isinstance(parsed, layout.FlushKey | layout.FinalHeadKey)
+    assert isinstance(parsed, layout.FlushObjectKey | layout.FinalHeadKey)
     return parsed.session_id

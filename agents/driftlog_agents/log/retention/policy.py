@@ -29,8 +29,8 @@ from typing import Final, NamedTuple
 
 from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
+from driftlog_tiering.batches.batch import NO_TIMESTAMP
 from driftlog_tiering.formats.manifest import (
-    NO_TIMESTAMP,
     Manifest,
     SegmentList,
     SegmentListRef,

@@ -45,9 +45,5 @@ class AlterConfigsResponse:
 
 
 API: Final = Api(
-    ApiKey.ALTER_CONFIGS,
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    versions="0-2",
-    flexible="2+",
+    ApiKey.ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse, versions="0-2", flexible="2+"
 )

@@ -62,9 +62,5 @@ class ApiVersionsResponse:
 
 
 API: Final = Api(
-    ApiKey.API_VERSIONS,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    versions="0-4",
-    flexible="3+",
+    ApiKey.API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse, versions="0-4", flexible="3+"
 )

@@ -46,9 +46,5 @@ class CreateAclsResponse:
 
 
 API: Final = Api(
-    ApiKey.CREATE_ACLS,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    versions="1-3",
-    flexible="2+",
+    ApiKey.CREATE_ACLS, CreateAclsRequest, CreateAclsResponse, versions="1-3", flexible="2+"
 )

@@ -75,9 +75,5 @@ class CreateTopicsResponse:
 
 
 API: Final = Api(
-    ApiKey.CREATE_TOPICS,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    versions="2-7",
-    flexible="5+",
+    ApiKey.CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse, versions="2-7", flexible="5+"
 )

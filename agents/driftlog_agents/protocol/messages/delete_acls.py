@@ -60,9 +60,5 @@ class DeleteAclsResponse:
 
 
 API: Final = Api(
-    ApiKey.DELETE_ACLS,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    versions="1-3",
-    flexible="2+",
+    ApiKey.DELETE_ACLS, DeleteAclsRequest, DeleteAclsResponse, versions="1-3", flexible="2+"
 )

@@ -33,9 +33,5 @@ class DeleteGroupsResponse:
 
 
 API: Final = Api(
-    ApiKey.DELETE_GROUPS,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    versions="0-2",
-    flexible="2+",
+    ApiKey.DELETE_GROUPS, DeleteGroupsRequest, DeleteGroupsResponse, versions="0-2", flexible="2+"
 )

@@ -46,9 +46,5 @@ class DeleteTopicsResponse:
 
 
 API: Final = Api(
-    ApiKey.DELETE_TOPICS,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    versions="1-6",
-    flexible="4+",
+    ApiKey.DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse, versions="1-6", flexible="4+"
 )

@@ -53,9 +53,5 @@ class DescribeAclsResponse:
 
 
 API: Final = Api(
-    ApiKey.DESCRIBE_ACLS,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-    versions="1-3",
-    flexible="2+",
+    ApiKey.DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse, versions="1-3", flexible="2+"
 )

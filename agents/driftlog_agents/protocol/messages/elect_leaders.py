@@ -52,9 +52,5 @@ class ElectLeadersResponse:
 
 
 API: Final = Api(
-    ApiKey.ELECT_LEADERS,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    versions="0-2",
-    flexible="2+",
+    ApiKey.ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse, versions="0-2", flexible="2+"
 )

@@ -146,10 +146,5 @@ class FetchResponse:
 
 
 API: Final = Api(
-    ApiKey.FETCH,
-    FetchRequest,
-    FetchResponse,
-    versions="4-18",
-    served="4-17",
-    flexible="12+",
+    ApiKey.FETCH, FetchRequest, FetchResponse, versions="4-18", served="4-17", flexible="12+"
 )

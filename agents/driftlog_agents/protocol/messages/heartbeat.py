@@ -32,9 +32,5 @@ class HeartbeatResponse:
 
 
 API: Final = Api(
-    ApiKey.HEARTBEAT,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    versions="0-4",
-    flexible="4+",
+    ApiKey.HEARTBEAT, HeartbeatRequest, HeartbeatResponse, versions="0-4", flexible="4+"
 )

@@ -63,9 +63,5 @@ class JoinGroupResponse:
 
 
 API: Final = Api(
-    ApiKey.JOIN_GROUP,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    versions="0-9",
-    flexible="6+",
+    ApiKey.JOIN_GROUP, JoinGroupRequest, JoinGroupResponse, versions="0-9", flexible="6+"
 )

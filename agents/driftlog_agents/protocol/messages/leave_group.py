@@ -47,9 +47,5 @@ class LeaveGroupResponse:
 
 
 API: Final = Api(
-    ApiKey.LEAVE_GROUP,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    versions="0-5",
-    flexible="4+",
+    ApiKey.LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse, versions="0-5", flexible="4+"
 )

@@ -40,9 +40,5 @@ class ListGroupsResponse:
 
 
 API: Final = Api(
-    ApiKey.LIST_GROUPS,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    versions="0-5",
-    flexible="3+",
+    ApiKey.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, versions="0-5", flexible="3+"
 )

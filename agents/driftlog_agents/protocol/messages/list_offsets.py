@@ -64,9 +64,5 @@ class ListOffsetsResponse:
 
 
 API: Final = Api(
-    ApiKey.LIST_OFFSETS,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    versions="1-11",
-    flexible="6+",
+    ApiKey.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, versions="1-11", flexible="6+"
 )

@@ -76,10 +76,4 @@ class MetadataResponse:
     error_code: Annotated[Int16, V("13+")] = 0
 
 
-API: Final = Api(
-    ApiKey.METADATA,
-    MetadataRequest,
-    MetadataResponse,
-    versions="0-13",
-    flexible="9+",
-)
+API: Final = Api(ApiKey.METADATA, MetadataRequest, MetadataResponse, versions="0-13", flexible="9+")

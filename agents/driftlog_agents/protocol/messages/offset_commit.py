@@ -67,9 +67,5 @@ class OffsetCommitResponse:
 
 
 API: Final = Api(
-    ApiKey.OFFSET_COMMIT,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    versions="2-10",
-    flexible="8+",
+    ApiKey.OFFSET_COMMIT, OffsetCommitRequest, OffsetCommitResponse, versions="2-10", flexible="8+"
 )

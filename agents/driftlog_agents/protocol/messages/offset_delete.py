@@ -48,9 +48,5 @@ class OffsetDeleteResponse:
 
 
 API: Final = Api(
-    ApiKey.OFFSET_DELETE,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    versions="0",
-    flexible="none",
+    ApiKey.OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse, versions="0", flexible="none"
 )

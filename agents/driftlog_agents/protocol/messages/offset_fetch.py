@@ -105,9 +105,5 @@ class OffsetFetchResponse:
 
 
 API: Final = Api(
-    ApiKey.OFFSET_FETCH,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    versions="1-10",
-    flexible="6+",
+    ApiKey.OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse, versions="1-10", flexible="6+"
 )

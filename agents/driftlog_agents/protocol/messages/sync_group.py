@@ -47,9 +47,5 @@ class SyncGroupResponse:
 
 
 API: Final = Api(
-    ApiKey.SYNC_GROUP,
-    SyncGroupRequest,
-    SyncGroupResponse,
-    versions="0-5",
-    flexible="4+",
+    ApiKey.SYNC_GROUP, SyncGroupRequest, SyncGroupResponse, versions="0-5", flexible="4+"
 )

@@ -26,11 +26,9 @@ def add_commands(commands: Commands) -> None:
         _dev,
         help="run one agent in the foreground, or a local cluster",
         description="Run one agent in the foreground, with the embedded metadata store.  With "
-        "--agents, "
-        "run an etcd and N agents; an agent that dies is started again.  The agent seals records "
-        "that are a minute old.  SIGTERM or Ctrl-C drains it.  Started again on DIR, it goes on "
-        "with "
-        "the same data.",
+        "--agents, run an etcd and N agents; the command restarts an agent that dies.  "
+        "The agent seals records that are a minute old.  SIGTERM or Ctrl-C drains it.  "
+        "Started again on DIR, the agent continues with the same data.",
     )
     dev.add_argument(
         "--agents",
@@ -40,16 +38,15 @@ def add_commands(commands: Commands) -> None:
         "--listener and the next ones; the etcd binary is that of the variable "
         f"{local_etcd.BINARY_VARIABLE}, of PATH, or of the checkout (make etcd)",
     )
-    _agent_options(dev, None, f"{_HTTP_LISTENER}, or a free port where that is taken")
+    _agent_options(dev, None, f"{_HTTP_LISTENER}, or a free port if that is taken")
     agent_commands = add_group(commands, "agent", help="run an agent as in production")
     run = add_command(
         agent_commands,
         "run",
         _agent_run,
         help="run an agent in the foreground",
-        description="Run an agent in the foreground, as `driftlog dev` does.  It seals a partition "
-        "at "
-        "128 MiB, or when its oldest unsealed record is an hour old.",
+        description="Run an agent in the foreground, as `driftlog dev` does.  It seals a "
+        "partition at 128 MiB, or when its oldest unsealed record is an hour old.",
     )
     _agent_options(run, _HTTP_LISTENER, "%(default)s")
     run.add_argument(
@@ -82,9 +79,8 @@ def _agent_options(
         action="append",
         metavar="[NAME://]HOST:PORT",
         help="address of a listener, whose name is PLAINTEXT unless NAME is given; may be "
-        "repeated; "
-        "every listener is plaintext; agents reach each other by the first; port 0: any free port "
-        f"(default: {_LISTENER})",
+        "repeated; every listener is plaintext; agents reach each other by the first; port 0: "
+        f"any free port (default: {_LISTENER})",
     )
     parser.add_argument(
         "--advertised-listener",
@@ -105,17 +101,16 @@ def _agent_options(
         type=_session_timeout_ms,
         default=6_000,
         metavar="MS",
-        help="how long an agent may be silent before others take over its partitions, at least "
-        "2000; "
-        "with a short time a slow machine loses its session (default: %(default)s)",
+        help="session timeout of the agent in milliseconds, at least 2000: without a renewal "
+        "for this long, other agents take over its partitions; with a short timeout a "
+        "slow machine loses its session (default: %(default)s)",
     )
     parser.add_argument(
         "--config",
         action="append",
         metavar="NAME=VALUE",
         help="set a broker config, such as offsets.retention.minutes=20160 or num.partitions=6; "
-        "may "
-        "be repeated; docs/configs.md lists them, and so does the error for an unknown one",
+        "may be repeated; docs/configs.md lists them, and so does the error for an unknown one",
     )
     parser.add_argument(
         "--log-level",
@@ -127,8 +122,8 @@ def _agent_options(
         "--log-format",
         default="text",
         choices=["text", "json"],
-        help="of the log on standard error; json: one object a line, with ts, level and event "
-        "(default: %(default)s)",
+        help="format of the log on standard error; json: one object a line, with ts, level "
+        "and event (default: %(default)s)",
     )
 
 
@@ -170,7 +165,7 @@ def _urls(text: str) -> tuple[str, ...]:
 def _agent_count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= local_cluster.MOST_AGENTS:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of agents: 1 to {local_cluster.MOST_AGENTS}"
+            f"{text!r} is not a number of agents from 1 to {local_cluster.MOST_AGENTS}"
         )
     return int(text)
 
@@ -180,7 +175,7 @@ def _dev(options: argparse.Namespace) -> int:
         return dev_cluster.run(options)
     if local_cluster.is_cluster(options.dir):
         complain(
-            f"{options.dir} is that of a cluster: start it with --agents N, or choose another --dir"
+            f"{options.dir} is the directory of a cluster: give --agents N, or choose another --dir"
         )
         return 1
     return _run_agent(options, etcd=None, dev=True)
@@ -207,7 +202,7 @@ def _etcd(options: argparse.Namespace) -> Any:
 
     if options.etcd is None:
         if options.etcd_cacert or options.etcd_cert or options.etcd_key or options.etcd_user:
-            raise ValueError("--etcd-… without --etcd: where is it?")
+            raise ValueError("--etcd-… needs --etcd: give the endpoints of etcd")
         return None
     return EtcdSettings(
         endpoints=options.etcd,

@@ -110,7 +110,7 @@ async def _take(host: str, first: int, n: int, option: str, taken: contextlib.Ex
         sockets = await take(host, port, option)
     except ListenError as error:
         raise ListenError(
-            f"{error}.  It is for agent-{n + 1}: agents have the port of {option} and the next ones"
+            f"{error}.  agent-{n + 1} needs it: agents use the port of {option} and the next ones"
         ) from error
     for held in sockets:
         taken.callback(held.close)
@@ -128,8 +128,8 @@ def _nth(host: str, first: int, n: int, option: str) -> int:
 
     if first + n > 65_535:
         raise ListenError(
-            f"{option} {_address(host, first)}: agents have this port and the next ones, and the "
-            f"largest is 65535"
+            f"{option} {_address(host, first)}: agents use this port and the next ones, "
+            "and the largest port is 65535"
         )
     return first + n if first else 0
 

@@ -16,7 +16,7 @@ from driftlog.cli.cluster.upgrade import upgrade
 from driftlog.cli.common.errors import OK, CommandError
 from driftlog.cli.common.output import Bad, number, print_json, print_table
 from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group, natural
-from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import add_connection_options, address_of, result_of
 from driftlog.cli.connection.wire import Wire
 
@@ -56,7 +56,7 @@ _API_NAMES: Final = dict(
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
     cluster = add_group(
-        commands, "cluster", help="show the brokers of a cluster, and the requests that they know"
+        commands, "cluster", help="show the brokers of a cluster, and the APIs that they serve"
     )
     info = add_command(
         cluster,
@@ -82,7 +82,7 @@ def add_commands(commands: Commands) -> None:
     )
     raising.add_argument("--finalize", action="store_true", help="raise the level")
     _reading(raising)
-    apis = add_command(cluster, "apis", _apis, help="list the requests that a broker knows")
+    apis = add_command(cluster, "apis", _apis, help="list the APIs that a broker serves")
     apis.add_argument(
         "--broker", type=natural, metavar="ID", help="id of the broker (default: the lowest)"
     )
@@ -95,7 +95,7 @@ def _reading(parser: Parser) -> None:
 
 
 def _info(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     metadata = cluster.metadata()
     described = result_of(cluster.admin.describe_cluster(request_timeout=cluster.timeout))
     partitions = [p for topic in metadata.topics.values() for p in topic.partitions.values()]
@@ -117,7 +117,7 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _brokers(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     metadata = cluster.metadata()
     described = result_of(cluster.admin.describe_cluster(request_timeout=cluster.timeout))
     led = [p.leader for topic in metadata.topics.values() for p in topic.partitions.values()]
@@ -154,7 +154,7 @@ def _brokers(options: argparse.Namespace) -> int:
     return OK
 
 
-def _http_addresses(cluster: Cluster, nodes: list[int]) -> dict[int, str | bool | None]:
+def _http_addresses(cluster: ClusterClient, nodes: list[int]) -> dict[int, str | bool | None]:
     """The HTTP address of each agent; None: it has none; False: it does not answer."""
     asked = {
         node: cluster.admin.describe_configs(
@@ -176,12 +176,12 @@ def _http_addresses(cluster: Cluster, nodes: list[int]) -> dict[int, str | bool 
 
 
 def _apis(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     brokers = cluster.metadata().brokers
     broker = brokers.get(min(brokers) if options.broker is None else options.broker)
     if broker is None:
         there = ", ".join(map(str, sorted(brokers)))
-        raise CommandError(f"there is no broker {options.broker}: {there}")
+        raise CommandError(f"broker {options.broker} does not exist: {there}")
     with Wire(options, address_of(broker)) as wire:
         found = sorted(wire.api_versions())
     if options.json:

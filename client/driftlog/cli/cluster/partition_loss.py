@@ -19,7 +19,7 @@ from driftlog.cli.connection.connection import add_connection_options
 from driftlog.cli.connection.http_addresses import http_addresses
 
 _ANSWER_S: Final = 660.0
-_TIMEOUT_HELP: Final = f"how long each answer of an agent may take (default: {_ANSWER_S:g})"
+_TIMEOUT_HELP: Final = f"time limit of each answer of an agent (default: {_ANSWER_S:g})"
 _NOT_HERE: Final = 421
 """HTTP status: another agent should serve the partition."""
 _LOOKS: Final = 5
@@ -36,7 +36,7 @@ def add_commands(commands: Commands) -> None:
         partitions,
         "offline",
         _offline,
-        help="list partitions that need an operator, why, and the way out",
+        help="list partitions that need an operator, the reason and the repair",
     )
     offline.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(offline, timeout_help=_TIMEOUT_HELP)
@@ -44,13 +44,13 @@ def add_commands(commands: Commands) -> None:
         partitions,
         "accept-loss",
         _accept,
-        help="accept the loss of committed data, so that a partition goes on without them",
-        description="Show what an offline partition has lost, or which segments of an online one "
-        "are missing; ask; and let the partition go on without these.  Data that exist are kept.  "
-        "Lost offsets stay empty: no record gets them again.  The bucket has a note of it under "
-        "audit/.  This cannot be undone: restore lost objects or the newer metadata store first, "
-        "if there are any.  A missing manifest or producer snapshot, and a damaged segment, must "
-        "be restored.",
+        help="accept the loss of committed data, so that a partition continues without them",
+        description="Show the data that an offline partition has lost, or the missing segments "
+        "of an online one; ask; and let the partition continue without them.  Existing data are "
+        "kept.  Lost offsets stay empty: no record gets them again.  The agent writes a note of "
+        "it to the bucket, under audit/.  This cannot be undone: restore lost objects or the "
+        "newer metadata store first, if they exist.  A missing manifest or producer snapshot, "
+        "and a damaged segment, must be restored.",
         examples="  driftlog partitions accept-loss flights --dry-run\n"
         "  driftlog partitions accept-loss flights:3 --yes\n",
     )
@@ -117,7 +117,7 @@ def _accept(options: argparse.Namespace) -> int:
     wanted = _wanted(options.names, addresses, answer_s, errors)
     shown: list[tuple[str, str, int, dict[str, Any]]] = []
     if wanted and not options.json:
-        print("driftlog: looking for what is lost (up to a minute) …", file=sys.stderr, flush=True)
+        print("driftlog: searching for lost data (up to a minute) …", file=sys.stderr, flush=True)
     for (topic, partition), at in wanted.items():
         try:
             address, plan = _examine([*at, *addresses], topic, partition, answer_s)
@@ -149,10 +149,13 @@ def _accept(options: argparse.Namespace) -> int:
         )
     else:
         for (topic, partition), answer in done.items():
-            print(f"{topic} [{partition}] goes on at {answer['goes_on_at']}: {answer['audit']}")
+            print(
+                f"{topic} [{partition}] continues at offset {answer['goes_on_at']}: "
+                f"{answer['audit']}"
+            )
     not_accepted = bool(shown) and not done and not errors and not options.dry_run
     if not_accepted:
-        complain("nothing was changed: answer with the whole word yes, or run it again with --yes")
+        complain("nothing was changed: answer yes, or run the command again with --yes")
     for message in dict.fromkeys(errors):
         complain(message)
     return FAILED if errors or not_accepted else OK
@@ -175,8 +178,8 @@ def _wanted(
             numbers = sorted(partition for name, partition in offline if name == topic)
             if not numbers:
                 complain(
-                    f"no partition of {topic!r} is offline; to look at one that is served, or that "
-                    f"no agent knows, name it: {topic}:0"
+                    f"no partition of {topic!r} is offline; to check an online partition, "
+                    f"name it: {topic}:0"
                 )
         wanted |= {(topic, number): offline.get((topic, number), []) for number in numbers}
     return wanted
@@ -196,7 +199,7 @@ def _examine(
         except Refusal as answer:
             if answer.code != _NOT_HERE:
                 raise
-    raise CommandError(f"no agent is to serve {topic} [{partition}] just now: try again")
+    raise CommandError(f"no agent leads {topic} [{partition}] at the moment: try again")
 
 
 def _let_go(
@@ -222,7 +225,9 @@ def _let_go(
         time.sleep(_LOOK_S)
         address, now = _examine(addresses, topic, partition, answer_s)
         if not _is_same(now, plan):
-            raise CommandError(f"{topic} [{partition}]: something has changed: look again")
+            raise CommandError(
+                f"{topic} [{partition}]: the partition has changed: run the command again"
+            )
     raise CommandError(f"{topic} [{partition}] moves from agent to agent: try again")
 
 
@@ -242,9 +247,9 @@ def _show(shown: list[tuple[str, str, int, dict[str, Any]]]) -> None:
         for reason in plan["reasons"]:
             print(f"{topic} [{partition}]: {reason}")
         if not plan["lost"]:
-            print(f"{topic} [{partition}]: no record that is known of is lost")
+            print(f"{topic} [{partition}]: no known record is lost")
         if plan.get("serves"):
-            print(f"{topic} [{partition}]: it is served; all other records stay as they are")
+            print(f"{topic} [{partition}]: the partition is online; all other records are kept")
         else:
             print(f"{topic} [{partition}]: new records begin at offset {plan['goes_on_at']}")
     if rows:
@@ -257,7 +262,7 @@ def _is_sure(options: argparse.Namespace, shown: list[Any]) -> bool:
         return False
     what = plural(len(shown), "partition")
     try:
-        answer = input(f"Give this up for good, and let {what} go on without it?  [yes/no] ")
+        answer = input(f"Accept this loss for good, and let {what} continue without it?  [yes/no] ")
     except EOFError:
         print()
         return False

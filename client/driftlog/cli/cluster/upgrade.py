@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 
 from driftlog.cli.common.errors import OK, CommandError
 from driftlog.cli.common.output import Bad, print_json, print_table
-from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import address_of
 from driftlog.cli.connection.wire import Wire
 
@@ -29,7 +29,7 @@ _BROKER_TIMEOUT_S: Final = 5.0
 
 def upgrade(options: argparse.Namespace) -> int:
     """Show the agents, or raise the level."""
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     brokers = cluster.metadata().brokers
     asked = {
         node: cluster.admin.describe_configs(

@@ -105,7 +105,7 @@ def complain(message: str) -> None:
 def no_extra(error: ImportError, what: str, extras: Sequence[str] = ("agent",)) -> int:
     """Print how to install the packages for *what*; returns the exit status."""
     install = " or ".join(f"pip install 'driftlog[{extra}]'" for extra in extras)
-    complain(f"{what} needs packages that a client does not ({error}): {install}")
+    complain(f"{what} needs more packages than a client ({error}): {install}")
     return 1
 
 

@@ -133,7 +133,7 @@ def parse(parser: Parser, lenient: Parser, line: Sequence[str]) -> argparse.Name
     unknown = _take_words(options, [word for word in words if word not in _ANSWERED_AT_ONCE])
     if unknown:
         prog: str = options.parser.prog
-        said = f"unknown: {' '.join(unknown)}; `{prog} --help` says what there is"
+        said = f"unknown: {' '.join(unknown)}; `{prog} --help` lists the options"
         said += "".join(_elsewhere(parser, word) for word in unknown)
         options.parser.exit(USAGE, f"{prog}: {said}\n")
     options, words = parser.parse_known_args(list(line))

@@ -11,7 +11,7 @@ from typing import Final
 
 from driftlog.cli.common.errors import CommandError
 from driftlog.cli.common.output import complain
-from driftlog.cli.connection.cluster_client import Cluster, any_broker
+from driftlog.cli.connection.cluster_client import ClusterClient, any_broker
 from driftlog.cli.connection.connection import address_of
 from driftlog.cli.connection.wire import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, Wire
 
@@ -28,7 +28,7 @@ def no_effect(documentation: str | None) -> str | None:
     return None
 
 
-def config_notes(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
+def config_notes(cluster: ClusterClient, kind: str, name: str) -> dict[str, str]:
     """The sentences of `no_effect`, by config of this topic, broker or group."""
     try:
         if kind == "broker":

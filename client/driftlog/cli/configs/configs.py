@@ -26,7 +26,7 @@ from driftlog.cli.common.parsers import (
     key_values,
 )
 from driftlog.cli.configs.config_notes import config_notes, no_effect, say_notes
-from driftlog.cli.connection.cluster_client import Cluster, any_broker
+from driftlog.cli.connection.cluster_client import ClusterClient, any_broker
 from driftlog.cli.connection.connection import add_connection_options, result_of, write_failure
 from driftlog.cli.connection.wire import GROUP_CONFIGS, Wire
 from driftlog.cli.groups.group_descriptions import listings
@@ -133,7 +133,7 @@ class _Entity:
     name: str
 
 
-def _entities(cluster: Cluster, options: argparse.Namespace) -> list[_Entity]:
+def _entities(cluster: ClusterClient, options: argparse.Namespace) -> list[_Entity]:
     """The entities that the options name.
 
     Raises:
@@ -143,24 +143,24 @@ def _entities(cluster: Cluster, options: argparse.Namespace) -> list[_Entity]:
     found = [_Entity(kind, n) for kind in _KINDS.values() for n in getattr(options, kind) or []]
     if options.entity_name and not options.entity_type:
         raise UsageError(
-            "--entity-name of what?  Give --entity-type, or --topic, --broker, --group"
+            "--entity-name needs a type: give --entity-type, or --topic, --broker, --group"
         )
     if options.entity_type:
         kind = _KINDS[options.entity_type]
         names = options.entity_name or _all(cluster, kind)
         found += [_Entity(kind, name) for name in names]
     if not found:
-        raise UsageError("configs of what?  Give --topic TOPIC, --broker ID or --group GROUP")
+        raise UsageError("no entity is named: give --topic TOPIC, --broker ID or --group GROUP")
     metadata = cluster.metadata()
     cluster.topics([e.name for e in found if e.kind == "topic"] or list(metadata.topics), metadata)
     for entity in found:
         if entity.kind == "broker" and entity.name not in map(str, metadata.brokers):
             there = ", ".join(map(str, sorted(metadata.brokers)))
-            raise CommandError(f"there is no broker {entity.name!r}: {there}")
+            raise CommandError(f"broker {entity.name!r} does not exist: {there}")
     return list(dict.fromkeys(found))
 
 
-def _all(cluster: Cluster, kind: str) -> list[str]:
+def _all(cluster: ClusterClient, kind: str) -> list[str]:
     match kind:
         case "topic":
             return list(cluster.topics([]))
@@ -185,7 +185,7 @@ class _Config:
 
 
 def _describe(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     entities = _entities(cluster, options)
     found = _read(cluster, entities)
     shown = {
@@ -242,7 +242,7 @@ def _is_set(entity: _Entity, config: _Config) -> bool:
     return config.source in _SET and (entity.kind == "broker" or config.source != _AT_START)
 
 
-def _read(cluster: Cluster, entities: list[_Entity]) -> dict[_Entity, list[_Config]]:
+def _read(cluster: ClusterClient, entities: list[_Entity]) -> dict[_Entity, list[_Config]]:
     """The configs of each entity.
 
     Raises:
@@ -304,7 +304,7 @@ def _alter(options: argparse.Namespace) -> int:
             "nothing to alter: give --add-config, --delete-config, --append-config or "
             "--subtract-config"
         )
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     entities = _entities(cluster, options)
     status = OK
     altered: dict[str, str] = {}
@@ -329,7 +329,7 @@ def _alter(options: argparse.Namespace) -> int:
 
 
 def _change(
-    cluster: Cluster,
+    cluster: ClusterClient,
     entity: _Entity,
     changes: list[tuple[str, AlterConfigOpType, str | None]],
     *,

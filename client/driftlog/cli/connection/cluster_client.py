@@ -49,7 +49,7 @@ class Offset:
     timestamp_ms: int
 
 
-class Cluster:
+class ClusterClient:
     """The cluster that the options of a command name.
 
     Raises:
@@ -120,16 +120,13 @@ class Cluster:
         return {name: there[name] for name in names}
 
     def offsets(
-        self, wanted: Mapping[tuple[str, int], Any], isolation: Any = None
+        self, wanted: Mapping[tuple[str, int], Any]
     ) -> dict[tuple[str, int], Offset | CommandError]:
         """The offset of each spec in its partition."""
         if not wanted:
             return {}
-        more = {} if isolation is None else {"isolation_level": isolation}
         asked = self.admin.list_offsets(
-            {TopicPartition(*at): spec for at, spec in wanted.items()},
-            request_timeout=self.timeout,
-            **more,
+            {TopicPartition(*at): spec for at, spec in wanted.items()}, request_timeout=self.timeout
         )
         found: dict[tuple[str, int], Offset | CommandError] = {}
         for tp, future in asked.items():
@@ -160,23 +157,21 @@ class Cluster:
                 found[name, partition] = None
         return list(found)
 
-    def known_offsets(
-        self, wanted: Mapping[tuple[str, int], Any], isolation: Any = None
-    ) -> dict[tuple[str, int], int]:
+    def known_offsets(self, wanted: Mapping[tuple[str, int], Any]) -> dict[tuple[str, int], int]:
         """As `offsets`, all or none.
 
         Raises:
             CommandError: one is not known.
         """
         found = {}
-        for at, answer in self.offsets(wanted, isolation).items():
+        for at, answer in self.offsets(wanted).items():
             if isinstance(answer, CommandError):
                 raise answer
             found[at] = answer.offset
         return found
 
 
-def any_broker(cluster: Cluster) -> str:
+def any_broker(cluster: ClusterClient) -> str:
     """The address of one live broker."""
     brokers = cluster.metadata().brokers
     return address_of(brokers[min(brokers)])
@@ -186,8 +181,8 @@ def unknown_topic(name: str, there: Iterable[str]) -> CommandError:
     """The error for a topic that does not exist."""
     problem = topic_name_problem(name)
     if problem:
-        return CommandError(f"there is no topic {name!r}, and there cannot be one: {problem}")
+        return CommandError(f"{name!r} is not a valid topic name: {problem}")
     near = similar(name, there)
     return CommandError(
-        f"there is no topic {name!r}{near or ': `driftlog topics list` shows those that exist'}"
+        f"topic {name!r} does not exist{near or ': `driftlog topics list` lists the topics'}"
     )

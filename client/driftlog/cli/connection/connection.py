@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from driftlog.cli.common.errors import FAILED, UNKNOWN, CommandError, UsageError
 from driftlog.cli.common.parsers import Parser, key_value
 from driftlog.common import connection
+from driftlog.common.bootstrap_probe import DEFAULT_PORT, split_address
 from driftlog.common.listener_probe import ForeignProtocol, foreign_protocol
 from driftlog.errors import outcome_unknown
 
@@ -53,8 +54,8 @@ class Timeout:
 def add_connection_options(
     parser: Parser,
     *,
-    timeout_help: str = f"how long the command may wait for answers, in all (default: "
-    f"{ANSWER_S:g} for each answer)",
+    timeout_help: str = f"time limit of the command for all answers (default: {ANSWER_S:g} for "
+    "each answer)",
 ) -> None:
     """Add the options of every command that connects to a cluster."""
     group = parser.add_argument_group("connection")
@@ -75,11 +76,7 @@ def add_connection_options(
         help="read such properties from FILE, one NAME=VALUE a line",
     )
     group.add_argument(
-        "--timeout",
-        type=_seconds,
-        metavar="SECONDS",
-        default=Timeout(),
-        help=timeout_help,
+        "--timeout", type=_seconds, metavar="SECONDS", default=Timeout(), help=timeout_help
     )
 
 
@@ -89,10 +86,10 @@ def add_bootstrap_option(parser: Any) -> None:
         "-b",
         "--bootstrap-server",
         default=argparse.SUPPRESS,
-        metavar="HOST:PORT[,…]",
-        help="address of any agents or brokers of the cluster (default: the variable "
-        f"{connection.VARIABLE} or {connection.SHORT_VARIABLE}, or "
-        f"{connection.DEFAULT_BOOTSTRAP})",
+        metavar="HOST[:PORT][,…]",
+        help="address of any agents or brokers of the cluster, by default with port "
+        f"{DEFAULT_PORT} (default: the variable {connection.VARIABLE} or "
+        f"{connection.SHORT_VARIABLE}, or {connection.DEFAULT_BOOTSTRAP})",
     )
 
 
@@ -158,22 +155,21 @@ def connect(options: argparse.Namespace) -> None:
     tls = "ssl" in str(found.get("security.protocol", "")).lower()
     errors: list[str] = []
     for address in str(found["bootstrap.servers"]).split(","):
-        host, port = split_address(address)
-        if not port.isdecimal() or not host:
-            errors.append(
-                f"{address!r} is not HOST:PORT, for example 127.0.0.1:9092.  {WHICH_ADDRESS}"
-            )
+        try:
+            host, port = split_address(address)
+        except ValueError as error:
+            errors.append(f"{error}.  {WHICH_ADDRESS}")
             continue
         try:
             timeout_s = min(_CONNECT_TIMEOUT_S, options.timeout.left())
             foreign = foreign_protocol(
-                host, int(port), tls=tls, connect_s=timeout_s, answer_s=_FIRST_ANSWER_S
+                host, port, tls=tls, connect_s=timeout_s, answer_s=_FIRST_ANSWER_S
             )
         except (OSError, OverflowError, UnicodeError) as error:  # the last: of IDNA
             reason = getattr(error, "strerror", None) or error
             errors.append(
-                f"nothing listens at {address}: {reason}.  Does the agent run?  "
-                f"`driftlog dev --dir DIR` starts one.  {WHICH_ADDRESS}"
+                f"nothing listens at {join_address(host, port)}: {reason}.  "
+                f"`driftlog dev --dir DIR` starts an agent.  {WHICH_ADDRESS}"
             )
         else:
             if foreign is None:
@@ -198,12 +194,6 @@ def _advice(foreign: ForeignProtocol, *, tls: bool) -> str:
                 "closes the connection at a Kafka request: it is no Kafka listener.  "
                 f"{WHICH_ADDRESS}"
             )
-
-
-def split_address(address: str) -> tuple[str, str]:
-    """Host and port of ``[NAME://]HOST:PORT``; without a port the host is empty."""
-    host, colon, port = address.rpartition("://")[2].strip().rpartition(":")
-    return host.strip("[]") if colon else "", port
 
 
 def join_address(host: str, port: int) -> str:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from driftlog.cli.common.errors import CommandError
-from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import WHICH_ADDRESS, address_of, reason
 from driftlog.cli.connection.readiness_notice import HTTP_CONFIG
 
@@ -26,7 +26,7 @@ def http_addresses(options: argparse.Namespace, errors: list[str]) -> list[str]:
     Raises:
         CommandError: no broker answers, or the brokers are not driftlog's.
     """
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     brokers = cluster.metadata().brokers
     found: list[str] = []
     # One call for each broker: librdkafka takes one broker in a call.
@@ -42,9 +42,9 @@ def http_addresses(options: argparse.Namespace, errors: list[str]) -> list[str]:
             (configs,) = (future.result() for future in futures.values())
         except KafkaException as error:
             errors.append(
-                f"agent {node} at {address_of(brokers[node])} does not answer ({reason(error)}): "
-                f"the command leaves out the partitions that it leads.  Try again when it is back, "
-                f"or when other agents lead them"
+                f"agent {node} at {address_of(brokers[node])} does not answer ("
+                f"{reason(error)}): the command leaves out the partitions that this agent "
+                "leads.  Try again when it answers, or when other agents lead them"
             )
             continue
         entry = configs.get(HTTP_CONFIG)
@@ -52,7 +52,6 @@ def http_addresses(options: argparse.Namespace, errors: list[str]) -> list[str]:
             found.append(str(entry.value))
     if not found and not errors:
         raise CommandError(
-            f"{cluster.bootstrap} is not a driftlog agent, or one without HTTP port.  "
-            f"{WHICH_ADDRESS}"
+            f"{cluster.bootstrap} is not a driftlog agent, or has no HTTP port.  {WHICH_ADDRESS}"
         )
     return found

@@ -11,7 +11,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException
@@ -45,12 +44,7 @@ class ReadinessNotice:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
 
     def waits(self) -> None:
@@ -94,13 +88,13 @@ def _readiness(options: argparse.Namespace) -> tuple[str, list[bool]]:
             for node in sorted(nodes, key=lambda node: int(node.id))
         }
     except KafkaException:
-        return f"no broker at {bootstrap(options)} answers anything", []
+        return f"no broker at {bootstrap(options)} answers", []
     lines, ready = [], []
     for node, futures in asked.items():
         try:
             (configs,) = (future.result() for future in futures.values())
         except KafkaException:
-            is_ready, text = False, "answers nothing"
+            is_ready, text = False, "does not answer"
         else:
             entry = configs.get(HTTP_CONFIG)
             if entry is None or not entry.value:
@@ -108,7 +102,7 @@ def _readiness(options: argparse.Namespace) -> tuple[str, list[bool]]:
             is_ready, text = _readyz(str(entry.value))
         ready.append(is_ready)
         lines.append(f"agent {node} {text}")
-    return "; ".join(lines) or "the brokers have no /readyz to ask", ready
+    return "; ".join(lines) or "the brokers have no /readyz", ready
 
 
 def _readyz(address: str) -> tuple[bool, str]:

@@ -12,13 +12,13 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from confluent_kafka import KafkaError
 
 from driftlog.cli.common.errors import CommandError
-from driftlog.cli.connection.connection import join_address, properties, split_address
+from driftlog.cli.connection.connection import join_address, properties
+from driftlog.common.bootstrap_probe import split_address
 
 TOPIC_CONFIGS: Final = 2
 BROKER_CONFIGS: Final = 4
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ConfigEntry:
     """A config in a DescribeConfigs response."""
 
     name: str
@@ -61,25 +61,19 @@ class Wire:
         protocol = str(properties(options).get("security.protocol", "plaintext"))
         if protocol.lower() != "plaintext":
             raise CommandError(
-                f"this request is spoken over plaintext only, and security.protocol is {protocol}: "
-                f"use Kafka's own tool for it"
+                "this command supports plaintext only, and security.protocol is "
+                f"{protocol}: use Kafka's own tool"
             )
         self._address = address
-        host, port = split_address(address)
         try:
-            self._socket = socket.create_connection((host, int(port)), options.timeout.left())
+            self._socket = socket.create_connection(split_address(address), options.timeout.left())
         except (OSError, ValueError) as error:
             raise CommandError(f"nothing listens at {address}: {error}") from error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._socket.close()
 
     def _call(self, api_key: int, version: int, body: bytes) -> "_Reader":
@@ -150,10 +144,7 @@ class Wire:
         _raise_if(reader.int16())
         reader.int32()
         answers = reader.array(
-            lambda: (
-                reader.string() or "",
-                reader.array(lambda: (reader.int32(), reader.int16())),
-            )
+            lambda: (reader.string() or "", reader.array(lambda: (reader.int32(), reader.int16())))
         )
         return {
             (topic, partition): _error(code)
@@ -161,21 +152,21 @@ class Wire:
             for partition, code in found
         }
 
-    def describe_configs(self, kind: int, name: str) -> list[Config]:
+    def describe_configs(self, kind: int, name: str) -> list[ConfigEntry]:
         """DescribeConfigs of one resource, with the documentation of each config."""
         body = _array([struct.pack(">b", kind) + _string(name) + struct.pack(">i", -1)])
         reader = self._call(_DESCRIBE_CONFIGS, 3, body + b"\0\1")
         reader.int32()
 
-        def config() -> Config:
+        def config() -> ConfigEntry:
             name, value = reader.string() or "", reader.string()
             is_read_only, source = bool(reader.int8()), reader.int8()
             is_sensitive = bool(reader.int8())
             reader.array(lambda: (reader.string(), reader.string(), reader.int8()))
             reader.int8()
-            return Config(name, value, is_read_only, source, is_sensitive, reader.string())
+            return ConfigEntry(name, value, is_read_only, source, is_sensitive, reader.string())
 
-        def result() -> list[Config]:
+        def result() -> list[ConfigEntry]:
             code, message = reader.int16(), reader.string()
             reader.int8(), reader.string()
             configs = reader.array(config)
@@ -232,7 +223,7 @@ def _string(text: str | None) -> bytes:
         return struct.pack(">h", -1)
     data = text.encode()
     if len(data) > 32_767:
-        raise CommandError("a text is longer than Kafka's strings may be")
+        raise CommandError("a string is longer than the Kafka protocol allows")
     return struct.pack(">h", len(data)) + data
 
 
@@ -256,7 +247,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         found = self._data[self._at : self._at + size]
         if len(found) < size:
-            raise CommandError("an answer that ends too early: is this a Kafka broker?")
+            raise CommandError("the answer is cut off: this may be no Kafka broker")
         self._at += size
         return found
 

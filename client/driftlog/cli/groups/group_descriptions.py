@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 from driftlog.cli.common.errors import CommandError, UsageError
 from driftlog.cli.common.output import Progress, plural
 from driftlog.cli.common.parsers import Parser
-from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import reason, result_of
 from driftlog.common.similar_names import similar
 
@@ -73,7 +73,7 @@ def type_name(kind: object) -> str:
     return "consumer" if kind is ConsumerGroupType.CONSUMER else "classic"
 
 
-def listings(cluster: Cluster, **filters: Any) -> list[ConsumerGroupListing]:
+def listings(cluster: ClusterClient, **filters: Any) -> list[ConsumerGroupListing]:
     """The existing groups, in the order of their names.
 
     Raises:
@@ -87,7 +87,7 @@ def listings(cluster: Cluster, **filters: Any) -> list[ConsumerGroupListing]:
     return sorted(answer.valid or [], key=lambda group: str(group.group_id))
 
 
-def describe(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
+def describe(cluster: ClusterClient, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
     """The groups of *names*; a group that does not exist has the state Dead.
 
     Raises:
@@ -114,7 +114,9 @@ def describe(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupD
     return {name: found[name] for name in names}
 
 
-def committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
+def committed(
+    cluster: ClusterClient, names: Sequence[str]
+) -> dict[str, dict[tuple[str, int], int]]:
     """The offsets of these groups.
 
     Raises:
@@ -145,7 +147,9 @@ def committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[tuple[st
     return found
 
 
-def existing(cluster: Cluster, options: argparse.Namespace) -> dict[str, ConsumerGroupDescription]:
+def existing(
+    cluster: ClusterClient, options: argparse.Namespace
+) -> dict[str, ConsumerGroupDescription]:
     """The groups that *options* name.
 
     Raises:
@@ -156,14 +160,14 @@ def existing(cluster: Cluster, options: argparse.Namespace) -> dict[str, Consume
     if options.all_groups:
         names = [str(group.group_id) for group in listings(cluster)]
     elif not names:
-        raise UsageError(f"which group?  `{options.parser.prog} GROUP`, or --all-groups")
+        raise UsageError(f"no group is named: give `{options.parser.prog} GROUP`, or --all-groups")
     found = describe(cluster, names)
     dead = [name for name, group in found.items() if group.state is ConsumerGroupState.DEAD]
     if dead:
         there = [str(group.group_id) for group in listings(cluster)]
         missing = [name for name in dead if name not in there]
         if missing:
-            raise CommandError(f"there is no group {missing[0]!r}{similar(missing[0], there)}")
+            raise CommandError(f"group {missing[0]!r} does not exist{similar(missing[0], there)}")
     return found
 
 
@@ -173,6 +177,6 @@ def busy(group: ConsumerGroupDescription) -> str:
     who = f": {', '.join(members[:5])}{', …' if len(members) > 5 else ''}" if members else ""
     return (
         f"group {group.group_id!r} is in use ({state_name(group.state)}, "
-        f"{plural(len(group.members), 'member')}{who}).  Stop them first, or wait until their "
-        f"session ends; `driftlog groups describe {group.group_id} --members` shows them"
+        f"{plural(len(group.members), 'member')}{who}).  Stop its members, or wait until their "
+        f"sessions end; `driftlog groups describe {group.group_id} --members` shows them"
     )

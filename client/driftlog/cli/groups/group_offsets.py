@@ -24,7 +24,13 @@ from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, print_json, print_table
 from driftlog.cli.common.parsers import Commands, Parser, add_command, moment, topic_partitions
 from driftlog.cli.common.times import parse_duration
-from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, any_broker, for_time
+from driftlog.cli.connection.cluster_client import (
+    EARLIEST,
+    LATEST,
+    ClusterClient,
+    any_broker,
+    for_time,
+)
 from driftlog.cli.connection.connection import add_connection_options, write_failure
 from driftlog.cli.connection.wire import Wire
 from driftlog.cli.groups.group_descriptions import (
@@ -142,15 +148,17 @@ def _duration(text: str) -> int:
 def _reset(options: argparse.Namespace) -> int:
     names = group_names(options)
     if options.from_file is None and not (options.topic or options.all_topics):
-        raise UsageError("of which topics?  Give --topic TOPIC or --all-topics")
+        raise UsageError("no topic is named: give --topic TOPIC or --all-topics")
     rows = None if options.from_file is None else _read_file(options.from_file, names)
     if rows is not None and any(name for name, _, _ in rows):
         names = names or list(dict.fromkeys(name for name, _, _ in rows if name))
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     if options.all_groups:
         names = [str(group.group_id) for group in listings(cluster)]
     if not names:
-        raise UsageError("which group?  `driftlog groups reset-offsets GROUP`, or --all-groups")
+        raise UsageError(
+            "no group is named: give `driftlog groups reset-offsets GROUP`, or --all-groups"
+        )
     # A group that does not exist yet may get offsets to begin at.
     described = describe(cluster, names)
     for group in described.values():
@@ -168,19 +176,23 @@ def _reset(options: argparse.Namespace) -> int:
     status = _execute(cluster, moves) if options.execute else OK
     _print(options, moves, several=len(names) > 1)
     if not options.execute and not options.export:
-        complain("nothing is changed yet: --execute does it")
+        complain("nothing is changed yet: --execute commits these offsets")
     return status
 
 
-def _say_new_ones(cluster: Cluster, dead: list[str]) -> None:
+def _say_new_ones(cluster: ClusterClient, dead: list[str]) -> None:
     """Name the groups that will be created: a typo looks like a new group."""
     there = [str(group.group_id) for group in listings(cluster)] if dead else []
     for name in dead:
         if name not in there:
-            complain(f"group {name!r} is not there yet: offsets make it{similar(name, there)}")
+            complain(
+                f"group {name!r} does not exist yet: --execute creates it{similar(name, there)}"
+            )
 
 
-def _wanted(cluster: Cluster, options: argparse.Namespace, current: Mapping[At, int]) -> list[At]:
+def _wanted(
+    cluster: ClusterClient, options: argparse.Namespace, current: Mapping[At, int]
+) -> list[At]:
     """The partitions that the options name.
 
     Raises:
@@ -196,7 +208,7 @@ def _wanted(cluster: Cluster, options: argparse.Namespace, current: Mapping[At, 
 
 
 def _new_offsets(
-    cluster: Cluster, options: argparse.Namespace, wanted: list[At], current: Mapping[At, int]
+    cluster: ClusterClient, options: argparse.Namespace, wanted: list[At], current: Mapping[At, int]
 ) -> dict[At, int]:
     """The new offset of each partition, by the rules of Kafka's tool.
 
@@ -217,8 +229,8 @@ def _new_offsets(
         if missing:
             topic, partition = missing[0]
             raise CommandError(
-                f"nothing is committed of {topic} [{partition}] that could be shifted: leave it "
-                f"out, or begin with --to-earliest, --to-latest or --to-offset"
+                f"{topic} [{partition}] has no committed offset to shift: leave it out, "
+                "or begin with --to-earliest, --to-latest or --to-offset"
             )
         return _within(cluster, {at: current[at] + options.shift_by for at in wanted})
     moment = options.to_datetime
@@ -228,7 +240,7 @@ def _new_offsets(
     return {at: offset if offset >= 0 else latest[at] for at, offset in found.items()}
 
 
-def _within(cluster: Cluster, wanted: Mapping[At, int]) -> dict[At, int]:
+def _within(cluster: ClusterClient, wanted: Mapping[At, int]) -> dict[At, int]:
     """*wanted*, limited to each log's first offset and end; prints what it changes."""
     cluster.topics(list(dict.fromkeys(topic for topic, _ in wanted)))
     earliest = cluster.known_offsets(dict.fromkeys(wanted, EARLIEST))
@@ -262,8 +274,8 @@ def _read_file(file: Path, names: list[str]) -> list[tuple[str | None, At, int]]
             continue
         if len(cells) not in (3, 4) or not (cells[-1].isdecimal() and cells[-2].isdecimal()):
             raise UsageError(
-                f"{file}, line {number}: topic,partition,offset it should be, or "
-                f"group,topic,partition,offset"
+                f"{file}, line {number}: the line is not topic,partition,offset or "
+                "group,topic,partition,offset"
             )
         group = cells[0] if len(cells) == 4 else None
         if group is None and len(names) != 1:
@@ -272,7 +284,7 @@ def _read_file(file: Path, names: list[str]) -> list[tuple[str | None, At, int]]
     return found
 
 
-def _execute(cluster: Cluster, moves: list[tuple[str, At, int | None, int]]) -> int:
+def _execute(cluster: ClusterClient, moves: list[tuple[str, At, int | None, int]]) -> int:
     status = OK
     for name in dict.fromkeys(name for name, _, _, _ in moves):
         parts = [TopicPartition(*at, offset) for of, at, _, offset in moves if of == name]
@@ -329,8 +341,8 @@ def _print(
 
 def _delete(options: argparse.Namespace) -> int:
     if not (options.topic or options.all_topics):
-        raise UsageError("of which topics?  Give --topic TOPIC or --all-topics")
-    cluster = Cluster(options)
+        raise UsageError("no topic is named: give --topic TOPIC or --all-topics")
+    cluster = ClusterClient(options)
     status = OK
     for name, current in committed(cluster, list(existing(cluster, options))).items():
         found = dict.fromkeys(current if options.all_topics else ())
@@ -349,7 +361,9 @@ def _delete(options: argparse.Namespace) -> int:
     return status
 
 
-def _forget(options: argparse.Namespace, cluster: Cluster, name: str, wanted: list[At]) -> int:
+def _forget(
+    options: argparse.Namespace, cluster: ClusterClient, name: str, wanted: list[At]
+) -> int:
     parts: dict[str, list[int]] = {}
     for topic, partition in wanted:
         parts.setdefault(topic, []).append(partition)

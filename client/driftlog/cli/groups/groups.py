@@ -25,7 +25,7 @@ from driftlog.cli.common.output import (
     title,
 )
 from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group
-from driftlog.cli.connection.cluster_client import LATEST, Cluster, Offset
+from driftlog.cli.connection.cluster_client import LATEST, ClusterClient, Offset
 from driftlog.cli.connection.connection import add_connection_options, write_failure
 from driftlog.cli.groups import group_offsets
 from driftlog.cli.groups.group_descriptions import (
@@ -53,7 +53,10 @@ def add_commands(commands: Commands) -> None:
 
     listing = add_command(groups, "list", _list, help="list groups")
     listing.add_argument(
-        "--state", type=_states, metavar="STATE[,…]", help=f"only these: {', '.join(STATES)}"
+        "--state",
+        type=_states,
+        metavar="STATE[,…]",
+        help=f"list only groups in these states: {', '.join(STATES)}",
     )
     listing.add_argument("--type", choices=sorted(TYPES), help="list only groups of this protocol")
     listing.add_argument("-q", "--quiet", action="store_true", help="print names only, one a line")
@@ -86,10 +89,7 @@ def add_commands(commands: Commands) -> None:
     _reading(describe)
 
     delete = add_command(
-        groups,
-        "delete",
-        _delete,
-        help="delete groups without members, with their offsets",
+        groups, "delete", _delete, help="delete groups without members, with their offsets"
     )
     add_group_options(delete)
     add_connection_options(delete)
@@ -108,7 +108,7 @@ def _states(text: str) -> set[ConsumerGroupState]:
     for name in text.split(","):
         if name.strip().lower() not in lower:
             raise argparse.ArgumentTypeError(
-                f"there is no state {name.strip()!r}{similar(name.strip(), STATES)}"
+                f"unknown state {name.strip()!r}{similar(name.strip(), STATES)}"
             )
         found.add(lower[name.strip().lower()])
     return found
@@ -118,7 +118,7 @@ def _states(text: str) -> set[ConsumerGroupState]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     filters: dict[str, Any] = {}
     if options.state:
         filters["states"] = options.state
@@ -151,7 +151,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class GroupPartition:
     """A partition that a group has committed or reads."""
 
     topic: str
@@ -169,7 +169,7 @@ class Partition:
 
 
 def _describe(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     groups = existing(cluster, options)
     parts = {} if options.state else _partitions(cluster, groups)
     if options.json:
@@ -206,11 +206,11 @@ def _describe(options: argparse.Namespace) -> int:
         elif parts[name]:
             _print_offsets(parts[name])
         else:
-            complain(f"group {name!r} has committed nothing yet")
+            complain(f"group {name!r} has no committed offsets yet")
     return OK
 
 
-def _print_offsets(parts: list[Partition]) -> None:
+def _print_offsets(parts: list[GroupPartition]) -> None:
     print_table(
         ("topic", "partition", "committed", "end", "lag", "member", "host", "client id"),
         [
@@ -231,7 +231,7 @@ def _print_offsets(parts: list[Partition]) -> None:
 
 def _print_members(group: ConsumerGroupDescription, *, verbose: bool) -> None:
     if not group.members:
-        complain(f"group {group.group_id!r} has no members now")
+        complain(f"group {group.group_id!r} has no members")
         return
     rows: list[tuple[Cell, ...]] = []
     for member in sorted(group.members, key=lambda m: (m.client_id, m.member_id)):
@@ -262,8 +262,8 @@ def _assigned(member: Any) -> list[tuple[str, int]]:
 
 
 def _partitions(
-    cluster: Cluster, groups: Mapping[str, ConsumerGroupDescription]
-) -> dict[str, list[Partition]]:
+    cluster: ClusterClient, groups: Mapping[str, ConsumerGroupDescription]
+) -> dict[str, list[GroupPartition]]:
     """By group: committed or assigned partitions, with the ends of their logs, from one request."""
     offsets = committed(cluster, list(groups))
     readers = {
@@ -275,9 +275,9 @@ def _partitions(
     led = [at for at in sorted(every) if at[0] in there and at[1] in there[at[0]].partitions]
     ends = cluster.offsets(dict.fromkeys(led, LATEST))
 
-    def one(name: str, at: tuple[str, int]) -> Partition:
+    def one(name: str, at: tuple[str, int]) -> GroupPartition:
         end = ends.get(at)
-        return Partition(
+        return GroupPartition(
             *at,
             committed=offsets[name].get(at),
             end=end.offset if isinstance(end, Offset) else None,
@@ -293,7 +293,7 @@ def _node(node: Any) -> str | None:
     return None if node is None else f"{node.host}:{node.port} ({node.id})"
 
 
-def _as_json(group: ConsumerGroupDescription, parts: list[Partition] | None) -> dict[str, Any]:
+def _as_json(group: ConsumerGroupDescription, parts: list[GroupPartition] | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "group": group.group_id,
         "type": type_name(group.type),
@@ -331,7 +331,7 @@ def _as_json(group: ConsumerGroupDescription, parts: list[Partition] | None) -> 
 
 
 def _delete(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     groups = existing(cluster, options)
     if not groups:
         complain("there are no groups")

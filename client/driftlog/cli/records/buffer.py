@@ -13,19 +13,21 @@ from driftlog.cli.connection.connection import add_connection_options
 
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
-    buffer = add_group(commands, "buffer", help="records that an agent has set aside on its disk")
+    buffer = add_group(
+        commands, "buffer", help="replay records that an agent has set aside on its disk"
+    )
     replay = add_command(
         buffer,
         "replay",
         _replay,
-        help="produce what an agent acknowledged with acks=1 and could not put into the log",
+        help="produce the records that an agent acknowledged with acks=1 and could not append",
         description="Produce the records below DIR/kept through any agent, at new offsets, with "
-        "their keys, values, headers, timestamps and partitions, and remove each directory whose "
-        "records are all acknowledged.  The records come behind what was written since: in a "
-        "compacted topic an older value becomes the newest of its key.  Each record is produced "
-        "once, also where the command is run again: what is acknowledged is noted in the "
-        "directory once a second and at the end.  Where the command is killed, records of the last "
-        "second may be produced twice.",
+        "their keys, values, headers, timestamps and partitions, and remove each "
+        "directory whose records are all acknowledged.  The records follow all records "
+        "written since: in a compacted topic an older value becomes the newest of its "
+        "key.  The command produces each record once, also if it runs again: it notes "
+        "acknowledged records in the directory once a second and at its end.  If the "
+        "command is killed, it may produce the records of the last second twice.",
         examples="  driftlog buffer replay /var/lib/driftlog --dry-run\n"
         "  driftlog buffer replay /var/lib/driftlog -b agent-2:9092\n",
     )
@@ -36,7 +38,7 @@ def add_commands(commands: Commands) -> None:
         help="the agent's --dir, or one of the directories in its DIR/kept",
     )
     replay.add_argument(
-        "-n", "--dry-run", action="store_true", help="say what would be produced, and why"
+        "-n", "--dry-run", action="store_true", help="show what would be produced, and why"
     )
     replay.add_argument(
         "--skip-deleted",

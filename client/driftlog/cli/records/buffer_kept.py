@@ -172,7 +172,8 @@ def _open(path: Path) -> KeptDirectory:
         raise CommandError(f"{error.filename}: {error.strerror}") from error
     if leftovers.set_aside_at_ms is None:
         raise CommandError(
-            f"{path} is not set aside yet: start the agent, which decides what of it is in the log"
+            f"{path} is not set aside yet: start the agent; it decides which of the "
+            "records the log has"
         )
     buffer = path.parent.parent / "buffer" / path.name
     if path.parent.name == "kept" and buffer.exists():
@@ -199,6 +200,6 @@ def locked(path: Path) -> Iterator[KeptDirectory | None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield _open(path) if path.exists() else None
     except BlockingIOError as error:
-        raise CommandError(f"{path}: another replay of it runs") from error
+        raise CommandError(f"{path}: another replay of this directory runs") from error
     finally:
         os.close(descriptor)

@@ -23,10 +23,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import Bad, Progress, complain, plural, print_table, size
-from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import properties, reason
 from driftlog.cli.records.buffer_kept import KeptDirectory, find, locked
 from driftlog.cli.records.produce import topic_batch_bytes
+from driftlog.cli.records.record_writer import BROKER_DECIDES_BYTES, SAID_FAILURES
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import DeliveryError, DriftlogError, FlushTimeoutError
 from driftlog.producer.producer import Producer
@@ -44,8 +45,6 @@ from driftlog_tiering.batches.kernel_py import Record, iterate_records
 
 _SAVE_S: Final = 1.0
 """Between two writes of ``replayed.json``.  Longer: after a kill the next run repeats more."""
-_SAID_FAILURES: Final = 10
-_BROKER_DECIDES_BYTES: Final = 100_000_000
 _TIMED_OUT: Final = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)
 _SET_BY_US: Final = ("bootstrap.servers", "client.id", "log_level")
 
@@ -60,7 +59,7 @@ def replay(options: argparse.Namespace) -> int:
         if not refused:
             complain(f"nothing is set aside in {options.directory}")
         return status
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     deleted = _deleted(cluster, kept)
     if options.dry_run:
         _show(kept, deleted)
@@ -100,7 +99,9 @@ class _Interruption:
 # ── What there is ──
 
 
-def _deleted(cluster: Cluster, kept: list[KeptDirectory]) -> dict[TopicPartition, tuple[str, str]]:
+def _deleted(
+    cluster: ClusterClient, kept: list[KeptDirectory]
+) -> dict[TopicPartition, tuple[str, str]]:
     """Partitions whose topics are deleted: the topic's name, and the text of the reason.
 
     Raises:
@@ -173,7 +174,7 @@ class _Replayer:
     def __init__(
         self,
         options: argparse.Namespace,
-        cluster: Cluster,
+        cluster: ClusterClient,
         deleted: Mapping[TopicPartition, tuple[str, str]],
         interruption: _Interruption,
     ) -> None:
@@ -198,7 +199,7 @@ class _Replayer:
             idempotence=True,
             # No batch exceeds its topic's limit: a record over the limit is refused alone.
             batch_bytes=min(filter(None, sizes), default=1),
-            max_message_bytes=_BROKER_DECIDES_BYTES,
+            max_message_bytes=BROKER_DECIDES_BYTES,
             connect_timeout_ms=0,
         )
         try:
@@ -220,19 +221,19 @@ class _Replayer:
 
     def _summarize(self, run: "_Run") -> None:
         path = run.kept.path
-        more = len(run.reasons) - _SAID_FAILURES
+        more = len(run.reasons) - SAID_FAILURES
         if more > 0:
             complain(f"and {more:,} more")
         if run.untimed:
             complain(
-                f"{plural(run.untimed, 'record')} had no time, or 1970-01-01T00:00:00Z, which "
-                "librdkafka cannot send: they got the present one"
+                f"{plural(run.untimed, 'record')} had no timestamp, or 1970-01-01T00:00:00Z, "
+                "which librdkafka cannot send: they got the current time"
             )
         text = f"{path}: {plural(run.written, 'record')} replayed"
         if run.before:
             text += f", {run.before:,} were before"
         if self._interruption.asked:
-            text += "; interrupted: the same command goes on with the others"
+            text += "; interrupted: the same command continues with the others"
         if run.lost:
             text += (
                 f"; {plural(run.lost, 'record')} given up: they are in no batch that can be read"
@@ -240,13 +241,14 @@ class _Replayer:
         if run.left:
             topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
             text += (
-                f"; {plural(sum(run.left.values()), 'record')} of deleted topics ({topics}) stay "
-                "in the directory: remove it when nobody needs them"
+                f"; {plural(sum(run.left.values()), 'record')} of deleted topics ({topics}"
+                ") stay in the directory: remove it when they are not needed"
             )
         if run.failed:
             text += (
-                f"; {plural(run.failed, 'record')} not: they stay in the directory.  Repair what "
-                "the reasons name (such as the topic's max.message.bytes) and run the command again"
+                f"; {plural(run.failed, 'record')} not replayed: they stay in the "
+                "directory.  Repair what the reasons name (such as the topic's "
+                "max.message.bytes) and run the command again"
             )
         if run.reasons or not self._options.quiet:
             complain(text)
@@ -392,7 +394,7 @@ class _Run:
             return
         (failure,) = error.failures
         self._timed_out |= failure.code in _TIMED_OUT
-        unknown = ", may be written all the same" if failure.outcome_unknown else ""
+        unknown = ", but may have been written" if failure.outcome_unknown else ""
         self.fail(
             f"{place.partition}, offset {place.offset}: not acknowledged{unknown}: "
             f"{failure.reason}.  {failure.advice}"
@@ -402,7 +404,7 @@ class _Run:
         """Say why *count* records are not replayed."""
         self.failed += count
         self.reasons.append(why)
-        if len(self.reasons) <= _SAID_FAILURES:
+        if len(self.reasons) <= SAID_FAILURES:
             self._say(why)
 
     def _say(self, why: str) -> None:

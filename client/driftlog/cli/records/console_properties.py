@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog.cli.records.formats import Formatter, Headers, Message
+from driftlog.cli.records.formats import Formatter, Headers
+from driftlog.common.records import Message
 from driftlog.common.similar_names import similar
 
 _TIMESTAMP_TYPES: Final = {1: b"CreateTime", 2: b"LogAppendTime"}
@@ -93,7 +94,9 @@ def _refuse_unknown(properties: Mapping[str, str], known: set[str]) -> None:
     unknown = sorted(set(properties) - known)
     if unknown:
         hint = similar(unknown[0], known)
-        raise ValueError(f"there is no {unknown[0]!r}{hint or ': ' + ', '.join(sorted(known))}")
+        raise ValueError(
+            f"unknown property {unknown[0]!r}{hint or ': ' + ', '.join(sorted(known))}"
+        )
 
 
 def _is_true(text: str) -> bool:

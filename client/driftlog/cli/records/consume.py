@@ -12,13 +12,7 @@ import sys
 import time
 from typing import Final
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import Progress, complain, plural, size
@@ -30,7 +24,7 @@ from driftlog.cli.common.parsers import (
     partitions,
     positive,
 )
-from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import (
     add_connection_options,
     close_on_sigterm,
@@ -72,8 +66,7 @@ def add_commands(commands: Commands) -> None:
         _consume,
         help="print records of topics",
         description="Print records of topics.  Without -o, -e or --from-beginning the command "
-        "begins at "
-        "the end of each partition, and prints records as they come.",
+        "begins at the end of each partition, and prints records as they come.",
         examples="  driftlog consume flights --from-beginning\n"
         "  driftlog consume flights -o -10 -e                        the last ten, and end\n"
         "  driftlog consume flights -f '%t [%p] at %o: key %k: %s\\n' -c 5 -o beginning\n"
@@ -126,11 +119,7 @@ def add_commands(commands: Commands) -> None:
         help="end after MS milliseconds without a record",
     )
     where.add_argument(
-        "-G",
-        "-g",
-        "--group",
-        metavar="GROUP",
-        help="be a member of the group, and commit offsets",
+        "-G", "-g", "--group", metavar="GROUP", help="join the group, and commit offsets"
     )
     where.add_argument(
         "--isolation-level",
@@ -138,7 +127,7 @@ def add_commands(commands: Commands) -> None:
         default="read_committed",
         help="isolation from transactions (default: %(default)s)",
     )
-    how = parser.add_argument_group("how they are printed")
+    how = parser.add_argument_group("output")
     how.add_argument(
         "-f",
         "--format",
@@ -186,18 +175,18 @@ def _position(text: str) -> Position:
 def _consume(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys([*options.words, *(options.topic or [])]))
     if not names:
-        raise UsageError("which topic?  `driftlog consume TOPIC`")
+        raise UsageError("no topic is named: `driftlog consume TOPIC`")
     first, until = _from_until(options)
     formatter = _formatter(options)
     if options.group is not None and not options.partition:
         if first not in (None, Where.BEGINNING, Where.END, Where.STORED) or until is not None:
             raise UsageError(
-                "members of a group begin at what is committed: `driftlog groups reset-offsets` "
-                "moves that; or give partitions with -p"
+                "members of a group begin at their committed offsets: `driftlog groups "
+                "reset-offsets` moves these; or give partitions with -p"
             )
     elif options.group is None and first is Where.STORED:
-        raise UsageError("-o stored: of which group?  Give --group")
-    cluster = Cluster(options)
+        raise UsageError("-o stored needs a group: give --group")
+    cluster = ClusterClient(options)
     printer = _RecordPrinter(options, formatter, begins=_reset(options, first))
     close_on_sigterm()
     try:
@@ -226,7 +215,7 @@ def _from_until(options: argparse.Namespace) -> tuple[Position | None, int | Non
         firsts.append(Where.BEGINNING)
     untils = [p.timestamp_ms for p in given if isinstance(p, UntilTime)]
     if len(set(firsts)) > 1 or len(untils) > 1:
-        raise UsageError("begin where?  There is more than one -o of a kind")
+        raise UsageError("-o is given twice for the start or the end: give it once")
     first = firsts[0] if firsts else None
     if first is None and options.group is None:
         # From the end to the end there is no record.
@@ -245,7 +234,7 @@ def _reset(options: argparse.Namespace, first: Position | None) -> str:
 def _formatter(options: argparse.Namespace) -> Formatter:
     if options.formatter_properties:
         if options.format or options.json or options.key_delimiter:
-            raise UsageError("--property with -f, -J or -K: which?")
+            raise UsageError("--property cannot be combined with -f, -J or -K")
         try:
             return console_formatter(dict(options.formatter_properties))
         except ValueError as error:
@@ -367,7 +356,7 @@ class _RecordPrinter:
                     self._consumer.poll(_WAIT_S)
                     continue
                 if code != KafkaError._NO_OFFSET:
-                    complain(f"what was printed last is not committed: {reason(error)}")
+                    complain(f"the offsets of the last records are not committed: {reason(error)}")
                     return FAILED
             return OK
 
@@ -402,7 +391,7 @@ class _RecordPrinter:
             if error.code() not in self._said and not self._options.quiet:
                 self._said.add(error.code())
                 self._progress.clear()
-                complain(f"{of}{reason(error)}; trying again")
+                complain(f"{of}{reason(error)}; retrying")
             return
         raise CommandError(f"{of}{reason(error)}")
 

@@ -17,25 +17,15 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from driftlog.common.records import Message
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 _TIMESTAMP_TYPES: Final = {1: "create", 2: "logappend"}
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{1,2}|[0-9]{1,3}|.)", re.DOTALL)
 _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
-
-
-class Message(Protocol):
-    """A record of confluent-kafka."""
-
-    def topic(self) -> str | None: ...
-    def partition(self) -> int | None: ...
-    def offset(self) -> int | None: ...
-    def key(self) -> Any: ...
-    def value(self) -> Any: ...
-    def timestamp(self) -> tuple[int, int]: ...
-    def headers(self) -> Any: ...
 
 
 Formatter: TypeAlias = Callable[[Message], bytes]
@@ -106,7 +96,7 @@ def _token(token: str, null: bytes) -> Formatter:
         case "%":
             raise ValueError("a percent sign at the end: write %%")
         case _:
-            raise ValueError(f"there is no {token}: %s %k %S %K %R %T %t %p %o %h and %% there are")
+            raise ValueError(f"unknown token {token}: use %s %k %S %K %R %T %t %p %o %h or %%")
 
 
 def _length(data: bytes | None) -> int:
@@ -192,12 +182,12 @@ def from_json(line: bytes) -> NewRecord:
     try:
         fields = json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"no JSON: {error}") from error
+        raise ValueError(f"not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise ValueError("no JSON object: {…} it should be")
+        raise ValueError("not a JSON object")
     unknown = sorted(fields.keys() - _FIELDS - _TOLD)
     if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r}: {', '.join(sorted(_FIELDS))} there are")
+        raise ValueError(f"unknown field {unknown[0]!r}: use {', '.join(sorted(_FIELDS))}")
     return NewRecord(
         key=_bytes_of(fields, "key"),
         value=_bytes_of(fields, "value", "payload"),
@@ -232,7 +222,7 @@ def _base64(value: Any, name: str) -> bytes | None:
     try:
         return b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
-        raise ValueError(f"{name} is no base64: {error}") from error
+        raise ValueError(f"{name} is not base64: {error}") from error
 
 
 def _number_of(fields: dict[str, Any], *names: str) -> int | None:
@@ -240,7 +230,7 @@ def _number_of(fields: dict[str, Any], *names: str) -> int | None:
         value = fields.get(name)
         if value is not None:
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"{name} is no number: {value!r}")
+                raise ValueError(f"{name} is not a number: {value!r}")
             return value
     return None
 

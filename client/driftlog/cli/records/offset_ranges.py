@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_STORED
 
 from driftlog.cli.common.output import complain
 from driftlog.cli.common.parsers import flatten
-from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, for_time
+from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, ClusterClient, for_time
 from driftlog.cli.records.positions import AtOffset, FromTime, Position, Where
 
 
@@ -31,7 +31,7 @@ class Range:
 
 
 def ranges(
-    cluster: Cluster,
+    cluster: ClusterClient,
     options: argparse.Namespace,
     names: list[str],
     first: Position | None,
@@ -58,7 +58,7 @@ def ranges(
 
 
 def _starts(
-    cluster: Cluster,
+    cluster: ClusterClient,
     at: list[tuple[str, int]],
     first: Position | None,
     earliest: dict[tuple[str, int], int],

@@ -19,12 +19,8 @@ from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, UNKNOWN, Command
 from driftlog.cli.common.output import complain, plural, size
 from driftlog.cli.common.parsers import Commands, add_command, key_value, positive
 from driftlog.cli.common.topic_names import topic_name_problem
-from driftlog.cli.connection.cluster_client import Cluster
-from driftlog.cli.connection.connection import (
-    ANSWER_S,
-    add_connection_options,
-    close_on_sigterm,
-)
+from driftlog.cli.connection.cluster_client import ClusterClient
+from driftlog.cli.connection.connection import ANSWER_S, add_connection_options, close_on_sigterm
 from driftlog.cli.records.formats import unescape
 from driftlog.cli.records.lines import MAX_RECORD_BYTES, TooLongError
 from driftlog.cli.records.record_input import BadLineError, RecordInput, console_lines
@@ -48,9 +44,9 @@ def add_commands(commands: Commands) -> None:
         _produce,
         help="write records from standard input or files",
         description="Write records.  Each line of standard input is a record, or each FILE as a "
-        "whole (its lines with -l).  The command ends when all records are acknowledged, and names "
-        "each that is not.  Empty lines are left out, as kcat does.  Exit status: 0 all are "
-        "written, 1 some are not, 3 of some it is unknown.",
+        "whole (its lines with -l).  The command ends when all records are acknowledged, "
+        "and names each that is not.  It skips empty lines, as kcat does.  Exit status: "
+        "0: all records are written; 1: some are not; 3: the outcome of some is unknown.",
         examples="  echo hello | driftlog produce greetings\n"
         "  driftlog produce flights -l flights.ndjson -z zstd\n"
         "  printf 'k1:v1\\nk2:\\n' | driftlog produce flights -K: -Z -H source=shell\n"
@@ -110,7 +106,7 @@ def add_commands(commands: Commands) -> None:
     bad.add_argument(
         "--skip-bad",
         action="store_true",
-        help="leave out lines that are no record, and say which (default: stop at the first)",
+        help="skip lines that are no record, and name them (default: stop at the first)",
     )
     bad.add_argument(
         "--bad-lines",
@@ -171,7 +167,7 @@ def _produce(options: argparse.Namespace) -> int:
     words = list(options.words)
     topic = options.topic or (words.pop(0) if words else None)
     if topic is None:
-        raise UsageError("which topic?  `driftlog produce TOPIC`")
+        raise UsageError("no topic is named: `driftlog produce TOPIC`")
     if problem := topic_name_problem(topic):
         raise UsageError(f"{topic!r} cannot be a topic: {problem}")
     files = [Path(word) for word in words]
@@ -180,9 +176,9 @@ def _produce(options: argparse.Namespace) -> int:
     console_lines(options)
     for file in files:
         if not os.access(file, os.R_OK):
-            why = "it may not be read" if file.exists() else "no such file"
+            why = "permission denied" if file.exists() else "no such file"
             raise CommandError(f"{file}: {why}")
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     batch_bytes = topic_batch_bytes(cluster, topic)
     interactive = not files and sys.stdin.isatty()
     writer = RecordWriter(
@@ -208,9 +204,9 @@ def _produce(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except TooLongError:
-        stopped = f"no delimiter in {size(MAX_RECORD_BYTES)}: is -D right?"
+        stopped = f"no delimiter in {size(MAX_RECORD_BYTES)}: check -D"
     except BadLineError as error:
-        stopped = f"stopped at {error}; the rest is not read: --skip-bad leaves bad lines out"
+        stopped = f"stopped at {error}; the rest is not read: --skip-bad skips bad lines"
     finally:
         interrupted = not writer.finish()
         given.close()
@@ -220,7 +216,8 @@ def _produce(options: argparse.Namespace) -> int:
     if writer.unknown_topic:
         near = similar(topic, cluster.metadata().topics)
         complain(
-            f"there is no topic {topic!r}{near or f': `driftlog topics create {topic}` creates it'}"
+            f"topic {topic!r} does not "
+            f"exist{near or f': `driftlog topics create {topic}` creates it'}"
         )
     if not options.quiet or writer.failed or writer.unknown or stopped:
         _summarize(writer, topic, files, options)
@@ -229,7 +226,7 @@ def _produce(options: argparse.Namespace) -> int:
     return status or (UNKNOWN if writer.unknown else FAILED if writer.failed else OK)
 
 
-def topic_batch_bytes(cluster: Cluster, topic: str) -> int | None:
+def topic_batch_bytes(cluster: ClusterClient, topic: str) -> int | None:
     """The largest batch: within the topic's limit, so that a larger record is refused alone.
 
     None: there is no such topic.
@@ -256,5 +253,5 @@ def _summarize(
     if writer.unknown:
         text += f", {writer.unknown:,} unknown: may have been written, look before sending again"
     if files and not options.lines and not options.json:
-        text += "; a file is a record, unless -l says that its lines are"
+        text += "; each file is one record: -l produces its lines"
     complain(text)

@@ -144,5 +144,5 @@ def _parse_as_console(line: bytes, reading: LineFormat) -> NewRecord:
     if reading.key_separator is not None:
         key, found, value = line.partition(reading.key_separator)
         if not found:
-            raise ValueError(f"there is no {reading.key_separator!r} behind a key")
+            raise ValueError(f"{reading.key_separator!r} is missing after a key")
     return NewRecord(None if key == reading.null else key, None if value == reading.null else value)

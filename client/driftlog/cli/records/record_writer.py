@@ -18,14 +18,14 @@ from driftlog.cli.connection.connection import new_client, properties, reason
 from driftlog.cli.records.formats import NewRecord
 from driftlog.errors import outcome_unknown
 
-_SAID_FAILURES: Final = 10
+SAID_FAILURES: Final = 10
 """Failures that are printed one by one; the others are counted."""
 
 _POLL_RECORDS: Final = 100
 """Deliveries are counted after so many records, and while there is no input."""
 
 _QUEUE_KBYTES: Final = 256 << 10
-_BROKER_DECIDES_BYTES: Final = 100_000_000
+BROKER_DECIDES_BYTES: Final = 100_000_000
 
 
 class RecordWriter:
@@ -70,7 +70,7 @@ class RecordWriter:
             queue_buffering_max_kbytes=_QUEUE_KBYTES,
             queue_buffering_max_messages=1_000_000,
             # The broker refuses records that are too large: limits differ by topic.
-            message_max_bytes=_BROKER_DECIDES_BYTES,
+            message_max_bytes=BROKER_DECIDES_BYTES,
             message_timeout_ms=round(delivery_s * 1000),
             # CreateTopics answers when all agents know the topic.  librdkafka would wait for 30 s.
             topic_metadata_propagation_max_ms=5_000,
@@ -94,12 +94,7 @@ class RecordWriter:
         while True:
             try:
                 self._producer.produce(
-                    self._topic,
-                    record.value,
-                    record.key,
-                    partition,
-                    on_delivery=delivered,
-                    **more,
+                    self._topic, record.value, record.key, partition, on_delivery=delivered, **more
                 )
             except BufferError:
                 self._producer.poll(0.1)
@@ -128,8 +123,8 @@ class RecordWriter:
             return True
         finally:
             self._progress.clear()
-            if self._complaints > _SAID_FAILURES:
-                complain(f"and {self._complaints - _SAID_FAILURES:,} more")
+            if self._complaints > SAID_FAILURES:
+                complain(f"and {self._complaints - SAID_FAILURES:,} more")
 
     def _delivered(self, where: str, error: KafkaError | None, message: Message) -> None:
         self._options.notice.rests()
@@ -160,7 +155,7 @@ class RecordWriter:
 
     def _complain(self, where: str, what: str) -> None:
         self._complaints += 1
-        if self._complaints <= _SAID_FAILURES:
+        if self._complaints <= SAID_FAILURES:
             complain(f"{where}: {what}")
 
     def _show(self) -> None:

@@ -42,7 +42,7 @@ def add_commands(segments: Commands) -> None:
         _list,
         help="list the segments of a topic",
         description="List the segments of a topic, as the newest manifest of each partition in the "
-        "bucket names them.  No agent is asked.",
+        "bucket names them.  The command reads the bucket and needs no agent.",
         examples="  driftlog segments list flights --store s3://bucket/prefix\n"
         "  driftlog segments list flights --dir /tmp/log      the DIR of `driftlog dev`\n"
         "  driftlog segments list flights --paths             for other readers of Parquet\n",
@@ -69,7 +69,7 @@ def add_commands(segments: Commands) -> None:
         _describe,
         help="show how much of each partition is sealed",
         description="Show how much of each partition is sealed, as the newest manifests in the "
-        "bucket say; of all topics where none is named.",
+        "bucket say; of all topics if none is named.",
     )
     describe.add_argument("topics", nargs="*", metavar="TOPIC")
     _options(describe)
@@ -93,7 +93,10 @@ def _location(options: argparse.Namespace) -> str:
     location = options.store or (options.dir and str(options.dir / "objects"))
     location = location or os.environ.get(STORE_VARIABLE)
     if not location:
-        raise UsageError("where are the objects?  Give --store LOCATION, or --dir DIR of the agent")
+        raise UsageError(
+            "the location of the objects is missing: give --store LOCATION, or --dir DIR of "
+            "the agent"
+        )
     return str(location)
 
 
@@ -210,8 +213,8 @@ def _print_paths(location: str, parts: "list[SealedPartition]", *, json: bool) -
     for part in parts:
         if part.segments and part.segments[0].base < part.log_start:
             complain(
-                f"partition {part.partition} begins at offset {part.log_start}: leave out the "
-                f"records of its first file with lower offsets, which are deleted"
+                f"partition {part.partition} begins at offset {part.log_start}: its first "
+                "file has deleted records, with lower offsets; leave them out"
             )
         raw = sum(segment.kind != "parquet" for segment in part.segments)
         if raw:

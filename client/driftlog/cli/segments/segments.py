@@ -33,8 +33,8 @@ def add_commands(commands: Commands) -> None:
     seal.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(
         seal,
-        timeout_help="how long the command may wait for answers, in all (default: "
-        f"{_SEAL_S:g} for each agent)",
+        timeout_help=f"time limit of the command for all answers (default: {_SEAL_S:g} for "
+        "each agent)",
     )
     bucket_segments.add_commands(segments)
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from driftlog.cli.common.errors import OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, plural, print_json, print_table
 from driftlog.cli.common.parsers import Commands, add_command, moment, natural, topic_partitions
-from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, for_time
+from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, ClusterClient, for_time
 from driftlog.cli.connection.connection import add_connection_options, write_failure
 
 At = tuple[str, int]
@@ -71,8 +71,8 @@ def add_commands(commands: Commands) -> None:
 def _delete(options: argparse.Namespace) -> int:
     named = [*options.names, *(options.topic or [])]
     if not named:
-        raise UsageError(f"of which topic?  `{options.parser.prog} TOPIC`")
-    cluster = Cluster(options)
+        raise UsageError(f"no topic is named: `{options.parser.prog} TOPIC`")
+    cluster = ClusterClient(options)
     wanted = cluster.partitions(named)
     earliest = cluster.known_offsets(dict.fromkeys(wanted, EARLIEST))
     latest = cluster.known_offsets(dict.fromkeys(wanted, LATEST))
@@ -92,12 +92,12 @@ def _delete(options: argparse.Namespace) -> int:
         print_table(("topic", "partition", "earliest", "new earliest", "offsets"), rows)
     if not options.execute:
         count = sum(row[-1] for row in rows)
-        complain(f"nothing is deleted yet: --execute forgets {plural(count, 'offset')}")
+        complain(f"nothing is deleted yet: --execute deletes {plural(count, 'offset')}")
     return status
 
 
 def _new_starts(
-    cluster: Cluster,
+    cluster: ClusterClient,
     options: argparse.Namespace,
     earliest: dict[At, int],
     latest: dict[At, int],
@@ -115,13 +115,13 @@ def _new_starts(
     for (topic, partition), end in latest.items():
         if options.before_offset > end:
             raise CommandError(
-                f"{topic} [{partition}] ends at {end}, in front of {options.before_offset}: name "
-                f"its partitions apart ({topic}:{partition}), or delete --all"
+                f"{topic} [{partition}] ends at {end}, below {options.before_offset}: "
+                f"name its partitions one by one ({topic}:{partition}), or delete --all"
             )
     return {at: max(options.before_offset, start) for at, start in earliest.items()}
 
 
-def _execute(cluster: Cluster, starts: dict[At, int]) -> tuple[int, dict[At, int]]:
+def _execute(cluster: ClusterClient, starts: dict[At, int]) -> tuple[int, dict[At, int]]:
     """Delete the records; returns the exit status, and the new starts of the logs."""
     if not starts:
         return OK, {}

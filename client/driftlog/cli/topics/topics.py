@@ -20,15 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
-from driftlog.cli.common.output import (
-    Bad,
-    complain,
-    plural,
-    print_json,
-    print_table,
-    size,
-    title,
-)
+from driftlog.cli.common.output import Bad, complain, plural, print_json, print_table, size, title
 from driftlog.cli.common.parsers import (
     Commands,
     Parser,
@@ -39,7 +31,7 @@ from driftlog.cli.common.parsers import (
     positive,
 )
 from driftlog.cli.configs.config_notes import config_notes, say_notes
-from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, Offset
+from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, ClusterClient, Offset
 from driftlog.cli.connection.connection import add_connection_options, result_of, write_failure
 from driftlog.cli.topics import record_deletion
 
@@ -58,7 +50,7 @@ def add_commands(commands: Commands) -> None:
         "patterns",
         nargs="*",
         metavar="PATTERN",
-        help="list only topics of such names; * and ? are wildcards",
+        help="list only topics with these names; * and ? are wildcards",
     )
     _topic_option(listing)
     listing.add_argument(
@@ -73,15 +65,12 @@ def add_commands(commands: Commands) -> None:
         _describe,
         help="show partitions, leaders, offsets and configs of topics",
         description="Show the partitions, leaders, offsets and set configs of topics; of all "
-        "topics "
-        "where none is named.  A config that does nothing yet is marked.",
+        "topics if none is named.  A config that does nothing yet is marked.",
     )
     describe.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(describe)
     describe.add_argument(
-        "--unavailable-partitions",
-        action="store_true",
-        help="show only partitions without leader",
+        "--unavailable-partitions", action="store_true", help="show only partitions without leader"
     )
     _reading(describe)
 
@@ -109,9 +98,7 @@ def add_commands(commands: Commands) -> None:
         help="replication factor (default: the cluster's default.replication.factor)",
     )
     _config_option(create, "set a config of the new topic; may be repeated")
-    create.add_argument(
-        "--if-not-exists", action="store_true", help="an existing topic is no error"
-    )
+    create.add_argument("--if-not-exists", action="store_true", help="accept an existing topic")
     create.add_argument(
         "--dry-run", action="store_true", help="only check whether the topic could be created"
     )
@@ -136,13 +123,13 @@ def add_commands(commands: Commands) -> None:
         metavar="NAME",
         help="reset a config to its default; may be repeated",
     )
-    alter.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
+    alter.add_argument("--if-exists", action="store_true", help="accept a missing topic")
     add_connection_options(alter)
 
     delete = add_command(topics, "delete", _delete, help="delete topics with all their records")
     delete.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(delete)
-    delete.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
+    delete.add_argument("--if-exists", action="store_true", help="accept a missing topic")
     add_connection_options(delete)
 
     record_deletion.add_commands(topics)
@@ -155,12 +142,7 @@ def _topic_option(parser: Parser) -> None:
 
 def _config_option(parser: Parser, what: str) -> None:
     parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        type=key_values,
-        metavar="NAME=VALUE",
-        help=what,
+        "-c", "--config", action="append", type=key_values, metavar="NAME=VALUE", help=what
     )
 
 
@@ -172,7 +154,7 @@ def _reading(parser: Parser) -> None:
 def _names(options: argparse.Namespace, *, must: bool) -> list[str]:
     names = list(dict.fromkeys([*options.names, *(options.topic or [])]))
     if must and not names:
-        raise UsageError(f"which topic?  `{options.parser.prog} TOPIC`")
+        raise UsageError(f"no topic is named: `{options.parser.prog} TOPIC`")
     return names
 
 
@@ -180,7 +162,7 @@ def _names(options: argparse.Namespace, *, must: bool) -> list[str]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     patterns = [*options.patterns, *(options.topic or [])]
     found = [
         topic
@@ -216,7 +198,7 @@ def _replication_factor(topic: TopicMetadata) -> int:
 
 
 def _describe(options: argparse.Namespace) -> int:
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     topics = cluster.topics(_names(options, must=False))
     led = [
         (name, id_)
@@ -311,7 +293,7 @@ def _offset(answer: Offset | CommandError | None) -> int | None:
     return answer.offset if isinstance(answer, Offset) else None
 
 
-def _topic_ids(cluster: Cluster, names: list[str]) -> dict[str, str]:
+def _topic_ids(cluster: ClusterClient, names: list[str]) -> dict[str, str]:
     """Topic ids by name; a cluster without topic ids gives none."""
     if not names:
         return {}
@@ -325,7 +307,7 @@ def _topic_ids(cluster: Cluster, names: list[str]) -> dict[str, str]:
     return found
 
 
-def _set_configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str | None]]:
+def _set_configs(cluster: ClusterClient, names: list[str]) -> dict[str, dict[str, str | None]]:
     """The configs set on the topics themselves."""
     if not names:
         return {}
@@ -348,7 +330,7 @@ def _set_configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str 
 
 def _create(options: argparse.Namespace) -> int:
     names = _names(options, must=True)
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     configs = dict(flatten(options.config))
     new = [
         NewTopic(
@@ -401,7 +383,7 @@ def _alter(options: argparse.Namespace) -> int:
     ]
     if not entries and options.partitions is None:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     names = _present(cluster, names, gone_is_fine=options.if_exists)
     if not names:
         return OK
@@ -434,7 +416,7 @@ def _alter(options: argparse.Namespace) -> int:
 
 def _delete(options: argparse.Namespace) -> int:
     names = _names(options, must=True)
-    cluster = Cluster(options)
+    cluster = ClusterClient(options)
     names = _present(cluster, names, gone_is_fine=options.if_exists)
     if not names:
         return OK
@@ -447,7 +429,7 @@ def _delete(options: argparse.Namespace) -> int:
     return status
 
 
-def _present(cluster: Cluster, names: list[str], *, gone_is_fine: bool) -> list[str]:
+def _present(cluster: ClusterClient, names: list[str], *, gone_is_fine: bool) -> list[str]:
     metadata = cluster.metadata()
     if not gone_is_fine:
         return list(cluster.topics(names, metadata))

@@ -31,7 +31,7 @@ from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableErro
 from driftlog_metadata.stores.etcd import etcd_messages as messages
 from driftlog_metadata.stores.etcd.etcd_errors import (
     EtcdRefusedError,
-    Verdict,
+    EtcdVerdict,
     describe,
     details_of,
     error_of,
@@ -275,11 +275,11 @@ class EtcdClient:
         except grpc.aio.AioRpcError as error:
             details = details_of(error)
             match verdict(details):
-                case Verdict.ELSEWHERE:
+                case EtcdVerdict.ELSEWHERE:
                     raise _ElsewhereError(describe(details)) from error
-                case Verdict.TOKEN:
+                case EtcdVerdict.TOKEN:
                     raise _TokenIsOverError(details) from error
-                case Verdict.UNKNOWN:
+                case EtcdVerdict.UNKNOWN:
                     raise OutcomeUnknownError(describe(details)) from error
                 case final:
                     message = f"etcd at {endpoint.url}: {describe(details)}"
@@ -300,7 +300,7 @@ class EtcdClient:
                 )
         except grpc.aio.AioRpcError as error:
             details = details_of(error)
-            if not is_from_etcd(details) or verdict(details) is Verdict.ELSEWHERE:
+            if not is_from_etcd(details) or verdict(details) is EtcdVerdict.ELSEWHERE:
                 raise _ElsewhereError(f"not reached: {describe(details)}") from error
         except _LostHereError as error:
             raise _ElsewhereError(str(error)) from error
@@ -344,7 +344,7 @@ class EtcdClient:
             details = details_of(error)
             if "authentication is not enabled" in details:
                 return ""
-            if verdict(details) is Verdict.REFUSED:
+            if verdict(details) is EtcdVerdict.REFUSED:
                 user = self.settings.user
                 message = f"etcd at {endpoint.url}, user {user!r}: {describe(details)}"
                 raise EtcdRefusedError(message) from error

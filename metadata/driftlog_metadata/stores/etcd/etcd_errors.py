@@ -20,7 +20,7 @@ from driftlog_metadata.stores.errors import DeclinedError, StoreError, Unavailab
 from driftlog_metadata.stores.store import CompactedError, LeaseNotFoundError
 
 
-class Verdict(Enum):
+class EtcdVerdict(Enum):
     """The meaning of an answer that is not a result."""
 
     ELSEWHERE = auto()
@@ -49,34 +49,33 @@ class EtcdRefusedError(DeclinedError):
 _ETCD: Final = "etcdserver: "
 
 _VERDICTS: Final = {
-    "no leader": Verdict.ELSEWHERE,
-    "rpc not supported for learner": Verdict.ELSEWHERE,
-    "not capable": Verdict.ELSEWHERE,
-    "invalid auth token": Verdict.TOKEN,
-    "revision of auth store is old": Verdict.TOKEN,
-    "user name is empty": Verdict.TOKEN,
-    "too many requests": Verdict.REFUSED,
-    "mvcc: database space exceeded": Verdict.REFUSED,
-    "permission denied": Verdict.REFUSED,
-    "user name not found": Verdict.REFUSED,
-    "authentication failed, invalid user ID or password": Verdict.REFUSED,
-    "root user does not exist": Verdict.REFUSED,
-    "request is too large": Verdict.TOO_LARGE,
-    "too many operations in txn request": Verdict.TOO_LARGE,
-    "duplicate key given in txn request": Verdict.TOO_LARGE,
-    "too large lease TTL": Verdict.TOO_LARGE,
-    "requested lease not found": Verdict.LEASE_GONE,
-    "lease already exists": Verdict.LEASE_EXISTS,
-    "mvcc: required revision has been compacted": Verdict.COMPACTED,
+    "no leader": EtcdVerdict.ELSEWHERE,
+    "rpc not supported for learner": EtcdVerdict.ELSEWHERE,
+    "not capable": EtcdVerdict.ELSEWHERE,
+    "invalid auth token": EtcdVerdict.TOKEN,
+    "revision of auth store is old": EtcdVerdict.TOKEN,
+    "user name is empty": EtcdVerdict.TOKEN,
+    "too many requests": EtcdVerdict.REFUSED,
+    "mvcc: database space exceeded": EtcdVerdict.REFUSED,
+    "permission denied": EtcdVerdict.REFUSED,
+    "user name not found": EtcdVerdict.REFUSED,
+    "authentication failed, invalid user ID or password": EtcdVerdict.REFUSED,
+    "root user does not exist": EtcdVerdict.REFUSED,
+    "request is too large": EtcdVerdict.TOO_LARGE,
+    "too many operations in txn request": EtcdVerdict.TOO_LARGE,
+    "duplicate key given in txn request": EtcdVerdict.TOO_LARGE,
+    "too large lease TTL": EtcdVerdict.TOO_LARGE,
+    "requested lease not found": EtcdVerdict.LEASE_GONE,
+    "lease already exists": EtcdVerdict.LEASE_EXISTS,
+    "mvcc: required revision has been compacted": EtcdVerdict.COMPACTED,
 }
 
 _ADVICE: Final = {
     "no leader": "its cluster has lost its quorum, or is electing",
-    "too many requests": "etcd applies more slowly than it is asked: look at its disk",
+    "too many requests": "etcd applies more slowly than it receives requests: check its disk",
     "mvcc: database space exceeded": (
-        "etcd is full: compact it and defragment every member (etcdctl compaction, "
-        "etcdctl defrag), or raise --quota-backend-bytes; then disarm the alarm "
-        "(etcdctl alarm disarm)"
+        "etcd is full: compact it and defragment every member (etcdctl compaction, etcdctl "
+        "defrag), or raise --quota-backend-bytes; then disarm the alarm (etcdctl alarm disarm)"
     ),
     "permission denied": "grant the user a role that reads and writes the prefix /driftlog/v1/",
     "user name is empty": "etcd wants a user and a password, and none are set",
@@ -87,9 +86,9 @@ _ADVICE: Final = {
 }
 
 
-def verdict(details: str) -> Verdict:
+def verdict(details: str) -> EtcdVerdict:
     """The verdict of a gRPC status' details, or of the reason why a watch was cancelled."""
-    return _VERDICTS.get(_reason(details), Verdict.UNKNOWN)
+    return _VERDICTS.get(_reason(details), EtcdVerdict.UNKNOWN)
 
 
 def is_from_etcd(details: str) -> bool:
@@ -103,20 +102,20 @@ def describe(details: str) -> str:
     return f"{details} ({advice})" if advice else details
 
 
-def error_of(found: Verdict, message: str) -> Exception:
+def error_of(found: EtcdVerdict, message: str) -> Exception:
     """The error for a verdict that is final, of a call or of a watch."""
     match found:
-        case Verdict.LEASE_GONE:
+        case EtcdVerdict.LEASE_GONE:
             return LeaseNotFoundError(message)
-        case Verdict.LEASE_EXISTS:
+        case EtcdVerdict.LEASE_EXISTS:
             return LeaseExistsError(message)
-        case Verdict.COMPACTED:
+        case EtcdVerdict.COMPACTED:
             return CompactedError(message)
-        case Verdict.TOO_LARGE:
+        case EtcdVerdict.TOO_LARGE:
             return ValueError(message)
-        case Verdict.REFUSED | Verdict.TOKEN:
+        case EtcdVerdict.REFUSED | EtcdVerdict.TOKEN:
             return EtcdRefusedError(message)
-        case Verdict.ELSEWHERE | Verdict.UNKNOWN:
+        case EtcdVerdict.ELSEWHERE | EtcdVerdict.UNKNOWN:
             return UnavailableError(message)
 
 

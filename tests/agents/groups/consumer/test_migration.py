@@ -7,7 +7,7 @@ import pytest
 
 from driftlog_agents.configs.group_settings import ClassicSettings, ConsumerSettings
 from driftlog_agents.groups.classic.machine import ClassicGroup
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import LeavingMember, Protocol
 from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
@@ -44,7 +44,7 @@ def classic_group(
     """k has all of orders, in generation 7."""
     said = encode_subscription(1, ConsumerProtocolSubscription(topics=["orders"]))
     everything = [TopicPartition(topic="orders", partitions=[0, 1, 2, 3])]
-    member = Member(
+    member = ClassicGroupMember(
         member_id="k",
         instance_id="i",
         client_id="classic",

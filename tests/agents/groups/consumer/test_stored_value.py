@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from driftlog_agents.groups.consumer.state import (
     ClassicMember,
+    ConsumerGroupMember,
     Head,
-    Member,
     MemberState,
     page_of,
 )
@@ -29,7 +29,7 @@ PARTITION = st.tuples(IDS, st.integers(0, 300) | st.integers(0, 2**31 - 1))
 EPOCH = st.integers(-(2**31), 2**31 - 1)
 PARTITIONS = st.dictionaries(PARTITION, EPOCH, max_size=20)
 MEMBERS = st.builds(
-    Member,
+    ConsumerGroupMember,
     member_id=TEXT,
     instance_id=st.none() | TEXT,
     rack_id=st.none() | TEXT,
@@ -71,7 +71,7 @@ def test_a_group_is_read_as_it_was_written(head: Head) -> None:
 
 
 @given(st.lists(MEMBERS, max_size=4, unique_by=lambda member: member.member_id))
-def test_members_are_read_as_they_were_written(members: list[Member]) -> None:
+def test_members_are_read_as_they_were_written(members: list[ConsumerGroupMember]) -> None:
     """
     Sorted by their ids.
     """
@@ -81,7 +81,9 @@ def test_members_are_read_as_they_were_written(members: list[Member]) -> None:
 
 
 @given(st.lists(st.lists(MEMBERS, max_size=4, unique_by=lambda member: member.member_id)))
-def test_an_encoder_remembers_nothing_that_is_not_so_any_more(pages: list[list[Member]]) -> None:
+def test_an_encoder_remembers_nothing_that_is_not_so_any_more(
+    pages: list[list[ConsumerGroupMember]],
+) -> None:
     """
     Pages and targets of one group after the other come to what they would come to alone.
     """
@@ -112,7 +114,7 @@ def test_partitions_are_stored_as_ranges() -> None:
 
 
 GOOD = encode_head(Head())
-PAGE = encode_page([Member(member_id="a", assigned={(UUID(int=1), 0): 1})])
+PAGE = encode_page([ConsumerGroupMember(member_id="a", assigned={(UUID(int=1), 0): 1})])
 
 
 @pytest.mark.parametrize(

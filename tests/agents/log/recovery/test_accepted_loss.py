@@ -1,6 +1,6 @@
 """An operator accepts a loss: what is there is kept, what is lost gets no other record.
 
-Real engines on memory stores; the command is in `tests/clients/test_accept_loss.py`.
+Real engines on memory stores; the command is in `tests/clients/cli/cluster/test_partition_loss.py`.
 """
 
 import asyncio

@@ -27,8 +27,8 @@ from driftlog_agents.log.retention.policy import (
     sealed_bytes,
 )
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.batches.batch import NO_TIMESTAMP
 from driftlog_tiering.formats.manifest import (
-    NO_TIMESTAMP,
     Manifest,
     SegmentList,
     SegmentListRef,

@@ -53,6 +53,8 @@ class Fake:
     def timestamp(self) -> tuple[int, int]:
         return self.ts
 
+    def leader_epoch(self) -> None: ...
+
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return self.h
 
@@ -78,7 +80,7 @@ def test_a_format_without_its_token_is_refused_by_name() -> None:
     """
     And not printed as it stands.
     """
-    with pytest.raises(ValueError, match="there is no %q"):
+    with pytest.raises(ValueError, match="unknown token %q"):
         compile_format("%s %q")
     with pytest.raises(ValueError, match="write %%"):
         compile_format("100%")
@@ -106,12 +108,12 @@ def test_an_envelope_is_a_record_again(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("nonsense", "no JSON"),
-        ("[1]", "no JSON object"),
+        ("nonsense", "not JSON"),
+        ("[1]", "not a JSON object"),
         ('{"vlaue": 1}', "unknown field 'vlaue'"),
-        ('{"partition": "x"}', "partition is no number"),
+        ('{"partition": "x"}', "partition is not a number"),
         ('{"headers": "x"}', "headers are"),
-        ('{"key_base64": "*"}', "key is no base64"),
+        ('{"key_base64": "*"}', "key is not base64"),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_with_its_reason(line: str, why: str) -> None:

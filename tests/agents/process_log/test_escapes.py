@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.process_log.escaping import (
+from driftlog_agents.process_log.escapes import (
     CLIENT_CHARACTERS,
     escaped,
     escaped_line,

@@ -287,7 +287,7 @@ def test_an_assignment_whose_offsets_were_not_found_is_tried_again() -> None:
             time.sleep(0.5)  # the coordinator has answered both members at once
             assert [] == consumer.assignment()
             agent.pause()
-            with pytest.raises(DriftlogError, match="could not ask for"):
+            with pytest.raises(DriftlogError, match=r"could not (list|read)"):
                 read_until(consumer, lambda: False, 10)
             agent.resume()
             read_until(consumer, lambda: at_end(consumer), 30)
@@ -365,7 +365,7 @@ async def test_callbacks_of_asyncio_run_in_the_loop_and_may_await(servers: str) 
         if not closing:
             assert 4 == await consumer.committed(*partitions[0])
         else:
-            with pytest.raises(ClosedError, match="while the consumer closes"):
+            with pytest.raises(ClosedError, match="the consumer closes"):
                 await consumer.committed(*partitions[0])
         calls.append(("revoke", threading.get_ident() == loop_thread, at))
 

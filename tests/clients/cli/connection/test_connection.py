@@ -196,4 +196,4 @@ def test_a_stopped_agent_is_said_to_be_silent_and_timeout_counts(line: str, tmp_
             agent.signal(signal.SIGCONT)
 
     assert (1, True) == (done.returncode, 8 < took_s < 10 + SOON_S)
-    assert f"no broker at {agent.bootstrap} answers anything" in done.stderr.decode()
+    assert f"no broker at {agent.bootstrap} answers" in done.stderr.decode()

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
@@ -186,26 +186,23 @@ class Schedules(RuleBasedStateMachine):
             return
         self.world.crash(stored=stored, graceful=graceful)
 
-    @rule(deleted=st.booleans())
-    def it_is_deleted(self, deleted: bool) -> None:
+    @rule()
+    def it_is_deleted(self) -> None:
         """When it is empty; it is a new group then, which begins at generation 0."""
         group = self.world.group
         if self.world.storing is not None or group.begin_delete():
             return
-        if deleted:
-            asked = self.world.asked
-            for client in self.clients:
-                client.forget()
-            now_ms = self.world.now_ms
-            self.world = Clients(now_ms=now_ms)
-            assert not asked
-        else:
-            group.not_deleted()
+        asked = self.world.asked
+        for client in self.clients:
+            client.forget()
+        now_ms = self.world.now_ms
+        self.world = Clients(now_ms=now_ms)
+        assert not asked
 
     @invariant()
     def what_is_stable_can_be_restored(self) -> None:
         world, group = self.world, self.world.group
-        if group.state is not GroupState.STABLE:
+        if group.state is not ClassicGroupState.STABLE:
             return
         again = ClassicGroup.restore("g", group.value, SETTINGS, str, world.now_ms)
         assert group.describe() == again.describe()

@@ -55,7 +55,7 @@ def test_files_and_log_start_are_those_of_one_manifest_version(
     assert partition["paths"] == done.stdout.decode().split() == [file.path for file in files]
     assert [(4, 3, 6), (4, 6, 8)] == [(file.log_start, file.base, file.end) for file in files]
     assert {partition["manifest"]} == {str(objects / file.manifest) for file in files}
-    assert b"begins at offset 4: leave out the records of its first file" in done.stderr
+    assert b"begins at offset 4: its first file has deleted records" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["directory", "s3"])
@@ -125,15 +125,15 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     objects = str(tmp_path / "objects")
     SealedTopic(objects, "flights").create()
 
-    with pytest.raises(UnknownTopicError, match="there is no topic 'flight'"):
+    with pytest.raises(UnknownTopicError, match="topic 'flight' does not exist"):
         segment_files(objects, "flight")
-    with pytest.raises(DriftlogError, match="there is no directory"):
+    with pytest.raises(DriftlogError, match="does not exist"):
         segment_files(str(tmp_path / "nowhere"), "flights")
     with pytest.raises(ValueError, match="names no bucket: write s3://bucket/prefix"):
         segment_files("s3:/bucket/prefix", "flights")
     with pytest.raises(ValueError, match="there is no store for gs"):
         segment_files("gs://bucket", "flights")
     errors = refused("", "segments", "list", "flight", "--store", objects)
-    assert "there is no topic 'flight'" in errors
+    assert "topic 'flight' does not exist" in errors
     assert "did you mean 'flights'" in errors
     assert [] == json.loads(said("", "segments", "list", "flights", "--store", objects, "--json"))

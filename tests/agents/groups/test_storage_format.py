@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from driftlog_agents.configs.group_settings import ClassicSettings
 from driftlog_agents.groups.classic.machine import ClassicGroup
-from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import JoinRequest, JoinResponse, Protocol, SyncRequest
 from driftlog_agents.groups.classic.stored_value import (
     LAST_GENERATION,
@@ -94,7 +94,7 @@ def test_every_group_id_is_a_key(group_id: str) -> None:
 
 
 MEMBERS = st.builds(
-    Member,
+    ClassicGroupMember,
     member_id=TEXT,
     instance_id=st.none() | TEXT,
     client_id=TEXT,
@@ -120,7 +120,7 @@ def test_every_classic_group_that_can_be_made_is_read_again(
     protocol_type: str | None,
     protocol: str | None,
     leader: str | None,
-    members: list[Member],
+    members: list[ClassicGroupMember],
 ) -> None:
     """
     And what its next coordinator stores, too.

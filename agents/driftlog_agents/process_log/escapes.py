@@ -24,8 +24,7 @@ _CLIENT_KEYS: Final = frozenset(
 _OWN_KEYS: Final = frozenset(("advice", "means"))
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
-    "\ufff9-\ufffb]"
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
 )
 """C0 and C1 controls (such as ESC, BEL and newlines), line separators, characters that are
 invisible or turn the direction of text, and lone surrogates, which cannot be encoded."""

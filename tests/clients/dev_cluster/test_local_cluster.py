@@ -479,9 +479,9 @@ def test_a_port_that_is_taken_is_named_with_whose_it_is(tmp_path: Path) -> None:
 
     with socket.create_server(("127.0.0.1", first + 1)):
         said = refused_at(first)
-    assert "the largest is 65535" in refused_at(65534)
+    assert "the largest port is 65535" in refused_at(65534)
 
-    assert f"--listener 127.0.0.1:{first + 1} is taken" in said
+    assert f"--listener 127.0.0.1:{first + 1} is in use" in said
     assert "agent-2" in said
     assert not (tmp_path / "log").exists()
 

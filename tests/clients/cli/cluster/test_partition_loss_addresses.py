@@ -143,8 +143,8 @@ def test_a_person_is_asked_and_only_yes_is_yes(
     out, err = capsys.readouterr()
 
     assert (1 - done, done) == (code, leader.done)
-    assert out.index("first lost") < out.index("Give this up for good")
-    assert ("goes on at 3" in out) is bool(done)
+    assert out.index("first lost") < out.index("Accept this loss for good")
+    assert ("continues at offset 3" in out) is bool(done)
     assert ("nothing was changed" in err) is not bool(done)
 
 
@@ -163,5 +163,5 @@ def test_a_program_is_not_asked(
     nothing = capsys.readouterr().err
 
     assert (1, 0, 0) == (code, leader.done, looked)
-    assert "Give this up" not in out
+    assert "Accept this loss" not in out
     assert ("nothing was changed" in err, "nothing was changed" in nothing) == (True, False)

@@ -1,0 +1,110 @@
+"""Two things with one name, or a name that is no noun, fail here.
+
+If it failed: a reader who looks for a class or a constant would find another one, or change one of
+two copies.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from tests.support.components import REPOSITORY
+
+BROKER: Final = ("metadata", "tiering", "agents")
+"""Folders whose classes and constants share one space of names."""
+
+USERS: Final = ("client", "spark_reader", "tools")
+"""Folders with names of their own: their users write `driftlog.Topic`, and know no broker."""
+
+LISTINGS: Final = {"GroupListing", "Listing"}
+"""Kafka's word (ConsumerGroupListing), and that of object stores."""
+
+WARNINGS: Final = {"RawSegmentSkippedWarning"}
+"""Python's word."""
+
+SAME_CLASS: Final = {
+    "Run": "log/consolidation/policy: flushes; log/garbage/unreferenced_objects: sequences",
+    "Stage": "metadata: of a session; log/ingest/flush_pipeline: of a flush",
+}
+"""Public classes of one name, each with its places."""
+
+SAME_CONSTANT: Final = {
+    "FORMAT_VERSION": "metadata: of the cluster; tiering: of a segment",
+    "HOUR_MS": "cluster/node_ids, and log/garbage, which must not import it",
+    "NO_PRODUCER_ID": "tiering, and log/partition/partition",
+}
+
+
+def _files(folder: str) -> Iterator[Path]:
+    return (
+        path
+        for path in sorted((REPOSITORY / folder).rglob("*.py"))
+        if "protocol" not in path.relative_to(REPOSITORY / folder).parts  # Kafka's own names
+    )
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _classes(path: Path) -> Iterator[str]:
+    return (node.name for node in ast.walk(_tree(path)) if isinstance(node, ast.ClassDef))
+
+
+def _constants(path: Path) -> Iterator[tuple[str, str]]:
+    """Names of the module's public constants, with their values."""
+    for node in _tree(path).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            name = node.target.id
+            if name.isupper() and len(name) > 1 and not name.startswith("_"):
+                yield name, ast.unparse(node.value)
+
+
+def _twice(named: Iterator[tuple[str, Path]]) -> dict[str, list[str]]:
+    found: defaultdict[str, set[Path]] = defaultdict(set)
+    for name, path in named:
+        found[name].add(path.relative_to(REPOSITORY))
+    return {name: sorted(map(str, paths)) for name, paths in found.items() if len(paths) > 1}
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    """
+    In the broker, and in each package that users import.
+    """
+    for folders in (BROKER, *((folder,) for folder in USERS)):
+        paths = list(chain.from_iterable(map(_files, folders)))
+        twice = _twice(
+            (name, path) for path in paths for name in _classes(path) if not name.startswith("_")
+        )
+
+        assert {} == {name: at for name, at in twice.items() if name not in SAME_CLASS}
+
+
+def test_no_public_constant_is_in_two_modules() -> None:
+    """
+    A constant of the same name and value stands once, and is imported.
+    """
+    for folders in (BROKER, *((folder,) for folder in USERS)):
+        paths = list(chain.from_iterable(map(_files, folders)))
+        twice = _twice(
+            (f"{name} = {value}", path) for path in paths for name, value in _constants(path)
+        )
+
+        found = {name: at for name, at in twice.items() if name.split()[0] not in SAME_CONSTANT}
+        assert {} == found
+
+
+def test_modules_and_classes_are_nouns() -> None:
+    """
+    None ends in -ing but where the word is Kafka's or Python's.
+    """
+    paths = list(chain.from_iterable(map(_files, (*BROKER, *USERS))))
+    classes = {name for path in paths for name in _classes(path) if name.endswith("ing")}
+
+    assert [] == [str(path) for path in paths if path.stem.endswith("ing")]
+    assert LISTINGS | WARNINGS == classes
