@@ -7,7 +7,8 @@ A restore from the bucket alone refutes flush objects above it: no producer was 
 committed.  A head above a flush that was committed would be harmless, one below would lose it: so
 an object is put only for the value of a head that can never change again.
 
-An object that cannot be put is put again at the next look; one that exists is the same.
+An object that cannot be put is put again at the next look, until the collector records the end of
+the session (`garbage/session_head_gc`); one that exists is the same.
 
 Shell.
 """
@@ -20,7 +21,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.schema.codec import decode_head
+from driftlog_metadata.schema.codec import decode_ended_head, decode_head
 from driftlog_metadata.schema.keys import head_key
 from driftlog_metadata.schema.model import CLOSED, FINAL_HEADS_LEVEL
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
@@ -73,12 +74,23 @@ class FinalHeads:
 
     async def _read(self, session_id: str) -> FinalHead | None:
         kv = await self._session.read(head_key(session_id))
-        return None if kv is None else _final(session_id, kv)
+        if kv is None or _is_marked(kv):
+            return None
+        return _final(session_id, kv)
 
     async def _create(self, final: FinalHead) -> None:
         key = layout.final_head_key(final.session_id, final.head)
         with contextlib.suppress(AlreadyExistsError):
             await self._objects.create(key, [encode_final_head(final)])
+
+
+def _is_marked(kv: KeyValue) -> bool:
+    """Whether the collector has recorded the session's end, hours ago: the final head was put, and
+    may be deleted already."""
+    try:
+        return decode_ended_head(kv.value) is not None
+    except CorruptError:
+        return True  # the collector of heads logs it
 
 
 def _final(session_id: str, kv: KeyValue) -> FinalHead | None:

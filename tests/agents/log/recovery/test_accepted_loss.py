@@ -173,7 +173,7 @@ async def test_a_flush_object_whose_footer_is_damaged_counts_as_gone() -> None:
     await written(world)
     (_, key) = (await flush_records(world))[1]
     whole = await world.bucket.get(key)
-    newer = whole.replace(b"DLFF\0\3", b"DLFF\x7f\3")
+    newer = whole.replace(b"DLFF\0\4", b"DLFF\x7f\4")
     assert newer != whole
     await world.bucket.delete([key])
     await world.bucket.put(key, [newer])
