@@ -356,7 +356,7 @@ def test_the_agent_counts_the_requests_of_an_attack(tmp_path: Path) -> None:
     outcome = run(_Pipelined(), seconds=1, seed=1, parent=tmp_path, alone=False)
 
     assert [] == outcome.failures
-    assert 500 <= outcome.sent <= 520  # what the healthy client did while the marks were made
+    assert abs(500 - outcome.sent) <= 20  # what the healthy client did while the marks were made
     assert outcome.legal is not None
     assert outcome.legal.operations > 0
 
