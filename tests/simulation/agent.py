@@ -145,7 +145,7 @@ class SimulatedAgent(Process):
                     partial(world.untrue.hides, node.number),
                 ),
                 disk=self.disk,
-                identity=SimIdentity(node.number),
+                identity=SimIdentity(node.number, world.grace),
                 server=self.server,
                 rng=Random(world.rng.random()),
                 now_ms=world.now_ms,
@@ -218,6 +218,11 @@ class SimulatedAgent(Process):
     def looked_ms(self) -> float:
         """When the collector last looked at everything, by the bucket's clock; 0: never."""
         return self.agent.collector.looked_ms if self.server.accepts else 0.0
+
+    @property
+    def listed_ms(self) -> float:
+        """When the last listing of sealed objects began, by the bucket's clock; 0: never."""
+        return self.agent.collector.sealed.listed_ms if self.server.accepts else 0.0
 
     def stop(self) -> None:
         """SIGTERM."""
@@ -315,15 +320,14 @@ class SimulatedAgent(Process):
 
     def _settings(self) -> AgentSettings:
         world = self._world
-        engine = settings_of(world.seed, world.long_outage.engine(SETTINGS))
+        engine = settings_of(world.seed, SETTINGS)
         engine = slow_upkeep.engine_settings(world.seed, engine)
-        collector = CollectorSettings(interval_ms=3_000, pause_ms=1)
         return AgentSettings(
             http_address="localhost:9644",
             broker=BrokerSettings(groups=SETTINGS_OF_GROUPS),
             engine=crowded_reads.engine_settings(world.seed, engine),
             reads=crowded_reads.read_settings(world.seed, READ_SETTINGS),
-            collector=world.long_outage.collector(collector),
+            collector=CollectorSettings(interval_ms=3_000, pause_ms=1),
             fitness=FITNESS,
         )
 

@@ -9,6 +9,7 @@ from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.formats.grace import Grace
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
 from tests.support.clusters import CLUSTER
@@ -21,9 +22,12 @@ class SimIdentity:
     """A node keeps its number, whatever becomes of its disk and of the store."""
 
     number: int
+    grace: Grace
 
-    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
-        return decode_cluster(CLUSTER), self.number
+    async def join(
+        self, metadata: MetadataStore, strangers: UnknownKeys
+    ) -> tuple[Cluster, int, Grace]:
+        return decode_cluster(CLUSTER), self.number, self.grace
 
 
 class SimServer:

@@ -16,7 +16,7 @@ Shell.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
@@ -72,6 +72,7 @@ from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.formats.flush_object import Slice
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import ObjectStore
 
 T = TypeVar("T")
@@ -103,6 +104,15 @@ class EngineSettings:
     drain_failing_ms: float = 5_000
     """The same while flushes fail: it gives up once they have failed for so long.  Longer: a short
     outage leaves less to the next start; shorter: a stop is quicker."""
+
+    def within(self, grace: Grace) -> "EngineSettings":
+        """These settings, with the bounds of what names objects for the cluster's *grace*."""
+        return replace(
+            self,
+            flush=replace(self.flush, max_object_age_ms=grace.named_within_ms),
+            consolidation=replace(self.consolidation, named_within_ms=grace.short_ms),
+            seal=replace(self.seal, grace=grace),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

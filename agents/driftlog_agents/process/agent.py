@@ -16,16 +16,18 @@ Shell.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
+from driftlog_agents.cluster.placement import ranked
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.foundation.histogram import Histogram
@@ -39,7 +41,9 @@ from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
+from driftlog_agents.log.garbage.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.log_session import Engine, EngineSettings, Ports
 from driftlog_agents.log.objects.footer_cache import FooterCache
@@ -56,7 +60,7 @@ from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError
 from driftlog_metadata.schema.codec import encode_cluster
-from driftlog_metadata.schema.model import Agent, Listener
+from driftlog_metadata.schema.model import Agent, Listener, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
@@ -244,9 +248,10 @@ class AgentProcess:
 
     async def _prepare(self) -> None:
         settings, ports = self.settings, self._ports
-        cluster, number = await ports.identity.join(self._metadata, self._strangers)
+        cluster, number, grace = await ports.identity.join(self._metadata, self._strangers)
         self._metadata.witness.cluster = encode_cluster(cluster)
         self._node_id = number
+        self._grace = grace
         self.listeners = await ports.server.bind()
         self._started_at_ms = max(0, ports.wall_ms())
         self.broker = Broker(
@@ -272,9 +277,9 @@ class AgentProcess:
             objects=ports.objects,
             disk=ports.disk,
             offload=ports.offload_seal,
-            settings=settings.collector,
-            wanted=lambda: self.broker.view.controller_id == number,
-            confirm=self.store_watch.confirm,
+            settings=replace(settings.collector, grace=grace),
+            duties=self,
+            confirm=partial(self._confirm, ClusterFile(ports.objects, cluster.cluster_id, grace)),
             node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
             strangers=self._strangers,
         )
@@ -317,6 +322,33 @@ class AgentProcess:
         engine = self.broker.engine
         if engine is not None:
             await engine.refresh(log)
+
+    # ── The collector's duties ──
+
+    def collects_flush_objects(self) -> bool:
+        """See `Duties`: one agent of the cluster."""
+        return self.broker.view.controller_id == self._node_id
+
+    def lists(self, topic_id: UUID) -> bool:
+        """See `Duties`: by the hash of the topic's id."""
+        nodes = self.broker.view.agents
+        return ranked(TopicPartition(topic_id, 0), nodes, 1) == [self._node_id]
+
+    def edited(self) -> Iterable[NamedPartition]:
+        """See `Duties`."""
+        engine = self.engine
+        edited = () if engine is None else engine.manifests.take_edited()
+        return [NamedPartition(topic, tp) for topic, tp in edited]
+
+    async def _confirm(self, cluster_file: ClusterFile) -> None:
+        """Check that both stores are the cluster's.
+
+        Raises:
+            FencedError: one is not.
+            CorruptError, StoreError, TimeoutError: that is not known.
+        """
+        await self.store_watch.confirm()
+        await cluster_file.confirm()
 
     # ── Sessions ──
 
@@ -377,7 +409,7 @@ class AgentProcess:
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,
-            settings=self.settings.engine,
+            settings=self.settings.engine.within(self._grace),
             topic_sealing=self.broker.topics.sealing,
         )
         if self._footers is not None:

@@ -13,8 +13,8 @@
 3. A loser applies its edit again to what won, or learns that it is void.  It deletes nothing:
    its lists may be those of an attempt that won and whose answer was lost.
 4. Lists are stored before the manifest that names them.
-5. No edit is based on a manifest that was read more than 6 h ago: the collector removes
-   versions after their grace (12 h), and then "if none exists" protects nothing.
+5. No edit is based on a manifest that was read more than grace / 2 ago: the collector removes
+   versions after their grace, and then "if none exists" protects nothing.
 
 Shell.
 """
@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     AlreadyApplied,
     Applied,
@@ -49,9 +50,6 @@ from driftlog_tiering.formats.manifest_codec import (
 )
 from driftlog_tiering.stores.object_keys import MAX_PAGE_SIZE
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
-
-MAX_MANIFEST_AGE_MS: Final = 6 * 3_600_000
-"""Age limit of the manifest that an edit is based on: half of the collector's shortest grace."""
 
 ATTEMPT_TIMEOUT_MS: Final = 10_000
 """After this an answer counts as lost.  Shorter: more repeats; longer: a dead peer costs more."""
@@ -133,7 +131,7 @@ async def load_newest(
     version = await newest_version(store, topic, tp, strange)
     if version is None:
         return None
-    manifest = await _load_version(store, topic, tp, version)
+    manifest = await load_version(store, topic, tp, version)
     if manifest is None:
         key = layout.manifest_key(topic, tp, version)
         raise MissingManifestError(key, "missing: listed, but not there")
@@ -160,7 +158,7 @@ async def load_at_least(
     if newest.version >= version:
         return newest
     # A LIST proves no absence: the key is known, so GET the object itself.
-    named = await _load_version(store, topic, tp, version)
+    named = await load_version(store, topic, tp, version)
     if named is None:
         raise MissingManifestError(
             layout.manifest_key(topic, tp, version),
@@ -175,7 +173,7 @@ async def load_following(store: ObjectStore, manifest: Manifest) -> Manifest | N
     Raises:
         CorruptManifestError: it is damaged.
     """
-    return await _load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
+    return await load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
 
 
 async def commit_edit(
@@ -188,6 +186,7 @@ async def commit_edit(
     deadline_ms: int,
     now_ms: Callable[[], int],
     wanted: Callable[[], bool] = lambda: True,
+    grace: Grace | None = None,
 ) -> Manifest:
     """Make *edit* part of the partition's manifest; return the version that it is part of.
 
@@ -195,19 +194,20 @@ async def commit_edit(
     that the caller knows (`empty_manifest` before the first), and *read_at_ms* when the read or
     commit that gave it was begun; *nonce* is of this edit and of no other, ``[0-9A-Za-z]{1,64}``.
     Failed requests are repeated until *deadline_ms*, and while the edit is *wanted*: no request
-    begins after that.  *now_ms* is a clock that counts suspended time.
-    The caller ensures that the PUTs of the objects that the edit adds began less than 6 h ago.
+    begins after that.  *now_ms* is a clock that counts suspended time.  *grace* is the cluster's;
+    None: the default.  The caller ensures that the PUTs of the objects that the edit adds began
+    less than grace / 2 ago.
 
     Raises:
         VoidEditError: it does not apply to the newest manifest, and nothing was committed.
         UnavailableError: the deadline passed, or it is not wanted, and nothing was committed.
         OutcomeUnknownError: the same, but it may have been committed.
-        StaleManifestError: *manifest* was read more than 6 h ago.
+        StaleManifestError: *manifest* was read more than grace / 2 ago.
         CorruptManifestError: a manifest or list that is needed is damaged or missing.
     """
-    if now_ms() - read_at_ms > MAX_MANIFEST_AGE_MS:
-        raise StaleManifestError(f"{manifest.key}: read more than 6 h ago")
-    stale_at_ms = read_at_ms + MAX_MANIFEST_AGE_MS
+    stale_at_ms = read_at_ms + (grace or Grace()).named_within_ms
+    if now_ms() > stale_at_ms:
+        raise StaleManifestError(f"{manifest.key}: read more than grace / 2 ago")
     editor = _Editor(store, edit, nonce, min(deadline_ms, stale_at_ms), now_ms, wanted)
     return await editor.commit(manifest)
 
@@ -274,9 +274,14 @@ async def load_list(store: ObjectStore, ref: SegmentListRef) -> SegmentList:
     return decode_segment_list(body, ref)
 
 
-async def _load_version(
+async def load_version(
     store: ObjectStore, topic: str, tp: TopicPartition, version: int
 ) -> Manifest | None:
+    """One version; None: it is not there.
+
+    Raises:
+        CorruptManifestError: it is damaged, or another partition's.
+    """
     key = layout.manifest_key(topic, tp, version)
     try:
         body = await store.get(key)

@@ -84,9 +84,6 @@ from driftlog_tiering.stores.object_store import ObjectStore
 __all__ = ["Sealer", "Spool"]
 
 _EDIT_DEADLINE_MS: Final = 30_000
-_MANIFEST_AGE_MS: Final = 3_600_000
-"""A manifest is read again after this: no edit may be based on a read more than 6 h ago."""
-
 _NOT_SERVED: Final = (State.CLOSED, State.OFFLINE)
 
 _AT_ONCE: Final = FILLING + 1
@@ -334,7 +331,8 @@ class Sealer:
 
     async def _adopt(self, log: PartitionLog) -> Manifest:
         """The partition's manifest; a key that is behind it is written first."""
-        if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+        # Well before the read is too old to base an edit on.
+        if self._now_ms() - self._manifests.read_at_ms(log) > self._settings.grace.short_ms:
             self._manifests.drop(log)
         manifest = await self._manifests.get(log)
         if manifest.end > log.sealed_end:
@@ -451,6 +449,7 @@ class Sealer:
                 read_at_ms=read_at_ms,
                 deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
                 now_ms=lambda: int(self._now_ms()),
+                grace=self._settings.grace,
             )
         except (VoidEditError, UnavailableError):
             edits.remove(edit)  # the edit was not made, and never will be
@@ -476,6 +475,7 @@ class Sealer:
                 read_at_ms=read_at_ms,
                 deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
                 now_ms=lambda: int(self._now_ms()),
+                grace=self._settings.grace,
             )
         return manifest
 
@@ -502,6 +502,7 @@ class Sealer:
             now_ms=lambda: int(self._now_ms()),
             # The edit applies to the newest manifest, even if that is the next leader's.
             wanted=lambda: log.state not in _NOT_SERVED,
+            grace=self._settings.grace,
         )
         self._manifests.put(log, edited)
         self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)

@@ -110,6 +110,14 @@ def _agent_options(
         "with a short time a slow machine loses its session (default: %(default)s)",
     )
     parser.add_argument(
+        "--new-cluster-grace-ms",
+        type=_grace_ms,
+        default=43_200_000,
+        metavar="MS",
+        help="grace of a cluster that this agent makes, at least 1000: how long objects stay after "
+        "nothing names them; without effect on a cluster that exists (default: %(default)s, 12 h)",
+    )
+    parser.add_argument(
         "--config",
         action="append",
         metavar="NAME=VALUE",
@@ -136,6 +144,13 @@ def _session_timeout_ms(text: str) -> int:
     """A session timeout; etcd counts whole seconds, two at least."""
     if not text.isdecimal() or not 2_000 <= int(text) <= 600_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 2000 to 600000 (milliseconds)")
+    return int(text)
+
+
+def _grace_ms(text: str) -> int:
+    """The grace of a new cluster."""
+    if not text.isdecimal() or not 1_000 <= int(text) < 2**53:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1000 on (milliseconds)")
     return int(text)
 
 
@@ -247,6 +262,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
             group_initial_rebalance_delay_ms=(
                 DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS
             ),
+            new_cluster_grace_ms=options.new_cluster_grace_ms,
             log_level=options.log_level,
             log_format=options.log_format,
             configs=tuple(options.config or ()),

@@ -1,0 +1,139 @@
+"""Collects the sealed garbage that falls to this agent: by edits and by listing.
+
+    edited here ──▶ schedule ──due──▶ walk (`superseded_versions`)
+                       ▲                        every other grace, a day of the default one:
+                       └── superseded versions ◀── listing (`unnamed_objects`)
+
+An idle partition costs no request between two listings.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.log.garbage.deletions import Deleter
+from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
+from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, WalkSchedule
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import TOPICS_PREFIX, parse_topic_key
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
+from driftlog_tiering.stores.object_store import Listing
+
+_GRACES: Final = 2
+"""Between two listings: a day.  Fewer: more LIST requests; more: what failed attempts left stays
+for longer."""
+
+
+class SealedCollection:
+    """See the module.
+
+    Args:
+        lists: whether this agent lists the sealed objects of a topic.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: CollectorReads,
+        pages: ObjectPages,
+        deleter: Deleter,
+        grace: Grace,
+        strangers: UnknownKeys,
+        lists: Callable[[UUID], bool],
+    ) -> None:
+        self._metadata = metadata
+        self._pages = pages
+        self._grace = grace
+        self._strangers = strangers
+        self._lists = lists
+        self._schedule = WalkSchedule(grace)
+        reads = PartitionReads(metadata, pages.objects, strangers, pages.deadline_ms)
+        self._superseded = SupersededVersions(reads, deleter, grace, pause_ms=pages.pause_ms)
+        self._unnamed = UnnamedObjects(reads, deleter, grace, self._hand_over, strangers)
+        self._list_at_ms: float | None = None
+        self.listed_ms = 0
+        """Time of the last complete listing, by the bucket's clock; 0: none yet."""
+        self._log = structlog.get_logger()
+
+    async def collect(self, edited: Iterable[NamedPartition]) -> None:
+        """Walk the partitions that are due, and list sealed objects if that is due.
+
+        Args:
+            edited: partitions whose manifests this agent has edited since the last call.
+
+        Raises:
+            StoreError, TimeoutError: a store; try again later.
+            FencedError: a store is not the cluster's; nothing was deleted after that.
+        """
+        for partition in edited:
+            self._schedule.edited(partition, _now_ms())
+        while (due := self._schedule.take_due(_now_ms())) is not None:
+            await self._walk(due)
+        if self._list_at_ms is None:
+            self._list_at_ms = _now_ms() + self._grace.short_ms
+        if _now_ms() >= self._list_at_ms:
+            await self.list_topics()
+            self._list_at_ms = _now_ms() + _GRACES * self._grace.ms
+
+    async def _walk(self, partition: NamedPartition) -> None:
+        wait_ms: float = 0.0
+        try:
+            step = await self._superseded.walk(partition)
+        except CorruptError as error:
+            self._log.error(
+                "partition_not_collected",
+                partition=partition.name,
+                error=str(error),
+                advice="restore the object; until then its superseded versions stay",
+            )
+            wait_ms = self._grace.ms
+        except BaseException:
+            self._schedule.again(partition, _now_ms())
+            raise
+        else:
+            if step is None:
+                return
+            wait_ms = step.ms
+        self._schedule.again(partition, _now_ms(), wait_ms)
+
+    async def list_topics(self) -> None:
+        """Judge the sealed objects of this agent's topics, and delete the garbage.
+
+        Raises: as `collect`.
+        """
+        kvs = await self._metadata.prefix(TOPICS_PREFIX)
+        known = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
+        topics = [topic for topic in known if self._lists(topic.topic_id)]
+        self._unnamed.keep_only(topic.topic_id for topic in topics)
+        began_ms = 0
+        async for page in self._pages.of(layout.CLUSTER_KEY):  # also where there are no topics
+            began_ms = page.store_now_ms
+        for topic in topics:
+            first: Listing | None = None
+            complete = True
+            async for page in self._pages.of(layout.topic_prefix(topic.name, topic.topic_id)):
+                first = first or page
+                complete &= await self._unnamed.look(topic, page)
+            if complete and first is not None:
+                self._unnamed.judged(topic, first)
+        self.listed_ms = began_ms
+        self._log.info("sealed_objects_listed", topics=len(topics), walks=len(self._schedule))
+
+    def _hand_over(self, partition: NamedPartition) -> None:
+        self._schedule.superseded(partition, _now_ms())
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

@@ -1,0 +1,176 @@
+"""The look by listing: collects objects of live topics that no manifest version names.
+
+    page of a topic's objects ──▶ per partition: those that are older than grace
+        ──▶ read the names: newest version, then the others until every object is named
+        ──▶ unnamed by all of them ──▶ delete
+
+Such objects are what attempts left behind that failed: every object that was ever named is
+collected by edits (`superseded_versions`).  So
+
+1. each object is judged once, at the first look that finds it older than grace.  A partition
+   without new objects costs no request of its own;
+2. a partition with superseded versions is handed over to the walk by edits.
+
+An object is garbage if no existing version names it, not only not the newest one, and if its PUT
+was older than grace when the reading of the names began: later than that nothing names it
+(`formats/grace`, 1).  The page's time stands for that beginning: names are read after their page.
+Names that come more than grace / 2 after their page are thrown away, and so is the page.
+
+Objects of a partition whose key or manifests are missing or damaged stay.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.log.garbage.deletions import Deleter, Garbage, Reason
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
+from driftlog_tiering.formats.manifest import SegmentList
+from driftlog_tiering.stores.object_store import Listing, ObjectInfo
+
+_Key = layout.SegmentKey | layout.SegmentListKey | layout.ProducerSnapshotKey
+
+
+class UnnamedObjects:
+    """See the module.
+
+    Args:
+        superseded: called with each partition that has superseded versions.
+    """
+
+    def __init__(
+        self,
+        reads: PartitionReads,
+        deleter: Deleter,
+        grace: Grace,
+        superseded: Callable[[NamedPartition], None],
+        strangers: UnknownKeys,
+    ) -> None:
+        self._reads = reads
+        self._deleter = deleter
+        self._grace = grace
+        self._superseded = superseded
+        self._strangers = strangers
+        self._judged_ms: dict[UUID, int] = {}
+        """Per topic: every object whose PUT is not later was judged."""
+        self._log = structlog.get_logger()
+
+    def keep_only(self, topics: Iterable[UUID]) -> None:
+        """Forget what was judged of all other topics."""
+        there = set(topics)
+        self._judged_ms = {t: ms for t, ms in self._judged_ms.items() if t in there}
+
+    async def look(self, topic: Topic, page: Listing) -> bool:
+        """Judge the objects of *page*, and delete the garbage; False: some were not judged.
+
+        Raises:
+            FencedError: a store is not the cluster's.
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store.
+        """
+        complete = True
+        parsed = [
+            (key, info)
+            for info in page.objects
+            if (key := self._strangers.parsed(info.key, layout.parse_key)) is not None
+        ]
+        of_partitions = [
+            (key.tp, key, info)
+            for key, info in parsed
+            if isinstance(key, _Key | layout.ManifestKey)
+        ]
+        for tp, entries in groupby(of_partitions, key=lambda entry: entry[0]):
+            partition = NamedPartition(topic.name, tp)
+            objects: dict[str, tuple[_Key, ObjectInfo]] = {}
+            versions = 0
+            for _, key, info in entries:
+                if isinstance(key, layout.ManifestKey):
+                    versions += 1
+                elif self._is_due(topic, info, page):
+                    objects[info.key] = key, info
+            if versions > 1:
+                self._superseded(partition)
+            if objects:
+                complete &= await self._judge(partition, page, objects)
+        return complete
+
+    def judged(self, topic: Topic, first_page: Listing) -> None:
+        """Every page of the topic was judged; *first_page* is the first of them."""
+        self._judged_ms[topic.topic_id] = first_page.store_now_ms - self._grace.ms
+
+    def _is_due(self, topic: Topic, info: ObjectInfo, page: Listing) -> bool:
+        judged_ms = self._judged_ms.get(topic.topic_id, -1)
+        return judged_ms < info.modified_ms <= page.store_now_ms - self._grace.ms
+
+    async def _judge(
+        self,
+        partition: NamedPartition,
+        page: Listing,
+        objects: dict[str, tuple[_Key, ObjectInfo]],
+    ) -> bool:
+        try:
+            there = await self._reads.versions(partition)
+            if there is None:
+                return False
+            if there.store_now_ms - page.store_now_ms > self._grace.named_within_ms:
+                return False
+            unnamed = await self._unnamed(partition, there, objects)
+        except CorruptError as error:
+            self._log.error(
+                "partition_not_collected",
+                partition=partition.name,
+                error=str(error),
+                advice="restore the object; until then nothing of this partition is deleted",
+            )
+            return False
+        if unnamed is None:
+            return False
+        return await self._deleter.delete(
+            [
+                Garbage(info.key, info.size_bytes, Reason.NEVER_NAMED)
+                for key, (_, info) in objects.items()
+                if key in unnamed
+            ]
+        )
+
+    async def _unnamed(
+        self,
+        partition: NamedPartition,
+        there: Versions,
+        objects: dict[str, tuple[_Key, ObjectInfo]],
+    ) -> set[str] | None:
+        """The keys that no version names; None: a version is missing, another collector is at
+        work."""
+        ranges = [
+            (key.base, key.end)
+            for key, _ in objects.values()
+            if not isinstance(key, layout.ProducerSnapshotKey)
+        ]
+        base = min((base for base, _ in ranges), default=0)
+        end = max((end for _, end in ranges), default=0)
+        unnamed = set(objects)
+        lists: dict[str, SegmentList | None] = {}
+        for version in _newest_first(there.ascending):
+            if not unnamed:
+                break
+            manifest = await self._reads.manifest(partition, version)
+            if manifest is None:
+                return None
+            unnamed -= await self._reads.named_within(manifest, base, end, lists)
+            await asyncio.sleep(0)
+        return unnamed
+
+
+def _newest_first(ascending: tuple[Version, ...]) -> tuple[Version, ...]:
+    """The newest version, then the others from the oldest on: these two name nearly everything."""
+    return (*ascending[-1:], *ascending[:-1])
