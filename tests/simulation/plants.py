@@ -20,6 +20,8 @@ from tests.simulation.bucket_faults import has_foreign_objects
 from tests.simulation.bucket_planted import BUCKET_BUGS
 from tests.simulation.clocks import has_clock_jumps
 from tests.simulation.cluster_planted import CLUSTER_BUGS, GROUP_BUGS
+from tests.simulation.collecting import has_collecting
+from tests.simulation.collecting_planted import COLLECTING_BUGS
 from tests.simulation.consumer_requests import has_requests
 from tests.simulation.deletions import has_deletions
 from tests.simulation.ending import has_ending
@@ -155,6 +157,12 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "fetch_leaves_out_the_first_batch": (16, 19, 22),
     "fetches_not_told_of_the_end": (566, 1539, 546),
     "list_offsets_ignores_log_start": (119, 269),
+    "collected_before_grace": (10_001,),
+    "grace_by_an_agents_clock": (10_080,),
+    "names_used_for_later_pages": (10_001,),
+    "missing_version_is_empty": (10_501,),
+    "version_goes_before_its_objects": (10_001,),
+    "only_the_newest_version_counts": (10_001,),
 }
 """Seeds that notice a bug, tried first; the quickest first."""
 
@@ -266,6 +274,8 @@ _AIMED: Final[dict[str, Kind]] = {
     "older_stores_are_not_compared": has_older_metadata,
     "producer_ids_go_back": has_older_metadata,
     "producer_ids_are_not_marked": has_older_metadata,
+    "grace_by_an_agents_clock": lambda s: has_collecting(s) and has_clock_jumps(s),
+    "missing_version_is_empty": lambda s: has_collecting(s) and has_untrue_absence(s),
     "sealing_forgets_log_start": has_deletions,
     "deletion_told_before_it_is_stored": has_deletions,
     "manifest_forgets_what_is_left": has_deletions,
@@ -287,6 +297,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(BUCKET_BUGS, lambda s: has_foreign_objects(s) and has_ending(s)),
     *_all(ENDING_BUGS, has_ending, says="left at the end"),
     *_all(REQUEST_BUGS, has_requests),
+    *_all(COLLECTING_BUGS, has_collecting, says="collected: "),
 )
 
 

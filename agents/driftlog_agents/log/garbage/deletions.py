@@ -43,6 +43,15 @@ class Garbage:
     size_bytes: int
     reason: Reason
 
+    @property
+    def kind(self) -> str:
+        """The kind of the object, as metrics and `driftlog gc` call it.
+
+        Raises:
+            ValueError: no driftlog object has such a key.
+        """
+        return kind_of(self.key)
+
 
 class Deleter(Protocol):
     """What the parts of the collector give their garbage to."""
@@ -51,6 +60,7 @@ class Deleter(Protocol):
         """Delete the objects; False: not all of them, because the pass has deleted enough.
 
         Raises:
+            ValueError: a key is not driftlog's.
             FencedError: a store is not the cluster's; nothing was deleted.
             UnavailableError, OutcomeUnknownError, TimeoutError: a store; some may be deleted.
         """
@@ -95,19 +105,20 @@ class Deletions:
         allowed = garbage[: self._left]
         for at in range(0, len(allowed), _BATCH):
             batch = allowed[at : at + _BATCH]
+            kinds = [one.kind for one in batch]  # before the delete: every key is ours
             await self._confirm()
             async with asyncio.timeout(self._deadline_ms / 1000):
                 await self._objects.delete([one.key for one in batch])
             self._left -= len(batch)
-            for one in batch:
-                what = kind_of(one.key), one.reason.value
+            for kind, one in zip(kinds, batch, strict=True):
+                what = kind, one.reason.value
                 self.objects[what] += 1
                 self.bytes[what] += one.size_bytes
         return len(allowed) == len(garbage)
 
 
 def kind_of(key: str) -> str:
-    """The kind of a driftlog object, as metrics and `driftlog gc` call it."""
+    """See `Garbage.kind`."""
     match layout.parse_key(key):
         case layout.FlushKey():
             return "flush_object"

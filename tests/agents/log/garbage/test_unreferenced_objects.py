@@ -17,8 +17,8 @@ from driftlog_agents.log.garbage.collector import (
     AllDuties,
     Collector,
     CollectorSettings,
-    believe,
 )
+from driftlog_agents.log.garbage.deletions import believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (

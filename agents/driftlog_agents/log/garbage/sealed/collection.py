@@ -11,6 +11,7 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -61,7 +62,9 @@ class SealedCollection:
         self._schedule = WalkSchedule(grace)
         reads = PartitionReads(metadata, pages.objects, strangers, pages.deadline_ms)
         self._superseded = SupersededVersions(reads, deleter, grace, pause_ms=pages.pause_ms)
-        self._unnamed = UnnamedObjects(reads, deleter, grace, self._hand_over, strangers)
+        self._unnamed = UnnamedObjects(
+            reads, deleter, grace, superseded=self._hand_over, damaged=self._say_damaged
+        )
         self._list_at_ms: float | None = None
         self.listed_ms = 0
         """Time of the last complete listing, by the bucket's clock; 0: none yet."""
@@ -92,12 +95,7 @@ class SealedCollection:
         try:
             step = await self._superseded.walk(partition)
         except CorruptError as error:
-            self._log.error(
-                "partition_not_collected",
-                partition=partition.name,
-                error=str(error),
-                advice="restore the object; until then its superseded versions stay",
-            )
+            self._say_damaged(partition, error)
             wait_ms = self._grace.ms
         except BaseException:
             self._schedule.again(partition, _now_ms())
@@ -125,11 +123,20 @@ class SealedCollection:
             complete = True
             async for page in self._pages.of(layout.topic_prefix(topic.name, topic.topic_id)):
                 first = first or page
-                complete &= await self._unnamed.look(topic, page)
+                ours = [i for i in page.objects if self._strangers.is_ours(i.key, layout.parse_key)]
+                complete &= await self._unnamed.look(topic, replace(page, objects=tuple(ours)))
             if complete and first is not None:
                 self._unnamed.judged(topic, first)
         self.listed_ms = began_ms
         self._log.info("sealed_objects_listed", topics=len(topics), walks=len(self._schedule))
+
+    def _say_damaged(self, partition: NamedPartition, error: CorruptError) -> None:
+        self._log.error(
+            "partition_not_collected",
+            partition=partition.name,
+            error=str(error),
+            advice="restore the object; until then no sealed object of this partition is deleted",
+        )
 
     def _hand_over(self, partition: NamedPartition) -> None:
         self._schedule.superseded(partition, _now_ms())

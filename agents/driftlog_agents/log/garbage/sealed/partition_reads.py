@@ -10,6 +10,7 @@ Shell.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from driftlog_agents.foundation.retry import Retry
@@ -116,7 +117,7 @@ class PartitionReads:
             if ref.key in lists:
                 raise MissingManifestError(ref.key, "missing")
             try:
-                lists[ref.key] = await self._ask(lambda ref=ref: load_list(self._objects, ref))
+                lists[ref.key] = await self._ask(partial(load_list, self._objects, ref))
             except MissingManifestError:
                 lists[ref.key] = None
 

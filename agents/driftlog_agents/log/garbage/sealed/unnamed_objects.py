@@ -26,12 +26,9 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from uuid import UUID
 
-import structlog
-
 from driftlog_agents.log.garbage.deletions import Deleter, Garbage, Reason
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
-from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
@@ -47,6 +44,7 @@ class UnnamedObjects:
 
     Args:
         superseded: called with each partition that has superseded versions.
+        damaged: called with each partition of which nothing is deleted, and why.
     """
 
     def __init__(
@@ -54,17 +52,17 @@ class UnnamedObjects:
         reads: PartitionReads,
         deleter: Deleter,
         grace: Grace,
+        *,
         superseded: Callable[[NamedPartition], None],
-        strangers: UnknownKeys,
+        damaged: Callable[[NamedPartition, CorruptError], None],
     ) -> None:
         self._reads = reads
         self._deleter = deleter
         self._grace = grace
         self._superseded = superseded
-        self._strangers = strangers
+        self._damaged = damaged
         self._judged_ms: dict[UUID, int] = {}
         """Per topic: every object whose PUT is not later was judged."""
-        self._log = structlog.get_logger()
 
     def keep_only(self, topics: Iterable[UUID]) -> None:
         """Forget what was judged of all other topics."""
@@ -72,18 +70,15 @@ class UnnamedObjects:
         self._judged_ms = {t: ms for t, ms in self._judged_ms.items() if t in there}
 
     async def look(self, topic: Topic, page: Listing) -> bool:
-        """Judge the objects of *page*, and delete the garbage; False: some were not judged.
+        """Judge the objects of *page*, whose keys are driftlog's, and delete the garbage; False:
+        some were not judged.
 
         Raises:
             FencedError: a store is not the cluster's.
             UnavailableError, OutcomeUnknownError, TimeoutError: a store.
         """
         complete = True
-        parsed = [
-            (key, info)
-            for info in page.objects
-            if (key := self._strangers.parsed(info.key, layout.parse_key)) is not None
-        ]
+        parsed = [(layout.parse_key(info.key), info) for info in page.objects]
         of_partitions = [
             (key.tp, key, info)
             for key, info in parsed
@@ -126,12 +121,7 @@ class UnnamedObjects:
                 return False
             unnamed = await self._unnamed(partition, there, objects)
         except CorruptError as error:
-            self._log.error(
-                "partition_not_collected",
-                partition=partition.name,
-                error=str(error),
-                advice="restore the object; until then nothing of this partition is deleted",
-            )
+            self._damaged(partition, error)
             return False
         if unnamed is None:
             return False
