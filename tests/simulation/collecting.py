@@ -1,6 +1,7 @@
 """The collector of sealed objects, under faults, with a grace of minutes.
 
-    faults are over ──▶ records are produced, deleted, sealed; agents end and begin
+    faults are over ──▶ records are produced, deleted, sealed; agents end and begin; superseded
+                        versions are not found for a while
       ──for some graces; the agents walk and list──▶ all is well again ──▶ the ending, in some
 
 What is checked of every seed, at each delete that reaches the bucket, against every manifest
@@ -60,7 +61,10 @@ async def let_collect(world: "World") -> None:
             node.recover()
         for topic in (await read_topics(world)).values():
             world.produce_to(topic, batches=3)
+        hidden = world.collected.later_versions()
+        world.untrue.hide(hidden)
         await asyncio.sleep(rng.uniform(0.1, 0.3) * world.grace.ms / 1000)
+        world.untrue.show(hidden)
         node = world.some_node()
         match rng.choice(("kill", "stop", "expire", "nothing", "nothing")):
             case "kill":
@@ -122,6 +126,17 @@ class CollectedObjects:
             return parsed.version in entitled
         young = self._is_young(self._put_ms.get(key, 0.0))
         return young or any(key in version.names for version in entitled.values())
+
+    def later_versions(self) -> list[str]:
+        """Of each partition the version after the oldest: walks read it next, and nothing else
+        reads it where it is superseded."""
+        by_partition: dict[TopicPartition, list[str]] = {}
+        for key in self._put_ms:
+            parsed = _parsed(key)
+            if isinstance(parsed, layout.ManifestKey) and self._is_there(key):
+                by_partition.setdefault(parsed.tp, []).append(key)
+        ascending = [sorted(keys, reverse=True) for keys in by_partition.values()]
+        return [keys[1] for keys in ascending if len(keys) > 2]
 
     # ── What is checked ──
 

@@ -160,7 +160,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "collected_before_grace": (10_001,),
     "grace_by_an_agents_clock": (10_080,),
     "names_used_for_later_pages": (10_001,),
-    "missing_version_is_empty": (10_501,),
+    "missing_version_is_empty": (10_001,),
     "version_goes_before_its_objects": (10_001,),
     "only_the_newest_version_counts": (10_001,),
 }
@@ -275,7 +275,6 @@ _AIMED: Final[dict[str, Kind]] = {
     "producer_ids_go_back": has_older_metadata,
     "producer_ids_are_not_marked": has_older_metadata,
     "grace_by_an_agents_clock": lambda s: has_collecting(s) and has_clock_jumps(s),
-    "missing_version_is_empty": lambda s: has_collecting(s) and has_untrue_absence(s),
     "sealing_forgets_log_start": has_deletions,
     "deletion_told_before_it_is_stored": has_deletions,
     "manifest_forgets_what_is_left": has_deletions,
