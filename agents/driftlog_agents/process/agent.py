@@ -22,12 +22,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
-from uuid import UUID
 
 import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
-from driftlog_agents.cluster.placement import ranked
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.foundation.histogram import Histogram
@@ -60,7 +58,7 @@ from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError
 from driftlog_metadata.schema.codec import encode_cluster
-from driftlog_metadata.schema.model import Agent, Listener, TopicPartition
+from driftlog_metadata.schema.model import Agent, Listener
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
@@ -329,10 +327,10 @@ class AgentProcess:
         """See `Duties`: one agent of the cluster."""
         return self.broker.view.controller_id == self._node_id
 
-    def lists(self, topic_id: UUID) -> bool:
-        """See `Duties`: by the hash of the topic's id."""
-        nodes = self.broker.view.agents
-        return ranked(TopicPartition(topic_id, 0), nodes, 1) == [self._node_id]
+    def listing_share(self) -> tuple[int, int] | None:
+        """See `Duties`: by the order of node ids."""
+        nodes = sorted(self.broker.view.agents)
+        return (nodes.index(self._node_id), len(nodes)) if self._node_id in nodes else None
 
     def edited(self) -> Iterable[NamedPartition]:
         """See `Duties`."""

@@ -37,8 +37,8 @@
    read stay.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
-are collected by every agent: by edits of the partitions whose manifests it edits, by listing of the
-topics that placement gives it.
+are collected by every agent: by edits of the partitions whose manifests it edits, by listing of its
+share of the topics.
 
 Source: design.md, "Garbage".
 
@@ -50,7 +50,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, Protocol
-from uuid import UUID
 
 import structlog
 
@@ -114,8 +113,9 @@ class Duties(Protocol):
         """Whether this agent collects flush objects, deleted topics, heads and node ids."""
         ...
 
-    def lists(self, topic_id: UUID) -> bool:
-        """Whether this agent lists the sealed objects of the topic."""
+    def listing_share(self) -> tuple[int, int] | None:
+        """This agent's number, from 0, among the agents that list sealed objects, and their count;
+        None: it lists nothing now."""
         ...
 
     def edited(self) -> Iterable[NamedPartition]:
@@ -130,9 +130,9 @@ class AllDuties:
         """See `Duties`."""
         return True
 
-    def lists(self, topic_id: UUID) -> bool:
+    def listing_share(self) -> tuple[int, int] | None:
         """See `Duties`."""
-        return True
+        return 0, 1
 
     def edited(self) -> Iterable[NamedPartition]:
         """See `Duties`."""
@@ -195,7 +195,7 @@ class Collector:
             deleter=self.deletions,
             grace=self._settings.grace,
             strangers=self._strangers,
-            lists=self._duties.lists,
+            share=self._duties.listing_share,
         )
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""

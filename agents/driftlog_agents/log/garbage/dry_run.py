@@ -113,7 +113,7 @@ class _DryRun:
                 if topic_id is None:
                     await self._flush_objects(part, found)
                 elif topic_id in live:
-                    await unnamed.look(live[topic_id], part)
+                    await unnamed.look(live, part)
                 elif topic_id in deleted:
                     self._deleted_objects(part, self._marked_ms.get(topic_id), found)
                 else:

@@ -1,7 +1,7 @@
 """`driftlog gc --dry-run`: what the agents' collector would delete now, why, and how large it is.
 
 Bucket and metadata store are read; no agent is asked, and nothing is deleted.
-Shell.
+Root.
 """
 
 import argparse

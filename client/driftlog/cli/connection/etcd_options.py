@@ -1,6 +1,6 @@
 """The options that say where etcd is, named as etcdctl's.
 
-Shell.
+Root.
 """
 
 import argparse

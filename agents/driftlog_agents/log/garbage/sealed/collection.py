@@ -10,7 +10,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -27,6 +27,7 @@ from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Wal
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.keys import TOPICS_PREFIX, parse_topic_key
+from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.grace import Grace
@@ -36,12 +37,16 @@ _GRACES: Final = 2
 """Between two listings: a day.  Fewer: more LIST requests; more: what failed attempts left stays
 for longer."""
 
+_ATTEMPTS: Final = 3
+"""Of a page: a listing of a large bucket has thousands."""
+
 
 class SealedCollection:
     """See the module.
 
     Args:
-        lists: whether this agent lists the sealed objects of a topic.
+        share: this agent's number among the agents that list, and their count; None: it lists
+            nothing now.
     """
 
     def __init__(
@@ -52,13 +57,13 @@ class SealedCollection:
         deleter: Deleter,
         grace: Grace,
         strangers: UnknownKeys,
-        lists: Callable[[UUID], bool],
+        share: Callable[[], tuple[int, int] | None],
     ) -> None:
         self._metadata = metadata
         self._pages = pages
         self._grace = grace
         self._strangers = strangers
-        self._lists = lists
+        self._share = share
         self._schedule = WalkSchedule(grace)
         reads = PartitionReads(metadata, pages.objects, strangers, pages.deadline_ms)
         self._superseded = SupersededVersions(reads, deleter, grace, pause_ms=pages.pause_ms)
@@ -107,28 +112,42 @@ class SealedCollection:
         self._schedule.again(partition, _now_ms(), wait_ms)
 
     async def list_topics(self) -> None:
-        """Judge the sealed objects of this agent's topics, and delete the garbage.
+        """Judge the sealed objects of this agent's share of the topics, and delete the garbage.
+
+        The topics of a share are neighbours in the bucket, so that small ones share a page.
 
         Raises: as `collect`.
         """
+        share = self._share()
+        if share is None:
+            return
         kvs = await self._metadata.prefix(TOPICS_PREFIX)
         known = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
-        topics = [topic for topic in known if self._lists(topic.topic_id)]
-        self._unnamed.keep_only(topic.topic_id for topic in topics)
+        known.sort(key=_prefix)
+        at, of = share
+        topics = known[len(known) * at // of : len(known) * (at + 1) // of]
         began_ms = 0
-        async for page in self._pages.of(layout.CLUSTER_KEY):  # also where there are no topics
-            began_ms = page.store_now_ms
-        for topic in topics:
-            first: Listing | None = None
-            complete = True
-            async for page in self._pages.of(layout.topic_prefix(topic.name, topic.topic_id)):
-                first = first or page
-                ours = [i for i in page.objects if self._strangers.is_ours(i.key, layout.parse_key)]
-                complete &= await self._unnamed.look(topic, replace(page, objects=tuple(ours)))
-            if complete and first is not None:
-                self._unnamed.judged(topic, first)
+        async for page in self._pages.of(layout.CLUSTER_KEY, attempts=_ATTEMPTS):
+            began_ms = page.store_now_ms  # also where there are no topics
+        live = {topic.topic_id: topic for topic in topics}
+        left: set[UUID] = set()
+        async for page in self._pages_of(topics):
+            ours = [i for i in page.objects if self._strangers.is_ours(i.key, layout.parse_key)]
+            left |= await self._unnamed.look(live, replace(page, objects=tuple(ours)))
+        self._unnamed.looked(live.keys(), left, began_ms)
         self.listed_ms = began_ms
         self._log.info("sealed_objects_listed", topics=len(topics), walks=len(self._schedule))
+
+    async def _pages_of(self, topics: Sequence[Topic]) -> AsyncIterator[Listing]:
+        """The pages from the first of *topics*, which ascend, to the last one."""
+        if not topics:
+            return
+        after, end = _prefix(topics[0])[:-1], f"{_prefix(topics[-1])[:-1]}0"  # "0" is "/" + 1
+        pages = self._pages.of(layout.TOPICS_PREFIX, start_after=after, attempts=_ATTEMPTS)
+        async for page in pages:
+            yield page
+            if page.objects and page.objects[-1].key >= end:
+                return
 
     def _say_damaged(self, partition: NamedPartition, error: CorruptError) -> None:
         self._log.error(
@@ -140,6 +159,10 @@ class SealedCollection:
 
     def _hand_over(self, partition: NamedPartition) -> None:
         self._schedule.superseded(partition, _now_ms())
+
+
+def _prefix(topic: Topic) -> str:
+    return layout.topic_prefix(topic.name, topic.topic_id)
 
 
 def _now_ms() -> float:

@@ -22,7 +22,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Set
 from itertools import groupby
 from uuid import UUID
 
@@ -64,47 +64,45 @@ class UnnamedObjects:
         self._judged_ms: dict[UUID, int] = {}
         """Per topic: every object whose PUT is not later was judged."""
 
-    def keep_only(self, topics: Iterable[UUID]) -> None:
-        """Forget what was judged of all other topics."""
-        there = set(topics)
-        self._judged_ms = {t: ms for t, ms in self._judged_ms.items() if t in there}
-
-    async def look(self, topic: Topic, page: Listing) -> bool:
-        """Judge the objects of *page*, whose keys are driftlog's, and delete the garbage; False:
-        some were not judged.
+    async def look(self, topics: Mapping[UUID, Topic], page: Listing) -> set[UUID]:
+        """Judge the objects of *topics* in *page*, whose keys are driftlog's, and delete the
+        garbage; returns the topics of which some were not judged.
 
         Raises:
             FencedError: a store is not the cluster's.
             UnavailableError, OutcomeUnknownError, TimeoutError: a store.
         """
-        complete = True
+        left: set[UUID] = set()
         parsed = [(layout.parse_key(info.key), info) for info in page.objects]
         of_partitions = [
             (key.tp, key, info)
             for key, info in parsed
-            if isinstance(key, _Key | layout.ManifestKey)
+            if isinstance(key, _Key | layout.ManifestKey) and key.tp.topic_id in topics
         ]
         for tp, entries in groupby(of_partitions, key=lambda entry: entry[0]):
-            partition = NamedPartition(topic.name, tp)
+            partition = NamedPartition(topics[tp.topic_id].name, tp)
             objects: dict[str, tuple[_Key, ObjectInfo]] = {}
             versions = 0
             for _, key, info in entries:
                 if isinstance(key, layout.ManifestKey):
                     versions += 1
-                elif self._is_due(topic, info, page):
+                elif self._is_due(tp.topic_id, info, page):
                     objects[info.key] = key, info
             if versions > 1:
                 self._superseded(partition)
-            if objects:
-                complete &= await self._judge(partition, page, objects)
-        return complete
+            if objects and not await self._judge(partition, page, objects):
+                left.add(tp.topic_id)
+        return left
 
-    def judged(self, topic: Topic, first_page: Listing) -> None:
-        """Every page of the topic was judged; *first_page* is the first of them."""
-        self._judged_ms[topic.topic_id] = first_page.store_now_ms - self._grace.ms
+    def looked(self, topics: Set[UUID], left: Set[UUID], began_ms: int) -> None:
+        """Every page of *topics* was looked at, and all was judged but of those that are *left*.
+        The first page was listed at *began_ms* or later.  Other topics are forgotten."""
+        judged = dict.fromkeys(topics - left, began_ms - self._grace.ms)
+        before = {t: ms for t, ms in self._judged_ms.items() if t in topics & left}
+        self._judged_ms = judged | before
 
-    def _is_due(self, topic: Topic, info: ObjectInfo, page: Listing) -> bool:
-        judged_ms = self._judged_ms.get(topic.topic_id, -1)
+    def _is_due(self, topic_id: UUID, info: ObjectInfo, page: Listing) -> bool:
+        judged_ms = self._judged_ms.get(topic_id, -1)
         return judged_ms < info.modified_ms <= page.store_now_ms - self._grace.ms
 
     async def _judge(

@@ -31,6 +31,7 @@ from driftlog_tiering.formats.manifests import commit_edit, load_newest
 from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 
 TOPIC = Topic(name="t", topic_id=UUID(int=7, version=4), partitions=1)
+LIVE = {TOPIC.topic_id: TOPIC}
 TP = TopicPartition(TOPIC.topic_id, 0)
 PARTITION = NamedPartition("t", TP)
 GRACE_H = 12.0
@@ -88,13 +89,11 @@ class History:
         )
 
     async def list_with(self, unnamed: UnnamedObjects) -> bool:
-        """One listing, of one page."""
-        complete = True
-        async for page in self.bucket.list(layout.topic_prefix("t", TOPIC.topic_id)):
-            complete &= await unnamed.look(TOPIC, page)
-            if complete:
-                unnamed.judged(TOPIC, page)
-        return complete
+        """One listing, of one page; False: not all of it was judged."""
+        (page,) = [page async for page in self.bucket.list("topics/")]
+        left = await unnamed.look(LIVE, page)
+        unnamed.looked(LIVE.keys(), left, page.store_now_ms)
+        return not left
 
     async def begin(self) -> "History":
         """The topic and the partition are there."""
