@@ -37,8 +37,8 @@ def foreign_objects_of_topics_are_collected(patch: pytest.MonkeyPatch) -> None:
 def foreign_objects_end_a_look(patch: pytest.MonkeyPatch) -> None:
     """A key that is nobody's of ours ends the collector's look."""
 
-    async def nothing(_: Deletions, __: object) -> bool:
-        return True
+    async def nothing(_: Deletions, __: object) -> None:
+        return None
 
     original = Collector._strange
 

@@ -94,10 +94,10 @@ def version_goes_before_its_objects(patch: pytest.MonkeyPatch) -> None:
 
     async def collect(
         self: SupersededVersions, partition: NamedPartition, version: Version, gone: Any
-    ) -> bool:
+    ) -> None:
         key = layout.manifest_key(partition.topic, partition.tp, version.number)
-        first = await self._deleter.delete([Garbage(key, 0, Reason.REPLACED)])
-        return first and await original(self, partition, version, gone)
+        await self._deleter.delete([Garbage(key, 0, Reason.REPLACED)])
+        await original(self, partition, version, gone)
 
     patch.setattr(SupersededVersions, "_collect", collect)
 

@@ -98,7 +98,7 @@ class CollectorSettings:
     """After a longer time without a pass the grace period of every unnamed object begins again."""
 
     max_deletes: int = 100_000
-    """Deletes of one pass; the rest waits for the next one."""
+    """Deletes of one pass over flush objects and deleted topics; the rest waits for the next."""
 
     pause_ms: float = 50.0
     """Pause between two pages of a listing: other requests go first."""
@@ -185,9 +185,8 @@ class Collector:
         self._node_ids = node_ids
         self._known: UnreferencedObjects | None = None
         deadline_ms = self._settings.request_deadline_ms
-        self.deletions = Deletions(
-            objects, confirm, max_deletes=self._settings.max_deletes, deadline_ms=deadline_ms
-        )
+        self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
+        self._deletes_left = 0
         self._pages = ObjectPages(objects, deadline_ms, self._settings.pause_ms)
         self.sealed = SealedCollection(
             metadata=self._reads,
@@ -233,7 +232,7 @@ class Collector:
             CorruptError: a partition's state is damaged; no head was deleted.
             FencedError: the metadata store is not the cluster's; nothing was deleted after that.
         """
-        self.deletions.begin_pass()
+        self._deletes_left = self._settings.max_deletes
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
         deleted = self.deleted_objects
@@ -271,7 +270,6 @@ class Collector:
             StoreError, TimeoutError: a store; try again later.
             FencedError: a store is not the cluster's; nothing was deleted after that.
         """
-        self.deletions.begin_pass()
         await self.sealed.collect(self._duties.edited())
 
     # ── Flush objects ──
@@ -294,9 +292,7 @@ class Collector:
                 ):
                     names, read_ms = await self._names(session_id), now_ms
                 gone += look.garbage(objects, names.keep, now_ms)
-            await self.deletions.delete(
-                [Garbage(key, sizes[key], Reason.NO_RECORD) for key in gone]
-            )
+            await self._delete([Garbage(key, sizes[key], Reason.NO_RECORD) for key in gone])
         return look.end(now_ms), look
 
     def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
@@ -381,7 +377,7 @@ class Collector:
             empty = empty and not others
             if marked_ms is None or now_ms - marked_ms < grace_ms:
                 continue
-            await self.deletions.delete(
+            await self._delete(
                 [
                     Garbage(info.key, info.size_bytes, Reason.DELETED_TOPIC)
                     for info in others
@@ -410,6 +406,11 @@ class Collector:
         self._log.info("topic_collected", topic=topic.name, topic_id=str(topic.topic_id))
 
     # ── Stores ──
+
+    async def _delete(self, garbage: list[Garbage]) -> None:
+        garbage = garbage[: self._deletes_left]
+        await self.deletions.delete(garbage)
+        self._deletes_left -= len(garbage)
 
     def _strange(self, key: str) -> None:
         self.strange_objects += 1

@@ -56,8 +56,8 @@ class Garbage:
 class Deleter(Protocol):
     """What the parts of the collector give their garbage to."""
 
-    async def delete(self, garbage: Sequence[Garbage]) -> bool:
-        """Delete the objects; False: not all of them, because the pass has deleted enough.
+    async def delete(self, garbage: Sequence[Garbage]) -> None:
+        """Delete the objects; when it returns, each delete was answered as done.
 
         Raises:
             ValueError: a key is not driftlog's.
@@ -76,7 +76,7 @@ class Deletions:
 
     Args:
         confirm: raises FencedError if a store is not the cluster's.
-        max_deletes: of one pass.
+        deadline_ms: of each batch.
     """
 
     def __init__(
@@ -84,37 +84,27 @@ class Deletions:
         objects: ObjectStore,
         confirm: Callable[[], Awaitable[None]],
         *,
-        max_deletes: int,
         deadline_ms: float,
     ) -> None:
         self._objects = objects
         self._confirm = confirm
-        self._max_deletes = max_deletes
         self._deadline_ms = deadline_ms
-        self._left = max_deletes
         self.objects: Counter[tuple[str, str]] = Counter()
         """Deleted objects, by kind and reason."""
         self.bytes: Counter[tuple[str, str]] = Counter()
 
-    def begin_pass(self) -> None:
-        """From now on so many deletes as one pass may have."""
-        self._left = self._max_deletes
-
-    async def delete(self, garbage: Sequence[Garbage]) -> bool:
+    async def delete(self, garbage: Sequence[Garbage]) -> None:
         """See `Deleter`."""
-        allowed = garbage[: self._left]
-        for at in range(0, len(allowed), _BATCH):
-            batch = allowed[at : at + _BATCH]
+        for at in range(0, len(garbage), _BATCH):
+            batch = garbage[at : at + _BATCH]
             kinds = [one.kind for one in batch]  # before the delete: every key is ours
             await self._confirm()
             async with asyncio.timeout(self._deadline_ms / 1000):
                 await self._objects.delete([one.key for one in batch])
-            self._left -= len(batch)
             for kind, one in zip(kinds, batch, strict=True):
                 what = kind, one.reason.value
                 self.objects[what] += 1
                 self.bytes[what] += one.size_bytes
-        return len(allowed) == len(garbage)
 
 
 def kind_of(key: str) -> str:

@@ -54,10 +54,9 @@ class Report:
     damaged: dict[str, str] = field(default_factory=dict)
     """Partitions, and sessions, of which nothing is deleted, and why."""
 
-    async def delete(self, garbage: Sequence[Garbage]) -> bool:
+    async def delete(self, garbage: Sequence[Garbage]) -> None:
         """See `Deleter`: nothing is deleted."""
         self.garbage += garbage
-        return True
 
 
 async def report(metadata: MetadataStore, objects: ObjectStore, offload: Offload) -> Report:

@@ -82,8 +82,7 @@ class SupersededVersions:
             gone = await self._reads.difference(older, later, lists)
             not_in_newest = await self._reads.difference(older, newest, lists)
             gone = {key: size for key, size in gone.items() if key in not_in_newest}
-            if not await self._collect(partition, step.older, gone):
-                return Wait(0)
+            await self._collect(partition, step.older, gone)
             walked += 1
             versions, older = versions[1:], later
             await asyncio.sleep(self._pause_ms / 1000)
@@ -96,16 +95,15 @@ class SupersededVersions:
             )
         return step
 
-    async def _collect(self, partition: NamedPartition, version: Version, gone: Sizes) -> bool:
-        """Delete the objects, then the version; False: the pass has deleted enough."""
+    async def _collect(self, partition: NamedPartition, version: Version, gone: Sizes) -> None:
+        """Delete the objects, then the version."""
         by_level: dict[int, list[Garbage]] = {}
         for key, size in gone.items():
             by_level.setdefault(_level(key), []).append(Garbage(key, size, Reason.REPLACED))
         for _, garbage in sorted(by_level.items()):
-            if not await self._deleter.delete(garbage):
-                return False
+            await self._deleter.delete(garbage)
         key = layout.manifest_key(partition.topic, partition.tp, version.number)
-        return await self._deleter.delete([Garbage(key, version.size_bytes, Reason.REPLACED)])
+        await self._deleter.delete([Garbage(key, version.size_bytes, Reason.REPLACED)])
 
 
 def _level(key: str) -> int:

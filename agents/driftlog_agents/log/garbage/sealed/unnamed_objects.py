@@ -123,13 +123,14 @@ class UnnamedObjects:
             return False
         if unnamed is None:
             return False
-        return await self._deleter.delete(
+        await self._deleter.delete(
             [
                 Garbage(info.key, info.size_bytes, Reason.NEVER_NAMED)
                 for key, (_, info) in objects.items()
                 if key in unnamed
             ]
         )
+        return True
 
     async def _unnamed(
         self,

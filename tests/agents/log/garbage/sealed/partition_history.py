@@ -41,6 +41,8 @@ class Bucket(MemoryObjectStore):
     """A bucket that may fail a delete, and that remembers requests."""
 
     deletes_fail = False
+    deletes_left = 1_000_000
+    """After so many every delete fails."""
     gets: list[str]
     deleted: list[str]
 
@@ -49,7 +51,7 @@ class Bucket(MemoryObjectStore):
         return await super().get(key, start, end)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        if self.deletes_fail:
+        if self.deletes_fail or len(self.deleted) >= self.deletes_left:
             raise UnavailableError("503")
         self.deleted += keys
         await super().delete(keys)
@@ -63,7 +65,7 @@ class History:
         self.bucket = Bucket(self.now_ms)
         self.bucket.gets, self.bucket.deleted = [], []
         self.metadata = MemoryMetadataStore(self.now_ms)
-        self.deletions = Deletions(self.bucket, believe, max_deletes=10_000, deadline_ms=10_000)
+        self.deletions = Deletions(self.bucket, believe, deadline_ms=10_000)
         self.reads = PartitionReads(
             CollectorReads(self.metadata, 1_000), self.bucket, UnknownKeys(), 1_000
         )

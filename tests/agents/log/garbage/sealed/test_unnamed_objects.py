@@ -2,8 +2,8 @@
 
 import pytest
 
-from driftlog_agents.log.garbage.deletions import Deletions, believe
 from driftlog_metadata.schema.keys import partition_key
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import Delete
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import AddSegments
@@ -117,19 +117,20 @@ async def test_each_object_is_judged_once(history: History) -> None:
 
 async def test_what_could_not_be_deleted_is_judged_again(history: History) -> None:
     """
-    A pass deletes only so much; the rest waits for the next one.
+    The bucket refuses the delete, and the look ends; the next one begins anew.
     """
-    history.deletions = Deletions(history.bucket, believe, max_deletes=3, deadline_ms=1_000)
     unnamed = history.listings()
     for n in range(5):
         await history.put_segment(20, 30 + n)
     history.now_h += GRACE_H
-    first = await history.list_with(unnamed)
-    between = len(history.bucket.deleted)
-    history.deletions.begin_pass()
-    again = await history.list_with(unnamed)
+    history.bucket.deletes_fail = True
+    with pytest.raises(UnavailableError):
+        await history.list_with(unnamed)
+    history.bucket.deletes_fail = False
 
-    assert [(False, 3), (True, 5)] == [(first, between), (again, len(history.bucket.deleted))]
+    assert await history.list_with(unnamed)
+
+    assert 5 == len(history.bucket.deleted)
     assert 2 == len([key for key in await history.keys() if key.endswith(".parquet")])
 
 
