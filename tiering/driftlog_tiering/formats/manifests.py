@@ -49,7 +49,12 @@ from driftlog_tiering.formats.manifest_codec import (
     encode_segment_list,
 )
 from driftlog_tiering.stores.object_keys import MAX_PAGE_SIZE
-from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import (
+    AlreadyExistsError,
+    Buffer,
+    NotFoundError,
+    ObjectStore,
+)
 
 ATTEMPT_TIMEOUT_MS: Final = 10_000
 """After this an answer counts as lost.  Shorter: more repeats; longer: a dead peer costs more."""
@@ -131,7 +136,7 @@ async def load_newest(
     version = await newest_version(store, topic, tp, strange)
     if version is None:
         return None
-    manifest = await load_version(store, topic, tp, version)
+    manifest = await _load_version(store, topic, tp, version)
     if manifest is None:
         key = layout.manifest_key(topic, tp, version)
         raise MissingManifestError(key, "missing: listed, but not there")
@@ -158,7 +163,7 @@ async def load_at_least(
     if newest.version >= version:
         return newest
     # A LIST proves no absence: the key is known, so GET the object itself.
-    named = await load_version(store, topic, tp, version)
+    named = await _load_version(store, topic, tp, version)
     if named is None:
         raise MissingManifestError(
             layout.manifest_key(topic, tp, version),
@@ -173,7 +178,7 @@ async def load_following(store: ObjectStore, manifest: Manifest) -> Manifest | N
     Raises:
         CorruptManifestError: it is damaged.
     """
-    return await load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
+    return await _load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
 
 
 async def commit_edit(
@@ -274,7 +279,7 @@ async def load_list(store: ObjectStore, ref: SegmentListRef) -> SegmentList:
     return decode_segment_list(body, ref)
 
 
-async def load_version(
+async def _load_version(
     store: ObjectStore, topic: str, tp: TopicPartition, version: int
 ) -> Manifest | None:
     """One version; None: it is not there.
@@ -287,6 +292,16 @@ async def load_version(
         body = await store.get(key)
     except NotFoundError:
         return None
+    return decode_version(body, topic, tp, version)
+
+
+def decode_version(body: Buffer, topic: str, tp: TopicPartition, version: int) -> Manifest:
+    """The version of which *body* is the object.
+
+    Raises:
+        CorruptManifestError: it is damaged, or another one's.
+    """
+    key = layout.manifest_key(topic, tp, version)
     try:
         manifest = decode_manifest(body)
     except CorruptManifestError as error:

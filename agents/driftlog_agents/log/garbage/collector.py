@@ -194,6 +194,7 @@ class Collector:
             deleter=self.deletions,
             grace=self._settings.grace,
             strangers=self._strangers,
+            offload=offload,
             share=self._duties.listing_share,
         )
         self.strange_objects = 0

@@ -94,7 +94,7 @@ class _DryRun:
             )
         }
         deleted = await self._deleted(objects)
-        reads = PartitionReads(self._reads, objects, self._strangers, _DEADLINE_MS)
+        reads = PartitionReads(self._reads, objects, self._strangers, self._offload, _DEADLINE_MS)
 
         def damage(partition: NamedPartition, error: CorruptError) -> None:
             found.damaged[partition.name] = str(error)

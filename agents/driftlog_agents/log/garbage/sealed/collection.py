@@ -17,6 +17,7 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.deletions import Deleter
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
@@ -57,6 +58,7 @@ class SealedCollection:
         deleter: Deleter,
         grace: Grace,
         strangers: UnknownKeys,
+        offload: Offload,
         share: Callable[[], tuple[int, int] | None],
     ) -> None:
         self._metadata = metadata
@@ -65,7 +67,7 @@ class SealedCollection:
         self._strangers = strangers
         self._share = share
         self._schedule = WalkSchedule(grace)
-        reads = PartitionReads(metadata, pages.objects, strangers, pages.deadline_ms)
+        reads = PartitionReads(metadata, pages.objects, strangers, offload, pages.deadline_ms)
         self._superseded = SupersededVersions(reads, deleter, grace, pause_ms=pages.pause_ms)
         self._unnamed = UnnamedObjects(
             reads, deleter, grace, superseded=self._hand_over, damaged=self._say_damaged

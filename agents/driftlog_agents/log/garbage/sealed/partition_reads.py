@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.sealed.manifest_names import Sizes, difference, named_within
@@ -22,8 +23,9 @@ from driftlog_metadata.schema.codec import decode_at, decode_partition_state
 from driftlog_metadata.schema.keys import partition_key
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest, NeedsLists, SegmentList
-from driftlog_tiering.formats.manifests import MissingManifestError, load_list, load_version
-from driftlog_tiering.stores.object_store import ObjectStore
+from driftlog_tiering.formats.manifest_codec import decode_segment_list
+from driftlog_tiering.formats.manifests import MissingManifestError, decode_version
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 T = TypeVar("T")
 
@@ -37,18 +39,25 @@ class Versions:
 
 
 class PartitionReads:
-    """See the module.  A failed read is repeated before the work on its partition is abandoned."""
+    """See the module.  A failed read is repeated before the work on its partition is abandoned.
+
+    Args:
+        offload: decodes manifests and lists off the event loop: a large one takes 15 ms.
+        deadline_ms: of each request.
+    """
 
     def __init__(
         self,
         metadata: CollectorReads,
         objects: ObjectStore,
         strangers: UnknownKeys,
+        offload: Offload,
         deadline_ms: float,
     ) -> None:
         self._metadata = metadata
         self._objects = objects
         self._strangers = strangers
+        self._offload = offload
         self._retry = Retry(
             wait_s=1.0, longest_wait_s=1.0, timeout_s=deadline_ms / 1000, attempts=3
         )
@@ -82,9 +91,14 @@ class PartitionReads:
             CorruptManifestError: it is damaged.
             UnavailableError, OutcomeUnknownError, TimeoutError: the store.
         """
-        return await self._ask(
-            lambda: load_version(self._objects, partition.topic, partition.tp, version.number)
-        )
+        topic, tp, number = partition.topic, partition.tp, version.number
+        try:
+            key = layout.manifest_key(topic, tp, number)
+            body = await self._ask(partial(self._objects.get, key))
+        except NotFoundError:
+            return None
+        found: Manifest = await self._offload(decode_version, body, topic, tp, number)
+        return found
 
     async def difference(
         self, older: Manifest, newer: Manifest, lists: dict[str, SegmentList | None]
@@ -117,9 +131,11 @@ class PartitionReads:
             if ref.key in lists:
                 raise MissingManifestError(ref.key, "missing")
             try:
-                lists[ref.key] = await self._ask(partial(load_list, self._objects, ref))
-            except MissingManifestError:
+                body = await self._ask(partial(self._objects.get, ref.key))
+            except NotFoundError:
                 lists[ref.key] = None
+            else:
+                lists[ref.key] = await self._offload(decode_segment_list, body, ref)
 
     async def _list(self, partition: NamedPartition) -> Versions:
         found: list[Version] = []

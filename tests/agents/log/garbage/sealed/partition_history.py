@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.garbage.deletions import Deletions, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
@@ -67,7 +68,7 @@ class History:
         self.metadata = MemoryMetadataStore(self.now_ms)
         self.deletions = Deletions(self.bucket, believe, deadline_ms=10_000)
         self.reads = PartitionReads(
-            CollectorReads(self.metadata, 1_000), self.bucket, UnknownKeys(), 1_000
+            CollectorReads(self.metadata, 1_000), self.bucket, UnknownKeys(), inline, 1_000
         )
         self.handed_over: list[NamedPartition] = []
         self.damaged: list[CorruptError] = []

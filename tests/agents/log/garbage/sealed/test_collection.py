@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
@@ -28,6 +29,7 @@ class Agent:
             deleter=history.deletions,
             grace=GRACE,
             strangers=UnknownKeys(),
+            offload=inline,
             share=lambda: share,
         )
 
