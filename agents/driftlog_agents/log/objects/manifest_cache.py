@@ -45,13 +45,13 @@ class ManifestCache:
         self._newest: dict[PartitionLog, Manifest] = {}
         self._reading = KeyedLock[PartitionLog]()
         self._strangers = strangers or UnknownKeys()
-        self._edited: set[tuple[str, TopicPartition]] = set()
+        self._edited: dict[tuple[str, TopicPartition], None] = {}
 
-    def take_edited(self) -> set[tuple[str, TopicPartition]]:
+    def take_edited(self) -> list[tuple[str, TopicPartition]]:
         """Partitions, with their topics' names, that got a newer version by `put` since the last
         call."""
-        edited, self._edited = self._edited, set()
-        return edited
+        edited, self._edited = self._edited, {}
+        return list(edited)
 
     async def get(self, log: PartitionLog) -> Manifest:
         """The newest manifest, at least at the version that the partition's key names.
@@ -103,7 +103,7 @@ class ManifestCache:
     def put(self, log: PartitionLog, manifest: Manifest) -> None:
         """Caches a newer manifest that was read or written just now."""
         if manifest.version > 1:
-            self._edited.add((manifest.topic, manifest.tp))
+            self._edited[manifest.topic, manifest.tp] = None
         if log.state is not State.CLOSED:
             self._newest[log] = manifest
             self._read_at_ms[log] = self._now_ms()

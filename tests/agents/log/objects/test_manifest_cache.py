@@ -214,6 +214,6 @@ async def test_edits_are_noticed_once() -> None:
     manifests.put(log, second)
     manifests.put(log, second)
 
-    assert set() == none == read
-    assert {("t", TP)} == manifests.take_edited()
-    assert set() == manifests.take_edited()
+    assert [] == none == read
+    assert [("t", TP)] == manifests.take_edited()
+    assert [] == manifests.take_edited()
