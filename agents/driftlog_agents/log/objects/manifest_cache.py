@@ -100,13 +100,13 @@ class ManifestCache:
         """The cached manifest, which may be old; None: there is none."""
         return self._newest.get(log)
 
-    def put(self, log: PartitionLog, manifest: Manifest) -> None:
-        """Caches a newer manifest that was read or written just now."""
+    def put(self, log: PartitionLog, manifest: Manifest, began_ms: float | None = None) -> None:
+        """Caches a newer manifest, whose read or commit began at *began_ms*; None: just now."""
         if manifest.version > 1:
             self._edited[manifest.topic, manifest.tp] = None
         if log.state is not State.CLOSED:
             self._newest[log] = manifest
-            self._read_at_ms[log] = self._now_ms()
+            self._read_at_ms[log] = self._now_ms() if began_ms is None else began_ms
 
     def read_at_ms(self, log: PartitionLog) -> float:
         """When the read of the cached manifest began; now, if there is none."""

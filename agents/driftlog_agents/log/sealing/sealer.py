@@ -388,10 +388,10 @@ class Sealer:
             newest = await self.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
         except VoidEditError as error:
             # Another session was faster, or an unanswered attempt succeeded: adopt that manifest.
-            self._manifests.put(log, error.manifest)
+            self._manifests.put(log, error.manifest, started_ms)
             self._log.info("seal_void", partition=_name(log), reason=str(error))
             return
-        self._manifests.put(log, newest)
+        self._manifests.put(log, newest, started_ms)
         if newest.end != end:  # otherwise it has this session's edit
             await self._must_be_deposed(log, newest)
         await self._write_key(log, newest)
@@ -492,6 +492,7 @@ class Sealer:
         """Move the manifest's log start to that of the partition's key: Spark no longer sees the
         records below it, and the collector deletes their segments."""
         manifest = await self._manifests.get(log)
+        began_ms = self._now_ms()
         edited = await commit_edit(
             self._objects,
             manifest,
@@ -504,7 +505,7 @@ class Sealer:
             wanted=lambda: log.state not in _NOT_SERVED,
             grace=self._settings.grace,
         )
-        self._manifests.put(log, edited)
+        self._manifests.put(log, edited, began_ms)
         self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
 
     # ── Producer snapshot and partition key ──
