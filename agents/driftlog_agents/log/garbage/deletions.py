@@ -120,5 +120,7 @@ def kind_of(key: str) -> str:
             return "producer_snapshot"
         case layout.ManifestKey():
             return "manifest"
-        case _:
+        case layout.TopicKey() | layout.DeletedKey():
             return "topic_file"
+        case _:
+            return "other"

@@ -141,10 +141,15 @@ class _DryRun:
                     ours.append((None, info))
                 case layout.TopicKey() | layout.DeletedKey():
                     ours.append((key.topic_id, info))
-                case layout.ClusterKey() | layout.AuditKey() | layout.ProducerIdsKey():
-                    pass  # these stay for ever
-                case _:
+                case (
+                    layout.SegmentKey()
+                    | layout.SegmentListKey()
+                    | layout.ProducerSnapshotKey()
+                    | layout.ManifestKey()
+                ):
                     ours.append((key.tp.topic_id, info))
+                case _:
+                    pass  # these stay for ever
         for topic_id, neighbours in groupby(ours, key=lambda one: one[0]):
             yield topic_id, [info for _, info in neighbours]
 
