@@ -150,7 +150,7 @@ class SimulatedAgent(Process):
                     partial(world.untrue.hides, node.number),
                 ),
                 disk=self.disk,
-                identity=SimIdentity(node.number, first_cluster(node.world.seed)),
+                identity=SimIdentity(node.number, first_cluster(node.world.seed), world.grace),
                 server=self.server,
                 rng=Random(world.rng.random()),
                 now_ms=world.now_ms,
@@ -223,6 +223,11 @@ class SimulatedAgent(Process):
     def looked_ms(self) -> float:
         """When the collector last looked at everything, by the bucket's clock; 0: never."""
         return self.agent.collector.looked_ms if self.server.accepts else 0.0
+
+    @property
+    def listed_ms(self) -> float:
+        """When the last listing of sealed objects began, by the bucket's clock; 0: never."""
+        return self.agent.collector.sealed.listed_ms if self.server.accepts else 0.0
 
     def stop(self) -> None:
         """SIGTERM."""
@@ -322,10 +327,9 @@ class SimulatedAgent(Process):
 
     def _settings(self) -> AgentSettings:
         world = self._world
-        engine = settings_of(world.seed, world.long_outage.engine(SETTINGS))
+        engine = settings_of(world.seed, SETTINGS)
         engine = slow_upkeep.engine_settings(world.seed, engine)
         engine = compaction.engine_settings(world.seed, engine)
-        collector = CollectorSettings(interval_ms=3_000, pause_ms=1)
         broker = BrokerSettings(groups=SETTINGS_OF_GROUPS, log_retention_ms=-1)
         if world.retention is not None:
             broker = world.retention.broker(broker)
@@ -336,7 +340,7 @@ class SimulatedAgent(Process):
             broker=broker,
             engine=crowded_reads.engine_settings(world.seed, engine),
             reads=crowded_reads.read_settings(world.seed, READ_SETTINGS),
-            collector=world.long_outage.collector(collector),
+            collector=CollectorSettings(interval_ms=3_000, pause_ms=1),
             fitness=FITNESS,
         )
 

@@ -5,7 +5,9 @@ from typing import Any, Final
 
 import pytest
 
+from driftlog_agents.log.garbage import deletions
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.deletions import Deletions
 from driftlog_agents.log.objects import manifest_cache as manifests
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
@@ -29,19 +31,20 @@ def foreign_flush_objects_are_collected(patch: pytest.MonkeyPatch) -> None:
 def foreign_objects_of_topics_are_collected(patch: pytest.MonkeyPatch) -> None:
     """The collector deletes every key of a deleted topic, whatever it is."""
     patch.setattr(Collector, "_is_ours", lambda *_: True)
+    patch.setattr(deletions, "kind_of", lambda _: "anything")
 
 
 def foreign_objects_end_a_look(patch: pytest.MonkeyPatch) -> None:
     """A key that is nobody's of ours ends the collector's look."""
 
-    async def nothing(_: Collector, __: object) -> None:
+    async def nothing(_: Deletions, __: object) -> None:
         return None
 
     original = Collector._strange
 
     def strange(self: Collector, key: str) -> None:
         original(self, key)
-        patch.setattr(Collector, "_delete", nothing)
+        patch.setattr(Deletions, "delete", nothing)
 
     patch.setattr(Collector, "_strange", strange)
 

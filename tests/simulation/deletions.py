@@ -22,6 +22,7 @@ from driftlog_agents.protocol.messages.delete_records import (
 )
 from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.agent import Led
+from tests.simulation.collecting import has_collecting
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -41,11 +42,12 @@ _REFUSED: Final = {
 
 
 def has_deletions(seed: int) -> bool:
-    """Whether records are deleted: one in ten of single agents, and some of clusters.
+    """Whether records are deleted: one in ten of single agents, some of clusters, and where the
+    collector is watched.
 
     (Of seeds that find no planted bug, whose schedules this would change.)
     """
-    return seed % 10 == _SINGLE or seed % _CLUSTERS_OF in _CLUSTER
+    return seed % 10 == _SINGLE or seed % _CLUSTERS_OF in _CLUSTER or has_collecting(seed)
 
 
 @dataclass(slots=True, eq=False)

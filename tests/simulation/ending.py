@@ -8,9 +8,7 @@
 Time passes in jumps, as in `chaos.grow_old`: the collector looks after each of them, and the
 agent's session ends in each of them.
 
-Sealed objects that a newer one replaced are not checked: older manifest versions, segment lists,
-segments that no manifest names and producer snapshots of a topic that exists.  Nothing collects
-those yet; the collector of sealed objects is issue 15, and `_SUPERSEDED` goes with it.
+Of topics that exist, only those sealed objects are there that a manifest of the last grace names.
 """
 
 import asyncio
@@ -34,14 +32,6 @@ if TYPE_CHECKING:
     from tests.simulation.node import Node
     from tests.simulation.world import World
 
-_SUPERSEDED: Final = (
-    layout.ManifestKey,
-    layout.SegmentListKey,
-    layout.SegmentKey,
-    layout.ProducerSnapshotKey,
-)
-"""Kinds of objects that stay when a newer one replaces them, for as long as their topic exists."""
-
 _HOUR_S: Final = 3_600.0
 _STEP_S: Final = 1.8 * _HOUR_S
 """Shorter than the collector's `max_gap_ms`, or its grace would begin again."""
@@ -53,6 +43,8 @@ _HEADS_S: Final = (7 * 24 + 1) * _HOUR_S
 _LOOK_AT_HEADS_S: Final = 6.1 * _HOUR_S
 _MORE_LOOKS: Final = 4
 _LOOKED_S: Final = 120.0
+_LISTED_GRACES: Final = 2.1
+"""Longer than the time between two listings of sealed objects."""
 _HEADS_LOOKED_S: Final = 1.0
 """How long a look at heads takes behind it; shorter than the interval between two looks."""
 _READY_S: Final = 60.0
@@ -102,6 +94,7 @@ class Ending:
             await self._passes_until(lambda: not self._heads() & ended - self._marked())
             await self._pass(_HEADS_S)
             await self._passes_until(lambda: not self._heads() & ended)
+            await self._sealed_objects_listed()
             await self._ready(node)
             await self._check(ended)
             await node.leave()
@@ -121,6 +114,20 @@ class Ending:
         else:
             self._world.expect(False, "the collector does not look when all is over")
         await asyncio.sleep(_HEADS_LOOKED_S)
+
+    async def _sealed_objects_listed(self) -> None:
+        """Let a listing be due, wait for it, and for the walks behind it."""
+        grace_s = self._world.grace.ms / 1000
+        began_ms = self._world.now_ms()
+        await self._pass(_LISTED_GRACES * grace_s)
+        for _ in range(_MORE_LOOKS):
+            if self._node.process.listed_ms > began_ms:
+                break
+            await self._pass(grace_s / 12)  # a process that began anew lists after that
+        listed = self._node.process.listed_ms > began_ms
+        self._world.expect(listed, "sealed objects are not listed when all is over")
+        await self._look()
+        await self._look()
 
     async def _passes_until(self, holds: Callable[[], bool]) -> None:
         """Heads are marked and deleted in batches; one that was written meanwhile, as the head of a
@@ -257,9 +264,10 @@ class Ending:
                     case layout.ClusterKey() | layout.AuditKey() | layout.ProducerIdsKey():
                         pass  # what was given out or accepted is known for ever
                     case _:
-                        assert isinstance(key, _SUPERSEDED), info.key
                         there = _exists(key.tp, topics)
                         self._expect(there, info.key, "its partition does not exist")
+                        allowed = world.collected.allowed(info.key)
+                        self._expect(allowed, info.key, "no manifest of the last grace names it")
 
     def _nothing(self, what: str, found: Iterable[str]) -> None:
         there = sorted(found)

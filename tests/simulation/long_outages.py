@@ -10,7 +10,7 @@
 | commits | refused; or every write to the metadata store, as where its space is used up |
 | commits | without an answer: they never act, or all of them act when the outage is over |
 
-A grace of minutes stands for the twelve hours, and so does all that is derived from it.
+A grace of minutes stands for the twelve hours, as for all seeds that have a short one.
 
 What is checked, of every seed:
 
@@ -24,13 +24,10 @@ That every record's object is there, and that everything is answered, `world` ch
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.garbage.collector import CollectorSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_metadata.schema.codec import decode_flush_record, decode_head
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, head_key, parse_flush_key, session_key
 from driftlog_metadata.stores.errors import DeclinedError, UnavailableError
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
 _SEEDS: Final = (6, 31, 52, 56)
 """Last two digits of the seeds that have one: of one agent, and (52) of several."""
 
-_GRACE_MS: Final = 240_000
 _MARGIN_MS: Final = 30_000
 """A request travels for eight seconds at most, and a pause lasts for twenty."""
 
@@ -81,24 +77,6 @@ class LongOutage:
         self._refused: tuple[str, int] | None = None
         """The one flush, by session and sequence."""
         self._held: list[tuple[Sequence[Compare], Sequence[Operation], Sequence[Operation]]] = []
-        self._scale = _GRACE_MS / CollectorSettings().grace_ms if self.there else 1.0
-
-    def engine(self, settings: EngineSettings) -> EngineSettings:
-        """*settings* with what belongs to the seed's grace."""
-        if not self.there:
-            return settings
-        flush, consolidation = settings.flush, settings.consolidation
-        return replace(
-            settings,
-            flush=replace(flush, max_object_age_ms=flush.max_object_age_ms * self._scale),
-            consolidation=replace(
-                consolidation, named_within_ms=consolidation.named_within_ms * self._scale
-            ),
-        )
-
-    def collector(self, settings: CollectorSettings) -> CollectorSettings:
-        """The same of the collector's."""
-        return replace(settings, grace_ms=round(settings.grace_ms * self._scale))
 
     async def run(self) -> None:
         """One outage, if the seed has one."""
@@ -112,7 +90,7 @@ class LongOutage:
         world.note(self._kind.value)
         for topic in (await read_topics(world)).values():
             world.produce_to(topic, batches=6)
-        await asyncio.sleep(rng.uniform(1.05, 1.5) * _GRACE_MS / 1000)
+        await asyncio.sleep(rng.uniform(1.05, 1.5) * world.grace.ms / 1000)
         self._kind = None
         held, self._held = self._held, []
         for compares, then, otherwise in held:
@@ -173,7 +151,7 @@ class LongOutage:
         if error is not None:
             return  # the ledger says so
         age_ms = self._world.now_ms() - info.modified_ms
-        limit_ms = self.engine(EngineSettings()).flush.max_object_age_ms + _MARGIN_MS
+        limit_ms = self._world.grace.named_within_ms + _MARGIN_MS
         self._world.expect(age_ms < limit_ms, f"{key} is named {age_ms / 1000:.0f} s after its PUT")
 
     def deleted(self, keys: Sequence[str]) -> None:
@@ -194,7 +172,7 @@ class LongOutage:
     def _is_young(self, key: str) -> bool:
         """Then the collector, which has a grace, does not delete it; another fault may."""
         info, error = now(self._world.bucket.stat(key))
-        grace_ms = self.collector(CollectorSettings()).grace_ms
+        grace_ms = self._world.grace.ms
         return error is not None or self._world.now_ms() - info.modified_ms < grace_ms
 
     def _head(self, session_id: str) -> int | None:
@@ -231,7 +209,7 @@ class OutageStore(WatchedStore):
 
 
 class OutageBucket(MemoryObjectStore):
-    """The bucket, alike."""
+    """The bucket, alike; it shows `CollectedObjects` what comes and goes."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(lambda: int(world.loop.now_s * 1000))
@@ -240,7 +218,13 @@ class OutageBucket(MemoryObjectStore):
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
         self._world.long_outage.put(key)
         await super().put(key, body)
+        self._world.collected.put(key)
+
+    async def create(self, key: str, body: Sequence[Buffer]) -> None:
+        await super().create(key, body)
+        self._world.collected.put(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         self._world.long_outage.deleted(keys)
+        self._world.collected.deleted(keys)
         await super().delete(keys)

@@ -20,6 +20,8 @@ from tests.simulation.bucket_faults import has_foreign_objects
 from tests.simulation.bucket_planted import BUCKET_BUGS
 from tests.simulation.clocks import has_clock_jumps
 from tests.simulation.cluster_planted import CLUSTER_BUGS, GROUP_BUGS
+from tests.simulation.collecting import has_collecting
+from tests.simulation.collecting_planted import COLLECTING_BUGS
 from tests.simulation.compaction import has_compaction
 from tests.simulation.compaction_planted import COMPACTION_BUGS
 from tests.simulation.consumer_requests import has_requests
@@ -167,6 +169,12 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "manifest_moves_before_the_key": (265, 294),
     "checked_once": (230, 247, 265),
     "failed_moves_are_forgotten": (349, 149),
+    "collected_before_grace": (10_001,),
+    "grace_by_an_agents_clock": (10_080,),
+    "names_used_for_later_pages": (10_001,),
+    "missing_version_is_empty": (10_001,),
+    "version_goes_before_its_objects": (10_001,),
+    "only_the_newest_version_counts": (10_001,),
 }
 """Seeds that notice a bug, tried first; the quickest first."""
 
@@ -278,6 +286,7 @@ _AIMED: Final[dict[str, Kind]] = {
     "older_stores_are_not_compared": has_older_metadata,
     "producer_ids_go_back": has_older_metadata,
     "producer_ids_are_not_marked": has_older_metadata,
+    "grace_by_an_agents_clock": lambda s: has_collecting(s) and has_clock_jumps(s),
     "sealing_forgets_log_start": has_deletions,
     "deletion_told_before_it_is_stored": has_deletions,
     "manifest_forgets_what_is_left": has_deletions,
@@ -304,6 +313,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(REQUEST_BUGS, has_requests),
     *_all(RETENTION_BUGS, has_retention),
     *_all(COMPACTION_BUGS, has_compaction),
+    *_all(COLLECTING_BUGS, has_collecting, says="collected: "),
 )
 
 

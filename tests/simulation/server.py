@@ -9,6 +9,7 @@ from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.formats.grace import Grace
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
 
@@ -22,9 +23,12 @@ class SimIdentity:
     number: int
     cluster: bytes
     """The value of the cluster's key when the cluster was made."""
+    grace: Grace
 
-    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
-        return decode_cluster(self.cluster), self.number
+    async def join(
+        self, metadata: MetadataStore, strangers: UnknownKeys
+    ) -> tuple[Cluster, int, Grace]:
+        return decode_cluster(self.cluster), self.number, self.grace
 
 
 class SimServer:

@@ -113,6 +113,15 @@ def test_seeds_are_pinned_for_bugs_that_are_there() -> None:
     assert {bug.name for bug in PLANTED} == set(SEEN_AT)
 
 
+@pytest.mark.parametrize("seed", [10_001, 10_003, 10_005])
+def test_the_collector_deletes_nothing_that_may_be_read_or_named(seed: int) -> None:
+    """
+    With a grace of minutes, while records are deleted, agents end and begin, and superseded
+    versions are not found for a while; of one agent and of several.
+    """
+    assert {} == run_seed(seed).failed
+
+
 @pytest.mark.parametrize("seed", [600, 608, 705, 708])
 def test_what_is_not_shown_and_a_bucket_that_hangs_break_no_promise(seed: int) -> None:
     """

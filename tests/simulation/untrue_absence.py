@@ -6,6 +6,7 @@ itself when the object is shown again (`world`, 6); nothing is lost for it.
 """
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +45,15 @@ class UntrueAbsence:
             return True
         return key in self._hidden and self._hidden[key] in (None, node)
 
+    def hide(self, keys: Sequence[str]) -> None:
+        """Let no GET find these objects until `show`."""
+        self._hidden.update(dict.fromkeys(keys))
+
+    def show(self, keys: Sequence[str]) -> None:
+        """Let them be found again."""
+        for key in keys:
+            self._hidden.pop(key, None)
+
     async def run(self) -> None:
         """Hide objects, one after the other, until the faults are over."""
         world, rng = self._world, self._rng
@@ -73,4 +83,4 @@ class UntrueAbsence:
             if world.calm:
                 break
             await asyncio.sleep(0.1)
-        del self._hidden[key]
+        self._hidden.pop(key, None)

@@ -31,8 +31,9 @@ What is checked, all the time or when the faults are over:
    Batches in memory are bounded.  On a disk that is well again acks=1 is taken.
 9. A topic is there exactly if somebody was told so, with the configs that were told; what is
    produced to a name goes on in the topic that has it next.
-10. In the end, when topics are deleted and the grace period has passed, bucket and metadata store
-   hold nothing that nothing names (`ending`).
+10. The collector deletes nothing that an entitled reader may ask for (`collecting`).  In the end,
+   when topics are deleted and the grace period has passed, bucket and metadata store hold nothing
+   that nothing names (`ending`).
 11. A metadata store that is not the one that agents have seen is not believed (`store_loss`).
 12. Metadata that lose a key, or go back, make nothing up (`older_metadata`).
 13. What has expired goes, and nothing else does (`retention`).
@@ -49,11 +50,18 @@ from uuid import UUID
 
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.log.partition.partition import State
-from driftlog_metadata.schema.codec import decode_topic, encode_producer_id_block, encode_topic
+from driftlog_metadata.schema.codec import (
+    decode_cluster,
+    decode_topic,
+    encode_producer_id_block,
+    encode_topic,
+)
 from driftlog_metadata.schema.keys import CLUSTER_KEY, PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
 from driftlog_metadata.schema.model import ProducerIdBlock, Topic, TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import encode_cluster
 from tests.simulation import compaction
 from tests.simulation.admin import Admin
 from tests.simulation.agent import SETTINGS, Led
@@ -65,6 +73,7 @@ from tests.simulation.chaos import calm, chaos, grow_old
 from tests.simulation.clients import Producer
 from tests.simulation.clocks import jump_clocks
 from tests.simulation.cluster_chaos import cluster_chaos
+from tests.simulation.collecting import CollectedObjects, grace_of, let_collect
 from tests.simulation.consumer_requests import ConsumerRequests, has_requests
 from tests.simulation.consumers import Consumer, NotServedError
 from tests.simulation.deletions import Deletions, has_deletions
@@ -138,6 +147,8 @@ class World:
         self._broken: Violation | None = None
         self.events = 0
         self.counts: dict[str, int] = {}
+        self.grace = grace_of(seed)
+        self.collected = CollectedObjects(self)
         self.long_outage = LongOutage(self)
         self.slow_upkeep = SlowUpkeep(self)
         self.metadata = OutageStore(self)
@@ -320,6 +331,8 @@ class World:
         puts += [Put(PRODUCER_IDS_KEY, encode_producer_id_block(ids))]
         puts.append(Put(CLUSTER_KEY, first_cluster(self.seed)))
         await self.metadata.txn((), puts)
+        mark = encode_cluster(decode_cluster(first_cluster(self.seed)), self.grace)
+        await self.bucket.create(layout.CLUSTER_KEY, [mark])
         async with asyncio.TaskGroup() as tasks, asyncio.TaskGroup() as self._clients:
             for topic in topics:
                 self.produce_to(topic, batches=50)
@@ -351,6 +364,7 @@ class World:
             if self.rng.random() < 0.1:
                 await grow_old(self)
             await self.long_outage.run()
+            await let_collect(self)
             calm(self)
             clocks.cancel()
             for task in aimed:

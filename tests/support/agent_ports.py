@@ -12,6 +12,7 @@ from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import CreateRevisionIs, MetadataStore
+from driftlog_tiering.formats.grace import Grace
 from tests.support.clusters import MARK
 
 
@@ -21,11 +22,13 @@ class FixedIdentity:
 
     number: int
 
-    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
+    async def join(
+        self, metadata: MetadataStore, strangers: UnknownKeys
+    ) -> tuple[Cluster, int, Grace]:
         await metadata.txn((CreateRevisionIs(CLUSTER_KEY, 0),), (MARK,))
         kv = await metadata.get(CLUSTER_KEY)
         assert kv is not None
-        return decode_cluster(kv.value), self.number
+        return decode_cluster(kv.value), self.number, Grace()
 
 
 @dataclass(slots=True)

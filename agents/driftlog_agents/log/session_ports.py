@@ -5,7 +5,7 @@ Shell.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from driftlog_agents.foundation.offload import Offload
@@ -29,6 +29,7 @@ from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import ObjectStore
 
 
@@ -52,6 +53,16 @@ class EngineSettings:
     drain_failing_ms: float = 5_000
     """The same while flushes fail: it gives up once they have failed for so long.  Longer: a short
     outage leaves less to the next start; shorter: a stop is quicker."""
+
+    def within(self, grace: Grace) -> "EngineSettings":
+        """These settings, with the bounds of what names objects for the cluster's *grace*."""
+        return replace(
+            self,
+            flush=replace(self.flush, max_object_age_ms=grace.named_within_ms),
+            consolidation=replace(self.consolidation, named_within_ms=grace.short_ms),
+            seal=replace(self.seal, grace=grace),
+            compaction=self.compaction.within(grace),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ Shell.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
@@ -39,7 +39,9 @@ from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
+from driftlog_agents.log.garbage.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.footer_cache import FooterCache
@@ -247,9 +249,10 @@ class AgentProcess:
 
     async def _prepare(self) -> None:
         settings, ports = self.settings, self._ports
-        cluster, number = await ports.identity.join(self._metadata, self._strangers)
+        cluster, number, grace = await ports.identity.join(self._metadata, self._strangers)
         self._metadata.witness.cluster = encode_cluster(cluster)
         self._node_id = number
+        self._grace = grace
         self.listeners = await ports.server.bind()
         self._started_at_ms = max(0, ports.wall_ms())
         self.broker = Broker(
@@ -275,9 +278,9 @@ class AgentProcess:
             objects=ports.objects,
             disk=ports.disk,
             offload=ports.offload_seal,
-            settings=settings.collector,
-            wanted=lambda: self.broker.view.controller_id == number,
-            confirm=self.store_watch.confirm,
+            settings=replace(settings.collector, grace=grace),
+            duties=self,
+            confirm=partial(self._confirm, ClusterFile(ports.objects, cluster.cluster_id, grace)),
             node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
             strangers=self._strangers,
         )
@@ -320,6 +323,33 @@ class AgentProcess:
         engine = self.broker.engine
         if engine is not None:
             await engine.refresh(log)
+
+    # ── The collector's duties ──
+
+    def collects_flush_objects(self) -> bool:
+        """See `Duties`: one agent of the cluster."""
+        return self.broker.view.controller_id == self._node_id
+
+    def listing_share(self) -> tuple[int, int] | None:
+        """See `Duties`: by the order of node ids."""
+        nodes = sorted(self.broker.view.agents)
+        return (nodes.index(self._node_id), len(nodes)) if self._node_id in nodes else None
+
+    def edited(self) -> Iterable[NamedPartition]:
+        """See `Duties`."""
+        engine = self.engine
+        edited = () if engine is None else engine.manifests.take_edited()
+        return [NamedPartition(topic, tp) for topic, tp in edited]
+
+    async def _confirm(self, cluster_file: ClusterFile) -> None:
+        """Check that both stores are the cluster's.
+
+        Raises:
+            FencedError: one is not.
+            CorruptError, StoreError, TimeoutError: that is not known.
+        """
+        await self.store_watch.confirm()
+        await cluster_file.confirm()
 
     # ── Sessions ──
 
@@ -387,7 +417,7 @@ class AgentProcess:
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,
-            settings=self.settings.engine,
+            settings=self.settings.engine.within(self._grace),
             topic_sealing=self.broker.topics.sealing,
             topic_compaction=self.broker.topics.compaction,
             topic_retention=self.broker.topics.retention,

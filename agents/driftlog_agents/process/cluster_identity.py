@@ -54,6 +54,7 @@ from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, NodeIdUse
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _METADATA: Final = "the metadata store"
@@ -75,8 +76,10 @@ class WrongClusterError(FencedError):
 class Identity(Protocol):
     """The identity of an agent."""
 
-    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
-        """The cluster that the stores belong to, and this agent's node id.
+    async def join(
+        self, metadata: MetadataStore, strangers: UnknownKeys
+    ) -> tuple[Cluster, int, Grace]:
+        """The cluster that the stores belong to, this agent's node id, and the cluster's grace.
 
         *strangers*: the foreign keys that this agent has logged.
 
@@ -92,6 +95,7 @@ class ClusterIdentity:
     Args:
         location: of the objects, for messages.
         session_ms: how long a session lives after its agent has ended.
+        grace: of a cluster that this agent makes.
     """
 
     def __init__(
@@ -102,19 +106,26 @@ class ClusterIdentity:
         location: str,
         session_ms: float,
         rng: Random,
+        grace: Grace | None = None,
     ) -> None:
         self._objects = objects
         self._disk = disk
         self._location = location
         self._session_ms = session_ms
         self._rng = rng
+        self._grace = grace
 
-    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
-        cluster = await join_cluster(metadata, self._objects, self._location, self._rng, strangers)
+    async def join(
+        self, metadata: MetadataStore, strangers: UnknownKeys
+    ) -> tuple[Cluster, int, Grace]:
+        cluster = await join_cluster(
+            metadata, self._objects, self._location, self._rng, strangers, self._grace
+        )
         number = await node_id(
             metadata, self._disk, cluster, self._session_ms, self._rng, strangers
         )
-        return cluster, number
+        body = await patiently(partial(self._objects.get, layout.CLUSTER_KEY), self._location)
+        return cluster, number, bucket_files.decode_grace(body)
 
 
 async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:
@@ -153,8 +164,9 @@ async def join_cluster(
     location: str,
     rng: Random,
     strangers: UnknownKeys | None = None,
+    grace: Grace | None = None,
 ) -> Cluster:
-    """The cluster of both stores; makes one when neither has any.
+    """The cluster of both stores; makes one, with *grace*, when neither has any.
 
     *strangers*: the foreign keys that this agent has logged.
 
@@ -184,7 +196,7 @@ async def join_cluster(
             )
         if not made:
             await _check_empty(objects, location)
-        in_bucket = await _mark_bucket(objects, location, cluster)
+        in_bucket = await _mark_bucket(objects, location, cluster, grace)
     if in_bucket.cluster_id != cluster.cluster_id:
         raise WrongClusterError(
             f"{location} belongs to cluster {in_bucket.cluster_id}, and this metadata store to "
@@ -265,8 +277,10 @@ async def _create(metadata: MetadataStore, rng: Random) -> tuple[bytes, bool]:
     return found, found == value
 
 
-async def _mark_bucket(objects: ObjectStore, location: str, cluster: Cluster) -> Cluster:
-    body = [bucket_files.encode_cluster(cluster)]
+async def _mark_bucket(
+    objects: ObjectStore, location: str, cluster: Cluster, grace: Grace | None
+) -> Cluster:
+    body = [bucket_files.encode_cluster(cluster, grace)]
     try:
         await patiently(partial(objects.create, layout.CLUSTER_KEY, body), location)
     except AlreadyExistsError:

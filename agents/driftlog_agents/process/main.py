@@ -78,6 +78,7 @@ from driftlog_metadata.stores.errors import (
 from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_tiering.compaction.cleaner import CleanerSettings
+from driftlog_tiering.formats.grace import DEFAULT_GRACE_MS, Grace
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -154,6 +155,8 @@ class Options:
     auto_create_topics: bool = False
     """Unless ``--config auto.create.topics.enable`` sets it.  False: a typo makes no topic."""
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
+    new_cluster_grace_ms: int = DEFAULT_GRACE_MS
+    """Grace of a cluster that this agent makes (`formats/grace`)."""
     log_level: str = "info"
     log_format: str = TEXT
     configs: tuple[str, ...] = ()
@@ -228,6 +231,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
                 location=location,
                 session_ms=options.session_timeout_ms,
                 rng=SystemRandom(),
+                grace=Grace(options.new_cluster_grace_ms),
             ),
             server=server,
             rng=SystemRandom(),

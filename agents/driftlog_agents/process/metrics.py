@@ -51,6 +51,7 @@ def collect(observed: Observed) -> Iterable[Metric]:
     agent = observed.agent
     yield from _requests(observed)
     yield from _log(agent)
+    yield from _garbage(agent)
     yield from _groups(agent)
     yield from _quota(agent)
     yield from _process(observed)
@@ -279,6 +280,36 @@ _LOG_COUNTERS: Final = {
     "undecodable_batches": "Batches stored as they came because their records cannot be decoded",
 }
 """Help texts of the fields of `LogCounters`."""
+
+
+def _garbage(agent: AgentProcess) -> Iterable[Metric]:
+    collector = agent.collector
+    objects = CounterMetricFamily(
+        "driftlog_collected_objects",
+        "Objects of the bucket that were deleted",
+        labels=["kind", "reason"],
+    )
+    for what, count in sorted(collector.deletions.objects.items()):
+        objects.add_metric(what, count)
+    yield objects
+    sizes = CounterMetricFamily(
+        "driftlog_collected_bytes",
+        "Their bytes, as far as listings and manifests say: replaced segment lists and producer "
+        "snapshots count as 0",
+        labels=["kind", "reason"],
+    )
+    for what, count in sorted(collector.deletions.bytes.items()):
+        sizes.add_metric(what, count)
+    yield sizes
+    passes = GaugeMetricFamily(
+        "driftlog_collector_last_pass_seconds",
+        "When the last complete pass of this agent began, since 1970 by the bucket's clock; 0: "
+        "none yet. Flush objects have one agent of the cluster, sealed objects all",
+        labels=["objects"],
+    )
+    passes.add_metric(["flush"], collector.looked_ms / 1000)
+    passes.add_metric(["sealed"], collector.sealed.listed_ms / 1000)
+    yield passes
 
 
 def _groups(agent: AgentProcess) -> Iterable[Metric]:

@@ -9,6 +9,7 @@
                                        Parquet: seal now, list the files
     driftlog partitions offline|accept-loss
                                        partitions that need an operator; accept lost records
+    driftlog gc --dry-run              the objects that the agents would delete
     driftlog buffer replay DIR         produce the records that an agent has set aside on its disk
     driftlog completion bash|zsh|fish  a script that completes these commands in the shell
 
@@ -23,7 +24,7 @@ from importlib import metadata
 from confluent_kafka import KafkaException
 
 from driftlog.cli.agents import agents
-from driftlog.cli.cluster import cluster, partition_loss
+from driftlog.cli.cluster import cluster, garbage, partition_loss
 from driftlog.cli.common import completion
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import complain
@@ -48,6 +49,7 @@ _MODULES = (
     cluster,
     segments,
     partition_loss,
+    garbage,
     buffer,
 )
 

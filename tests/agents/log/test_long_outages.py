@@ -19,6 +19,7 @@ from driftlog_metadata.schema.keys import FLUSHES_PREFIX
 from driftlog_metadata.stores.errors import DeclinedError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore, Put, TxnResult
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.lives import (
     ALL,
@@ -49,7 +50,7 @@ def new_collector(life: Life) -> Collector:
         objects=life.world.bucket,
         disk=life.disk,
         offload=_at_once,
-        settings=CollectorSettings(grace_ms=GRACE_MS, pause_ms=0),
+        settings=CollectorSettings(grace=Grace(GRACE_MS), pause_ms=0),
     )
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, TopicPartition
 from driftlog_tiering.batches.batch import Buffer, Codec, build_batch, iterate_batches
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.compaction.cleaner import PIECE_MS, Cleaned, Cleaner, CleanerSettings
+from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
 from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
@@ -397,7 +397,7 @@ def test_a_damaged_segment_ends_the_run_and_changes_nothing() -> None:
 
 def test_a_long_run_commits_in_pieces_and_one_that_is_void_ends_it() -> None:
     async def main() -> None:
-        log = Partition(segment_bytes=1, put_ms=PIECE_MS + 1, void_after=1)
+        log = Partition(segment_bytes=1, put_ms=int(CleanerSettings().piece_ms) + 1, void_after=1)
         await log.append(rows_from(0, (b"a", b"1"), (b"b", b"1")), 2)
         await log.append(rows_from(2, (b"c", b"1"), (b"d", b"1")), 4)
         await log.append(rows_from(4, (b"a", b"2"), (b"c", b"2")), 6)

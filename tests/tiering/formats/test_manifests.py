@@ -13,6 +13,7 @@ import pytest
 from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     AddSegments,
     Edit,
@@ -29,7 +30,6 @@ from driftlog_tiering.formats.manifest_codec import (
     encode_manifest,
 )
 from driftlog_tiering.formats.manifests import (
-    MAX_MANIFEST_AGE_MS,
     MissingManifestError,
     OtherClusterError,
     StaleManifestError,
@@ -373,7 +373,7 @@ def test_an_old_manifest_is_refused() -> None:
     """
 
     async def main() -> None:
-        await asyncio.sleep(MAX_MANIFEST_AGE_MS / 1000 + 1)
+        await asyncio.sleep(Grace().named_within_ms / 1000 + 1)
         await commit_edit(
             MemoryObjectStore(now_ms),
             EMPTY,

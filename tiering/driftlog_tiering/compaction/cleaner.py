@@ -8,7 +8,7 @@
    first record whose key found no slot: the next run continues there.
 2. Both passes read whole row groups and check their CRCs: a damaged key would drop another key's
    records.
-3. A run commits in pieces, ascending, each within about `PIECE_MS` of its first PUT.  A piece that
+3. A run commits in pieces, ascending, each within about `piece_ms` of its first PUT.  A piece that
    is void ends the run; cleaned end moves with the last piece.
 4. The horizon of a tombstone is later than the edit that removes the last older value: the store's
    time before the edit, and the longest time that the edit takes.
@@ -52,10 +52,6 @@ from driftlog_tiering.formats.segment import (
     footer_start,
 )
 from driftlog_tiering.stores.object_store import Buffer
-
-PIECE_MS: Final = 600_000
-"""A piece is committed this long after its first PUT.  Longer: fewer edits, and more work is lost
-where one is void; it must stay below grace / 2."""
 
 EDIT_MS: Final = 30_000
 """An edit is committed within this time, or it fails."""
@@ -110,6 +106,10 @@ class CleanerSettings:
 
     map_load: float = 0.9
     """``log.cleaner.io.buffer.load.factor``."""
+
+    piece_ms: float = 600_000
+    """A piece is committed this long after its first PUT.  Longer: fewer edits, and more work is
+    lost where one is void; it must stay well below grace / 2."""
 
     reader_ms: int = 300_000
     """The longest time for which a leader reads a partition without looking for a newer manifest:
@@ -208,7 +208,7 @@ class Cleaner:
         piece: _Piece | None = None
         rewritten = [each for each in below if each.base < end]
         for group in groups(rewritten, policy.segment_bytes):
-            if piece is not None and self._now_ms() - piece.began_ms > PIECE_MS:
+            if piece is not None and self._now_ms() - piece.began_ms > self._settings.piece_ms:
                 await self._commit(piece, policy, dated_end, gone, 0)
                 piece = None
             piece = piece or _Piece(self._now_ms())

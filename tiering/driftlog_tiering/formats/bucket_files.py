@@ -1,6 +1,7 @@
 """The bucket's small files: the cluster's identity, a topic's versions, the mark of a deleted one.
 
-    {"format":"driftlog.cluster","format_version":2,"cluster_id":"…","release":"…","crc32":"…"}
+    {"format":"driftlog.cluster","format_version":2,"cluster_id":"…","release":"…",
+     "grace_ms":43200000,"crc32":"…"}
     {"format":"driftlog.topic","format_version":1,"version":2,"name":"flights","topic_id":"…",
      "partitions":3,"replication_factor":1,"configs":{"retention.ms":"1000"},"crc32":"…"}
     {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
@@ -14,19 +15,21 @@ They repeat values of the metadata store, so that a bucket alone can be read and
 The first one has the level that its cluster was made with, and the first release that knows it
 (none at level 1); a level that was raised later stands in the metadata store only.
 Agents do not read the last one: its name says what they need (`session/producer_id_blocks`).
-Topic files of the first releases have no replication factor: it was 1.
+Topic files of the first releases have no replication factor: it was 1.  Cluster files of the first
+releases have no grace: it is 12 h (`formats/grace`).
 `formats/layout` has their keys, `formats/stored_json` the envelope.
 
 Pure.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from driftlog_metadata.schema.model import FORMAT_VERSION, RELEASES, Cluster, ProducerIdBlock, Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.formats.grace import DEFAULT_GRACE_MS, MIN_GRACE_MS, Grace
 from driftlog_tiering.formats.layout import is_topic_name
 from driftlog_tiering.formats.stored_json import (
     decode_json,
@@ -82,11 +85,13 @@ class FinalHead:
     revision: int
 
 
-def encode_cluster(cluster: Cluster) -> bytes:
+def encode_cluster(cluster: Cluster, grace: Grace | None = None) -> bytes:
     """The stored bytes of ``cluster.json``; its format version is the cluster's."""
     level = cluster.format_version
     release = {"release": cluster.needs_release or RELEASES[level - 1]} if level > 1 else {}
-    return encode_json(_CLUSTER, level, {"cluster_id": cluster.cluster_id, **release})
+    grace_ms = DEFAULT_GRACE_MS if grace is None else grace.ms
+    fields = {"cluster_id": cluster.cluster_id, "grace_ms": grace_ms, **release}
+    return encode_json(_CLUSTER, level, fields)
 
 
 def decode_cluster(body: Buffer) -> Cluster:
@@ -98,15 +103,32 @@ def decode_cluster(body: Buffer) -> Cluster:
         CorruptFileError: damaged.
     """
     try:
-        try:
-            fields = decode_json(_CLUSTER, _ANY_LEVEL, body)
-        except ValueError:
-            fields = decode_json(_CLUSTER, _ANY_LEVEL, unedited(body))
+        fields = _cluster_fields(body)
         level = integer(fields, "format_version", 1)
         needs = string(fields, "release") if level > FORMAT_VERSION else None
         return Cluster(string(fields, "cluster_id"), level, needs)
     except ValueError as error:
         raise CorruptFileError(f"cluster.json: {error}") from error
+
+
+def decode_grace(body: Buffer) -> Grace:
+    """The grace that ``cluster.json`` states.
+
+    Raises:
+        CorruptFileError: damaged, or of a newer format.
+    """
+    try:
+        fields = {"grace_ms": DEFAULT_GRACE_MS} | _cluster_fields(body)
+        return Grace(integer(fields, "grace_ms", MIN_GRACE_MS))
+    except ValueError as error:
+        raise CorruptFileError(f"cluster.json: {error}") from error
+
+
+def _cluster_fields(body: Buffer) -> dict[str, Any]:
+    try:
+        return decode_json(_CLUSTER, _ANY_LEVEL, body)
+    except ValueError:
+        return decode_json(_CLUSTER, _ANY_LEVEL, unedited(body))
 
 
 def encode_topic(file: TopicFile) -> bytes:

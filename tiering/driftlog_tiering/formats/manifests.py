@@ -13,8 +13,8 @@
 3. A loser applies its edit again to what won, or learns that it is void.  It deletes nothing:
    its lists may be those of an attempt that won and whose answer was lost.
 4. Lists are stored before the manifest that names them.
-5. No edit is based on a manifest that was read more than 6 h ago: the collector removes
-   versions after their grace (12 h), and then "if none exists" protects nothing.
+5. No edit is based on a manifest that was read more than grace / 2 ago: the collector removes
+   versions after their grace, and then "if none exists" protects nothing.
 
 Shell.
 """
@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     Edit,
     Manifest,
@@ -51,10 +52,12 @@ from driftlog_tiering.formats.manifest_edits import (
     apply,
 )
 from driftlog_tiering.stores.object_keys import MAX_PAGE_SIZE
-from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
-
-MAX_MANIFEST_AGE_MS: Final = 6 * 3_600_000
-"""Age limit of the manifest that an edit is based on: half of the collector's shortest grace."""
+from driftlog_tiering.stores.object_store import (
+    AlreadyExistsError,
+    Buffer,
+    NotFoundError,
+    ObjectStore,
+)
 
 ATTEMPT_TIMEOUT_MS: Final = 10_000
 """After this an answer counts as lost.  Shorter: more repeats; longer: a dead peer costs more."""
@@ -196,6 +199,7 @@ async def commit_edit(
     deadline_ms: int,
     now_ms: Callable[[], int],
     wanted: Callable[[], bool] = lambda: True,
+    grace: Grace | None = None,
 ) -> Manifest:
     """Make *edit* part of the partition's manifest; return the version that it is part of.
 
@@ -204,20 +208,21 @@ async def commit_edit(
     commit that gave it was begun; *nonce* is of this edit and of no other, ``[0-9A-Za-z]{1,64}``.
     *author*: the cluster that edits, at its present level.
     Failed requests are repeated until *deadline_ms*, and while the edit is *wanted*: no request
-    begins after that.  *now_ms* is a clock that counts suspended time.
-    The caller ensures that the PUTs of the objects that the edit adds began less than 6 h ago.
+    begins after that.  *now_ms* is a clock that counts suspended time.  *grace* is the cluster's;
+    None: the default.  The caller ensures that the PUTs of the objects that the edit adds began
+    less than grace / 2 ago.
 
     Raises:
         VoidEditError: it does not apply to the newest manifest, and nothing was committed.
         OtherClusterError: the partition is another cluster's.
         UnavailableError: the deadline passed, or it is not wanted, and nothing was committed.
         OutcomeUnknownError: the same, but it may have been committed.
-        StaleManifestError: *manifest* was read more than 6 h ago.
+        StaleManifestError: *manifest* was read more than grace / 2 ago.
         CorruptManifestError: a manifest or list that is needed is damaged or missing.
     """
-    if now_ms() - read_at_ms > MAX_MANIFEST_AGE_MS:
-        raise StaleManifestError(f"{manifest.key}: read more than 6 h ago")
-    stale_at_ms = read_at_ms + MAX_MANIFEST_AGE_MS
+    stale_at_ms = read_at_ms + (grace or Grace()).named_within_ms
+    if now_ms() > stale_at_ms:
+        raise StaleManifestError(f"{manifest.key}: read more than grace / 2 ago")
     editor = _Editor(store, edit, nonce, author, min(deadline_ms, stale_at_ms), now_ms, wanted)
     return await editor.commit(manifest)
 
@@ -270,11 +275,26 @@ async def load_list(store: ObjectStore, ref: SegmentListRef) -> SegmentList:
 async def _load_version(
     store: ObjectStore, topic: str, tp: TopicPartition, version: int
 ) -> Manifest | None:
+    """One version; None: it is not there.
+
+    Raises:
+        CorruptManifestError: it is damaged, or another partition's.
+    """
     key = layout.manifest_key(topic, tp, version)
     try:
         body = await store.get(key)
     except NotFoundError:
         return None
+    return decode_version(body, topic, tp, version)
+
+
+def decode_version(body: Buffer, topic: str, tp: TopicPartition, version: int) -> Manifest:
+    """The version of which *body* is the object.
+
+    Raises:
+        CorruptManifestError: it is damaged, or another one's.
+    """
+    key = layout.manifest_key(topic, tp, version)
     try:
         manifest = decode_manifest(body)
     except CorruptManifestError as error:

@@ -20,7 +20,7 @@ Shell.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Final, TypeVar
@@ -49,6 +49,7 @@ from driftlog_tiering.compaction.policy import (
     measure,
 )
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     Manifest,
     ReplaceSegments,
@@ -65,10 +66,6 @@ _SERVED: Final = (State.ONLINE, State.LOADING)
 
 _LEVEL: Final = 2
 """Manifests of an older cluster have no place for cleaned end and horizons."""
-
-_MANIFEST_AGE_MS: Final = 3_600_000.0
-"""A run reads the manifest again after this: no edit may be based on a read more than grace / 2
-ago, and a run takes a while."""
 
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
@@ -89,6 +86,14 @@ class CompactionSettings:
     partitions that are written."""
 
     cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+
+    grace: Grace = field(default_factory=Grace)
+    """The cluster's."""
+
+    def within(self, grace: Grace) -> "CompactionSettings":
+        """These settings, with the bounds of what names objects for the cluster's *grace*."""
+        piece_ms = min(self.cleaner.piece_ms, grace.short_ms)
+        return replace(self, grace=grace, cleaner=replace(self.cleaner, piece_ms=piece_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +245,8 @@ class LogCleaner:
         return measure(dirty, clean, log.sealed_end, policy, now_ms)
 
     async def _clean(self, log: PartitionLog, policy: CompactionPolicy) -> Cleaned | None:
-        if self._ports.now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+        # Well before the read is too old to base an edit on.
+        if self._ports.now_ms() - self._manifests.read_at_ms(log) > self._settings.grace.short_ms:
             self._manifests.drop(log)
         started_ms = self._ports.now_ms()
         manifest = await self._manifests.get(log)
@@ -299,6 +305,7 @@ class LogCleaner:
 
     async def commit(self, log: PartitionLog, edit: ReplaceSegments) -> None:
         """As `Bucket.commit`: the edit, the cached manifest, and what is local."""
+        began_ms = self._ports.now_ms()
         edited = await commit_edit(
             self._ports.objects,
             await self._manifests.get(log),
@@ -309,8 +316,9 @@ class LogCleaner:
             deadline_ms=int(self._ports.now_ms()) + EDIT_MS,
             now_ms=lambda: int(self._ports.now_ms()),
             wanted=lambda: log.state in _SERVED,
+            grace=self._settings.grace,
         )
-        self._manifests.put(log, edited)
+        self._manifests.put(log, edited, began_ms)
         self._sealed_cache.forget(log, edit.replaced[-1].end)
 
 

@@ -86,7 +86,8 @@ class ConsolidationSettings:
     """Time between two reads of other agents' sealed ends and of the sessions that are over."""
 
     named_within_ms: float = 3_600_000
-    """Longest time from the first PUT of a rewrite to its transaction; the collector allows 6 h."""
+    """Longest time from the first PUT of a rewrite to its transaction; half of the cluster's grace
+    is the bound."""
 
 
 class ConsolidationLag:

@@ -1,6 +1,9 @@
 """The garbage collector: deletes objects that no key or manifest names, late and only when sure.
 
     flush objects    no record names it ──since a grace period, seen so all along──▶ deleted
+    manifests        superseded for a grace period ──▶ what only they name, then they themselves:
+                     see `sealed/superseded_versions`
+    sealed objects   no manifest names it, its PUT a grace period old: see `sealed/unnamed_objects`
     deleted topics   tombstone, mark a grace period old ──▶ objects ──▶ only the mark is left,
                      a grace period long ──▶ mark ──▶ tombstone
     heads            of sessions that are over: see `session_head_gc`
@@ -8,28 +11,34 @@
 
 1. The clock is the store's: the time of its listings and of its objects' PUTs.
 2. No object is deleted whose PUT is younger than the grace period, and an older unnamed object
-   stays unnamed: every object is named within 6 h of the beginning of its PUT, or never.
+   stays unnamed: every object is named within grace / 2 of the beginning of its PUT, or never.
    Of each kind, by the clock of the agent that names it:
    flush objects: no commit is sent later (`ingest/flush_pipeline`, 5); a commit without an answer
    by then ends the session, which fences it.
-   Objects of a consolidation: their transaction is sent within 1 h (`consolidation/rewrite_job`).
-   Segments, producer snapshots, lists: their edit is sent within 6 h of the read of the manifest
-   that it is based on, and that read comes before their PUTs (`sealing/sealer`).
-   A request may take effect after it was sent: the other 6 h are for that, and for clocks that
+   Objects of a consolidation: their transaction is sent within grace / 12
+   (`consolidation/rewrite_job`).
+   Segments, producer snapshots, lists: their edit is sent within grace / 2 of the read of the
+   manifest that it is based on, and that read comes before their PUTs (`sealing/sealer`).
+   A request may take effect after it was sent: the other half is for that, and for clocks that
    differ.
 3. An object of a flush that a live session may still commit counts as named, however old it is
    (`garbage/named_flush_objects`, 2).  For commits this holds without any clock; 2 says the same
    once more.
 4. Names are read after the page of the listing that they judge, session by session.  An object that
    is unnamed then and as old as 2 requires is unnamed at the delete, too, and afterwards.  The
-   names of a session whose objects fill several pages are read once an hour: 2 leaves six.
+   names of a session whose objects fill several pages are read every grace / 12: 2 leaves six times
+   as much.
 5. The grace period of a flush object begins when this collector first sees it unnamed.  That time
    is kept in the agent's directory, and is void after a longer time without a pass (`max_gap_ms`).
-6. A metadata store that is not the cluster's causes no delete: before each batch of deletes, and
-   after the names were read, the store is confirmed.
+6. A metadata store or a bucket that is not the cluster's causes no delete: before each batch of
+   deletes, and after the names were read, both are confirmed (`cluster_file` has the bucket's).
 7. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
+
+Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
+are collected by every agent: by edits of the partitions whose manifests it edits, by listing of its
+share of the topics.
 
 Source: design.md, "Garbage".
 
@@ -37,17 +46,21 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.garbage.deletions import Deletions, Garbage, Reason, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.sealed.collection import SealedCollection
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.session_head_gc import HeadSettings, SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import (
     Pass,
@@ -62,34 +75,30 @@ from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 HOUR_MS: Final = 3_600_000
-MIN_GRACE_MS: Final = 12 * HOUR_MS
-"""Twice the 6 h within which an object is named, if ever."""
 
 STATE_FILE: Final = "garbage.json"
-
-_NAMES_KEPT_MS: Final = HOUR_MS
-"""The names of one session are read again after this, if its objects fill many pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
     """When garbage is deleted, and how much at once."""
 
-    grace_ms: int = MIN_GRACE_MS
-    """How long an object is unnamed before it is deleted.  Longer: readers with old lists of files
-    are safe for longer, and garbage costs more.  Shorter than 12 h is not safe: tests only."""
+    grace: Grace = field(default_factory=Grace)
+    """The cluster's."""
 
     interval_ms: int = 900_000
-    """Time between two passes.  Shorter: more LIST requests; the grace period stays the same."""
+    """Time between two passes, at most grace / 12.  Shorter: more LIST requests; the grace period
+    stays the same."""
 
     max_gap_ms: int = 2 * HOUR_MS
     """After a longer time without a pass the grace period of every unnamed object begins again."""
 
     max_deletes: int = 100_000
-    """Deletes of one pass; the rest waits for the next one."""
+    """Deletes of one pass over flush objects and deleted topics; the rest waits for the next."""
 
     pause_ms: float = 50.0
     """Pause between two pages of a listing: other requests go first."""
@@ -97,8 +106,37 @@ class CollectorSettings:
     request_deadline_ms: float = 30_000.0
 
 
-async def believe() -> None:
-    """Accepts any metadata store as the cluster's."""
+class Duties(Protocol):
+    """What of the cluster's garbage this agent collects.  Two agents at once do no harm."""
+
+    def collects_flush_objects(self) -> bool:
+        """Whether this agent collects flush objects, deleted topics, heads and node ids."""
+        ...
+
+    def listing_share(self) -> tuple[int, int] | None:
+        """This agent's number, from 0, among the agents that list sealed objects, and their count;
+        None: it lists nothing now."""
+        ...
+
+    def edited(self) -> Iterable[NamedPartition]:
+        """Partitions whose manifests this agent has edited since the last call."""
+        ...
+
+
+class AllDuties:
+    """The duties of the only agent of a cluster; it notices no edits."""
+
+    def collects_flush_objects(self) -> bool:
+        """See `Duties`."""
+        return True
+
+    def listing_share(self) -> tuple[int, int] | None:
+        """See `Duties`."""
+        return 0, 1
+
+    def edited(self) -> Iterable[NamedPartition]:
+        """See `Duties`."""
+        return ()
 
 
 class Collector:
@@ -106,9 +144,8 @@ class Collector:
 
     Args:
         offload: runs long work in a worker thread.
-        wanted: called before each pass: one agent of a cluster collects; two at once do no harm.
         confirm: called after names were read and before objects are deleted by them; raises
-            FencedError if the metadata store is not the cluster's.
+            FencedError if a store is not the cluster's.
         node_ids: collects the ids of directories that are gone.
         strangers: the unrecognised keys that this agent has logged.
     """
@@ -122,7 +159,7 @@ class Collector:
         offload: Offload,
         settings: CollectorSettings | None = None,
         heads: HeadSettings | None = None,
-        wanted: Callable[[], bool] = lambda: True,
+        duties: Duties | None = None,
         confirm: Callable[[], Awaitable[None]] = believe,
         node_ids: NodeIds | None = None,
         strangers: UnknownKeys | None = None,
@@ -132,7 +169,7 @@ class Collector:
         self._disk = disk
         self._offload = offload
         self._settings = settings or CollectorSettings()
-        self._wanted = wanted
+        self._duties = duties or AllDuties()
         self._confirm = confirm
         self._log = structlog.get_logger()
         self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
@@ -147,8 +184,19 @@ class Collector:
         )
         self._node_ids = node_ids
         self._known: UnreferencedObjects | None = None
+        deadline_ms = self._settings.request_deadline_ms
+        self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
         self._deletes_left = 0
-        self.deleted_objects = 0
+        self._pages = ObjectPages(objects, deadline_ms, self._settings.pause_ms)
+        self.sealed = SealedCollection(
+            metadata=self._reads,
+            pages=self._pages,
+            deleter=self.deletions,
+            grace=self._settings.grace,
+            strangers=self._strangers,
+            offload=offload,
+            share=self._duties.listing_share,
+        )
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""
         self.looked_ms = 0
@@ -158,20 +206,24 @@ class Collector:
 
     async def run(self) -> None:
         """Collects periodically until cancelled."""
+        interval_ms = min(self._settings.interval_ms, self._settings.grace.short_ms)
         while True:
-            await asyncio.sleep(self._settings.interval_ms / 1000)
-            if not self._wanted():
-                continue
-            try:
-                await self.collect()
-            except FencedError as error:
-                self._log.error("collection_refused", error=str(error), advice="nothing is deleted")
-            except (StoreError, TimeoutError) as error:
-                self._log.warning("collection_abandoned", error=repr(error), advice="retrying")
-            except CorruptError as error:
-                # A key that may name objects is unreadable: none of them is deleted until it is
-                # readable.
-                self._log.error("collection_refused", error=str(error))
+            await asyncio.sleep(interval_ms / 1000)
+            await self._attempt(self.collect_sealed)
+            if self._duties.collects_flush_objects():
+                await self._attempt(self.collect)
+
+    async def _attempt(self, collect: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await collect()
+        except FencedError as error:
+            self._log.error("collection_refused", error=str(error), advice="nothing is deleted")
+        except (StoreError, TimeoutError) as error:
+            self._log.warning("collection_abandoned", error=repr(error), advice="retrying")
+        except CorruptError as error:
+            # A key that may name objects is unreadable: none of them is deleted until it is
+            # readable.
+            self._log.error("collection_refused", error=str(error))
 
     async def collect(self) -> None:
         """Makes one pass over all objects, and deletes the garbage.
@@ -205,23 +257,40 @@ class Collector:
         if self._node_ids is not None:
             await self._node_ids.collect(known.seen_ms)
 
+    @property
+    def deleted_objects(self) -> int:
+        """Objects that were deleted, of all kinds."""
+        return self.deletions.objects.total()
+
+    # ── Sealed objects ──
+
+    async def collect_sealed(self) -> None:
+        """Collects the sealed garbage that falls to this agent, as far as it is due.
+
+        Raises:
+            StoreError, TimeoutError: a store; try again later.
+            FencedError: a store is not the cluster's; nothing was deleted after that.
+        """
+        await self.sealed.collect(self._duties.edited())
+
     # ── Flush objects ──
 
     async def _flush_objects(self, before: UnreferencedObjects) -> tuple[UnreferencedObjects, Pass]:
         settings = self._settings
-        look = Pass(before, grace_ms=settings.grace_ms, max_gap_ms=settings.max_gap_ms)
+        look = Pass(before, grace_ms=settings.grace.ms, max_gap_ms=settings.max_gap_ms)
         now_ms = before.seen_ms
         names: NamedFlushObjects | None = None
         has_flushes = ""
         read_ms = 0
-        async for page in self._pages(layout.FLUSH_PREFIX):
+        async for page in self._pages.of(layout.FLUSH_PREFIX):
             now_ms = page.store_now_ms
+            sizes = {info.key: info.size_bytes for info in page.objects}
             gone: list[str] = []
             for session_id, objects in self._by_session(page):
                 if (
                     names is None
                     or names.session_id != session_id
-                    or now_ms - read_ms > _NAMES_KEPT_MS
+                    or now_ms - read_ms > settings.grace.short_ms
                 ):
                     names, read_ms = await self._names(session_id), now_ms
                 flushes = [info for info in objects if not _is_final_head(info.key)]
@@ -232,9 +301,9 @@ class Collector:
                     gone += [
                         info.key
                         for info in objects[len(flushes) :]
-                        if now_ms - info.modified_ms >= settings.grace_ms
+                        if now_ms - info.modified_ms >= settings.grace.ms
                     ]
-            await self._delete(gone)
+            await self._delete([Garbage(key, sizes[key], Reason.NO_RECORD) for key in gone])
         return look.end(now_ms), look
 
     def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
@@ -288,7 +357,7 @@ class Collector:
             if since_ms is None:
                 continue
             there[name] = since_ms
-            if known.seen_ms - since_ms >= self._settings.grace_ms:
+            if known.seen_ms - since_ms >= self._settings.grace.ms:
                 await self._remove_tombstone(topic, kv)
                 del there[name]
         known.topics = there
@@ -304,16 +373,16 @@ class Collector:
 
         Returns since when only its mark is left, in ms; None: other objects are left.
         """
-        grace_ms = self._settings.grace_ms
+        grace_ms = self._settings.grace.ms
         mark = layout.deleted_key(topic.name, topic.topic_id)
         marked_ms: int | None = None
         prefix = layout.topic_file_prefix(topic.name, topic.topic_id)
-        async for page in self._pages(prefix):
+        async for page in self._pages.of(prefix):
             for info in page.objects:
                 if info.key == mark:
                     marked_ms = info.modified_ms
         empty, now_ms = True, 0
-        async for page in self._pages(layout.topic_prefix(topic.name, topic.topic_id)):
+        async for page in self._pages.of(layout.topic_prefix(topic.name, topic.topic_id)):
             now_ms = page.store_now_ms
             others = [info for info in page.objects if info.key != mark]
             empty = empty and not others
@@ -321,7 +390,7 @@ class Collector:
                 continue
             await self._delete(
                 [
-                    info.key
+                    Garbage(info.key, info.size_bytes, Reason.DELETED_TOPIC)
                     for info in others
                     if now_ms - info.modified_ms >= grace_ms and self._is_ours(info.key)
                 ]
@@ -349,25 +418,10 @@ class Collector:
 
     # ── Stores ──
 
-    async def _pages(self, prefix: str) -> AsyncIterator[Listing]:
-        pages = aiter(self._objects.list(prefix))
-        while True:
-            async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-                page = await anext(pages, None)
-            if page is None:
-                return
-            yield page
-            await asyncio.sleep(self._settings.pause_ms / 1000)
-
-    async def _delete(self, keys: list[str]) -> None:
-        keys = keys[: self._deletes_left]
-        if not keys:
-            return
-        await self._confirm()
-        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-            await self._objects.delete(keys)
-        self._deletes_left -= len(keys)
-        self.deleted_objects += len(keys)
+    async def _delete(self, garbage: list[Garbage]) -> None:
+        garbage = garbage[: self._deletes_left]
+        await self.deletions.delete(garbage)
+        self._deletes_left -= len(garbage)
 
     def _strange(self, key: str) -> None:
         self.strange_objects += 1

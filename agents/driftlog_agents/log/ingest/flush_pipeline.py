@@ -104,9 +104,9 @@ class FlushSettings:
     than `hedge_share` allows."""
 
     max_object_age_ms: float = 6 * 3_600_000
-    """From the beginning of a PUT until its object may no longer be committed.  Longer than half of
-    the collector's grace: an object may be deleted and then committed.  Shorter: an outage of the
-    metadata store ends sessions sooner."""
+    """From the beginning of a PUT until its object may no longer be committed: grace / 2.  Longer:
+    an object may be deleted and then committed.  Shorter: an outage of the metadata store ends
+    sessions sooner."""
 
 
 class Stage(Enum):

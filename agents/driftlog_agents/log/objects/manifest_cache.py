@@ -45,6 +45,13 @@ class ManifestCache:
         self._newest: dict[PartitionLog, Manifest] = {}
         self._reading = KeyedLock[PartitionLog]()
         self._strangers = strangers or UnknownKeys()
+        self._edited: dict[tuple[str, TopicPartition], None] = {}
+
+    def take_edited(self) -> list[tuple[str, TopicPartition]]:
+        """Partitions, with their topics' names, that got a newer version by `put` since the last
+        call."""
+        edited, self._edited = self._edited, {}
+        return list(edited)
 
     async def get(self, log: PartitionLog) -> Manifest:
         """The newest manifest, at least at the version that the partition's key names.
@@ -93,11 +100,13 @@ class ManifestCache:
         """The cached manifest, which may be old; None: there is none."""
         return self._newest.get(log)
 
-    def put(self, log: PartitionLog, manifest: Manifest) -> None:
-        """Caches a newer manifest that was read or written just now."""
+    def put(self, log: PartitionLog, manifest: Manifest, began_ms: float | None = None) -> None:
+        """Caches a newer manifest, whose read or commit began at *began_ms*; None: just now."""
+        if manifest.version > 1:
+            self._edited[manifest.topic, manifest.tp] = None
         if log.state is not State.CLOSED:
             self._newest[log] = manifest
-            self._read_at_ms[log] = self._now_ms()
+            self._read_at_ms[log] = self._now_ms() if began_ms is None else began_ms
 
     def read_at_ms(self, log: PartitionLog) -> float:
         """When the read of the cached manifest began; now, if there is none."""

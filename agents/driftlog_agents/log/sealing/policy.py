@@ -11,12 +11,13 @@ Pure.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from driftlog_agents.log.ingest.flush_pipeline import MiB
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
+from driftlog_tiering.formats.grace import Grace
 
 _HELD: Final = 2.0
 _RELEASED: Final = 1.98
@@ -51,6 +52,9 @@ class SealSettings:
     records of each. Fewer: a partition whose agents start often gets more and smaller segments."""
 
     check_interval_ms: float = 1_000
+
+    grace: Grace = field(default_factory=Grace)
+    """The cluster's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,6 @@ from driftlog_tiering.formats.manifests import VoidEditError, commit_edit
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _EDIT_DEADLINE_MS: Final = 30_000
-_MANIFEST_AGE_MS: Final = 3_600_000
-"""A manifest is read again after this: no edit may be based on a read more than 6 h ago."""
 
 _AT_ONCE: Final = FILLING + 1
 """Partitions sealed at once: some fill a segment while another's is uploaded and committed."""
@@ -281,7 +279,8 @@ class Sealer:
         async with self._sealing.of(log):
             if log.state in NOT_SERVED:
                 raise UnavailableError(f"{_name(log)} is not led here")
-            if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+            # Well before the read is too old to base an edit on.
+            if self._now_ms() - self._manifests.read_at_ms(log) > self._settings.grace.short_ms:
                 self._manifests.drop(log)
             manifest = await self._manifests.get(log)
             wanted = log.high_watermark if end is None else min(end, log.high_watermark)
@@ -338,10 +337,10 @@ class Sealer:
             newest = await self.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
         except VoidEditError as error:
             # Another session was faster, or an unanswered attempt succeeded: adopt that manifest.
-            self._manifests.put(log, error.manifest)
+            self._manifests.put(log, error.manifest, started_ms)
             self._log.info("seal_void", partition=_name(log), reason=str(error))
             return False
-        self._manifests.put(log, newest)
+        self._manifests.put(log, newest, started_ms)
         if newest.end != end:  # otherwise it has this session's edit
             await self._must_be_deposed(log, newest)
         await self._write_key(log, newest)
@@ -400,6 +399,7 @@ class Sealer:
                 read_at_ms=read_at_ms,
                 deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
                 now_ms=lambda: int(self._now_ms()),
+                grace=self._settings.grace,
             )
         except (VoidEditError, UnavailableError):
             self._attempts.not_made(log, edit)
@@ -426,6 +426,7 @@ class Sealer:
                 read_at_ms=read_at_ms,
                 deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
                 now_ms=lambda: int(self._now_ms()),
+                grace=self._settings.grace,
             )
         return manifest
 
@@ -434,6 +435,7 @@ class Sealer:
     async def _move_log_start(self, log: PartitionLog, manifest: Manifest) -> None:
         """Move the manifest's log start to that of the partition's key: Spark no longer sees the
         records below it, and the collector deletes their segments."""
+        began_ms = self._now_ms()
         edited = await commit_edit(
             self._objects,
             manifest,
@@ -445,8 +447,9 @@ class Sealer:
             now_ms=lambda: int(self._now_ms()),
             # The edit applies to the newest manifest, even if that is the next leader's.
             wanted=lambda: log.state not in NOT_SERVED,
+            grace=self._settings.grace,
         )
-        self._manifests.put(log, edited)
+        self._manifests.put(log, edited, began_ms)
         self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
 
     # ── Producer snapshot and partition key ──

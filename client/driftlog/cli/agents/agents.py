@@ -11,11 +11,11 @@ from typing import Any
 from driftlog.cli.agents import dev_cluster
 from driftlog.cli.common.output import complain, no_extra
 from driftlog.cli.common.parsers import Commands, add_command, add_group
+from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
 from driftlog.dev_cluster import local_cluster, local_etcd
 
 _LISTENER = dev_cluster.LISTENER
 _HTTP_LISTENER = "127.0.0.1:9644"
-_ETCD_PASSWORD = "DRIFTLOG_ETCD_PASSWORD"  # the variable's name
 
 
 def add_commands(commands: Commands) -> None:
@@ -55,7 +55,7 @@ def add_commands(commands: Commands) -> None:
         help="behave as `driftlog dev`: seal records that are a minute old, create topics "
         "automatically, and let new consumer groups start without a delay",
     )
-    _etcd_options(run)
+    add_etcd_options(run)
 
 
 def _agent_options(
@@ -106,6 +106,14 @@ def _agent_options(
         "slow machine loses its session (default: %(default)s)",
     )
     parser.add_argument(
+        "--new-cluster-grace-ms",
+        type=_grace_ms,
+        default=43_200_000,
+        metavar="MS",
+        help="grace of a cluster that this agent makes, at least 1000: how long objects stay after "
+        "nothing names them; without effect on a cluster that exists (default: %(default)s, 12 h)",
+    )
+    parser.add_argument(
         "--config",
         action="append",
         metavar="NAME=VALUE",
@@ -134,32 +142,11 @@ def _session_timeout_ms(text: str) -> int:
     return int(text)
 
 
-def _etcd_options(parser: argparse.ArgumentParser) -> None:
-    """The options of etcd, named as etcdctl's."""
-    parser.add_argument(
-        "--etcd",
-        type=_urls,
-        metavar="URL[,URL]",
-        help="members of the etcd with the metadata, http://HOST:2379 or https:// (default: the "
-        "embedded metadata store, in DIR)",
-    )
-    for name, of in (
-        ("cacert", "the CA that signed the members' certificates"),
-        ("cert", "this agent's certificate"),
-        ("key", "its key"),
-    ):
-        parser.add_argument(
-            f"--etcd-{name}", type=Path, metavar="FILE", help=f"PEM file of {of}, for https"
-        )
-    parser.add_argument(
-        "--etcd-user",
-        metavar="USER",
-        help=f"user of etcd; the password is that of the variable {_ETCD_PASSWORD}",
-    )
-
-
-def _urls(text: str) -> tuple[str, ...]:
-    return tuple(url.strip() for url in text.split(","))
+def _grace_ms(text: str) -> int:
+    """The grace of a new cluster."""
+    if not text.isdecimal() or not 1_000 <= int(text) < 2**53:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1000 on (milliseconds)")
+    return int(text)
 
 
 def _agent_count(text: str) -> int:
@@ -183,35 +170,13 @@ def _dev(options: argparse.Namespace) -> int:
 
 def _agent_run(options: argparse.Namespace) -> int:
     try:
-        etcd = _etcd(options)
+        etcd = etcd_settings(options)
     except ImportError as error:
         return no_extra(error, "an agent")
     except ValueError as error:
         complain(str(error))
         return 2
     return _run_agent(options, etcd=etcd, dev=options.dev)
-
-
-def _etcd(options: argparse.Namespace) -> Any:
-    """The settings of etcd; None without --etcd.
-
-    Raises:
-        ValueError: options of etcd without --etcd.
-    """
-    from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings  # noqa: PLC0415  # an extra
-
-    if options.etcd is None:
-        if options.etcd_cacert or options.etcd_cert or options.etcd_key or options.etcd_user:
-            raise ValueError("--etcd-… needs --etcd: give the endpoints of etcd")
-        return None
-    return EtcdSettings(
-        endpoints=options.etcd,
-        ca_file=options.etcd_cacert,
-        certificate_file=options.etcd_cert,
-        key_file=options.etcd_key,
-        user=options.etcd_user,
-        password=os.environ.get(_ETCD_PASSWORD, ""),
-    )
 
 
 def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
@@ -242,6 +207,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
             group_initial_rebalance_delay_ms=(
                 DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS
             ),
+            new_cluster_grace_ms=options.new_cluster_grace_ms,
             log_level=options.log_level,
             log_format=options.log_format,
             configs=tuple(options.config or ()),

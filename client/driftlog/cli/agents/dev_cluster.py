@@ -26,6 +26,7 @@ def run(options: argparse.Namespace) -> int:
         return no_extra(error, "an agent")
     directory: Path = options.dir.absolute()
     same = ["--session-timeout-ms", str(options.session_timeout_ms)]
+    same += ["--new-cluster-grace-ms", str(options.new_cluster_grace_ms)]
     if options.rack:
         same += ["--rack", options.rack]
     for config in options.config or ():

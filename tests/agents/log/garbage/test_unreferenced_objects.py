@@ -14,10 +14,11 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.garbage.collector import (
     HOUR_MS,
     STATE_FILE,
+    AllDuties,
     Collector,
     CollectorSettings,
-    believe,
 )
+from driftlog_agents.log.garbage.deletions import believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (
@@ -730,11 +731,20 @@ async def test_a_topic_that_is_not_deleted_keeps_everything(world: World) -> Non
     assert [SEGMENT] == await world.keys()
 
 
+class Sometimes(AllDuties):
+    """An agent that collects when it is told so."""
+
+    collects = False
+
+    def collects_flush_objects(self) -> bool:
+        return self.collects
+
+
 async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world: World) -> None:
     """
     Who is asked to look is asked again before each look: when the first one is gone, another does.
     """
-    mine = False
+    duties = Sometimes()
     settings = CollectorSettings(pause_ms=0, interval_ms=1)
     disk = world.disk
     collector = Collector(
@@ -743,12 +753,12 @@ async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world:
         disk=disk,
         offload=at_once,
         settings=settings,
-        wanted=lambda: mine,
+        duties=duties,
     )
     running = asyncio.create_task(collector.run())
     await asyncio.sleep(0.05)
     before = disk.load(STATE_FILE)
-    mine = True
+    duties.collects = True
     async with asyncio.timeout(10):
         while disk.load(STATE_FILE) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from driftlog_agents.foundation.rate_limit import TokenBucket
-from driftlog_agents.log.garbage.collector import MIN_GRACE_MS
 from driftlog_agents.log.ingest.flush_pipeline import (
     Abandon,
     Commit,
@@ -27,6 +26,8 @@ from driftlog_agents.log.ingest.flush_pipeline import (
 )
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.session_ports import EngineSettings
+from driftlog_tiering.formats.grace import Grace
 
 TOPIC = UUID(int=1)
 
@@ -677,7 +678,8 @@ def test_a_flush_may_be_committed_for_half_of_the_collectors_grace() -> None:
     """
     From the beginning of its PUT: what is unnamed and twice as old is deleted.
     """
-    assert MIN_GRACE_MS == 2 * FlushSettings().max_object_age_ms
+    assert FlushSettings().max_object_age_ms == Grace().named_within_ms
+    assert 4_000 == EngineSettings().within(Grace(8_000)).flush.max_object_age_ms
 
 
 def test_a_flush_that_waited_too_long_for_its_turn_is_uploaded_again_under_a_new_name() -> None:

@@ -1,0 +1,52 @@
+"""Pages of a listing, one after the other with a pause: other requests go first.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_tiering.stores.object_store import Listing, ObjectStore
+
+_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPages:
+    """See the module.  ``deadline_ms``: of each page; ``pause_ms``: after each page."""
+
+    objects: ObjectStore
+    deadline_ms: float
+    pause_ms: float
+
+    async def of(
+        self, prefix: str, *, start_after: str = "", attempts: int = 1
+    ) -> AsyncIterator[Listing]:
+        """The pages of *prefix* behind *start_after*, each asked for up to *attempts* times.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: each attempt of a page failed.
+        """
+        pages = aiter(self.objects.list(prefix, start_after=start_after))
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self.deadline_ms / 1000):
+                    page = await anext(pages, None)
+            except NO_ANSWER:
+                failures += 1
+                if failures >= attempts:
+                    raise
+                await asyncio.sleep(_WAIT_S)
+                pages = aiter(self.objects.list(prefix, start_after=start_after))
+                continue
+            if page is None:
+                return
+            yield page
+            failures = 0
+            if page.objects:
+                start_after = page.objects[-1].key
+            await asyncio.sleep(self.pause_ms / 1000)

@@ -1,0 +1,4 @@
+"""Sealed garbage: objects of live topics that no manifest version names are deleted.
+
+Shell.
+"""

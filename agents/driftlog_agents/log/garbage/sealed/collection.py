@@ -1,0 +1,171 @@
+"""Collects the sealed garbage that falls to this agent: by edits and by listing.
+
+    edited here ──▶ schedule ──due──▶ walk (`superseded_versions`)
+                       ▲                        every other grace, a day of the default one:
+                       └── superseded versions ◀── listing (`unnamed_objects`)
+
+An idle partition costs no request between two listings.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.garbage.deletions import Deleter
+from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
+from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, WalkSchedule
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import TOPICS_PREFIX, parse_topic_key
+from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.grace import Grace
+from driftlog_tiering.stores.object_store import Listing
+
+_GRACES: Final = 2
+"""Between two listings: a day.  Fewer: more LIST requests; more: what failed attempts left stays
+for longer."""
+
+_ATTEMPTS: Final = 3
+"""Of a page: a listing of a large bucket has thousands."""
+
+
+class SealedCollection:
+    """See the module.
+
+    Args:
+        share: this agent's number among the agents that list, and their count; None: it lists
+            nothing now.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: CollectorReads,
+        pages: ObjectPages,
+        deleter: Deleter,
+        grace: Grace,
+        strangers: UnknownKeys,
+        offload: Offload,
+        share: Callable[[], tuple[int, int] | None],
+    ) -> None:
+        self._metadata = metadata
+        self._pages = pages
+        self._grace = grace
+        self._strangers = strangers
+        self._share = share
+        self._schedule = WalkSchedule(grace)
+        reads = PartitionReads(metadata, pages.objects, strangers, offload, pages.deadline_ms)
+        self._superseded = SupersededVersions(reads, deleter, grace, pause_ms=pages.pause_ms)
+        self._unnamed = UnnamedObjects(
+            reads, deleter, grace, superseded=self._hand_over, damaged=self._say_damaged
+        )
+        self._list_at_ms: float | None = None
+        self.listed_ms = 0
+        """Time of the last complete listing, by the bucket's clock; 0: none yet."""
+        self._log = structlog.get_logger()
+
+    async def collect(self, edited: Iterable[NamedPartition]) -> None:
+        """Walk the partitions that are due, and list sealed objects if that is due.
+
+        Args:
+            edited: partitions whose manifests this agent has edited since the last call.
+
+        Raises:
+            StoreError, TimeoutError: a store; try again later.
+            FencedError: a store is not the cluster's; nothing was deleted after that.
+        """
+        for partition in edited:
+            self._schedule.edited(partition, _now_ms())
+        while (due := self._schedule.take_due(_now_ms())) is not None:
+            await self._walk(due)
+        if self._list_at_ms is None:
+            self._list_at_ms = _now_ms() + self._grace.short_ms
+        if _now_ms() >= self._list_at_ms:
+            await self.list_topics()
+            self._list_at_ms = _now_ms() + _GRACES * self._grace.ms
+
+    async def _walk(self, partition: NamedPartition) -> None:
+        wait_ms: float = 0.0
+        try:
+            step = await self._superseded.walk(partition)
+        except CorruptError as error:
+            self._say_damaged(partition, error)
+            wait_ms = self._grace.ms
+        except BaseException:
+            self._schedule.again(partition, _now_ms())
+            raise
+        else:
+            if step is None:
+                return
+            wait_ms = step.ms
+        self._schedule.again(partition, _now_ms(), wait_ms)
+
+    async def list_topics(self) -> None:
+        """Judge the sealed objects of this agent's share of the topics, and delete the garbage.
+
+        The topics of a share are neighbours in the bucket, so that small ones share a page.
+
+        Raises: as `collect`.
+        """
+        share = self._share()
+        if share is None:
+            return
+        kvs = await self._metadata.prefix(TOPICS_PREFIX)
+        known = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
+        known.sort(key=_prefix)
+        at, of = share
+        topics = known[len(known) * at // of : len(known) * (at + 1) // of]
+        began_ms = 0
+        async for page in self._pages.of(layout.CLUSTER_KEY, attempts=_ATTEMPTS):
+            began_ms = page.store_now_ms  # also where there are no topics
+        live = {topic.topic_id: topic for topic in topics}
+        left: set[UUID] = set()
+        async for page in self._pages_of(topics):
+            ours = [i for i in page.objects if self._strangers.is_ours(i.key, layout.parse_key)]
+            left |= await self._unnamed.look(live, replace(page, objects=tuple(ours)))
+        self._unnamed.looked(live.keys(), left, began_ms)
+        self.listed_ms = began_ms
+        self._log.info("sealed_objects_listed", topics=len(topics), walks=len(self._schedule))
+
+    async def _pages_of(self, topics: Sequence[Topic]) -> AsyncIterator[Listing]:
+        """The pages from the first of *topics*, which ascend, to the last one."""
+        if not topics:
+            return
+        after, end = _prefix(topics[0])[:-1], f"{_prefix(topics[-1])[:-1]}0"  # "0" is "/" + 1
+        pages = self._pages.of(layout.TOPICS_PREFIX, start_after=after, attempts=_ATTEMPTS)
+        async for page in pages:
+            yield page
+            if page.objects and page.objects[-1].key >= end:
+                return
+
+    def _say_damaged(self, partition: NamedPartition, error: CorruptError) -> None:
+        self._log.error(
+            "partition_not_collected",
+            partition=partition.name,
+            error=str(error),
+            advice="restore the object; until then no sealed object of this partition is deleted",
+        )
+
+    def _hand_over(self, partition: NamedPartition) -> None:
+        self._schedule.superseded(partition, _now_ms())
+
+
+def _prefix(topic: Topic) -> str:
+    return layout.topic_prefix(topic.name, topic.topic_id)
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

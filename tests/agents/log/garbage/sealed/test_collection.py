@@ -1,0 +1,167 @@
+"""When sealed garbage is collected: else it stays, or idle partitions cost requests for ever."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.foundation.offload import inline
+from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.sealed.collection import SealedCollection
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.formats.grace import HOUR_MS, Grace
+from tests.agents.log.garbage.sealed.partition_history import PARTITION, History
+from tests.tiering.formats.test_manifests import VirtualTimeLoop
+
+GRACE = Grace(HOUR_MS)
+
+
+class Agent:
+    """A collection on the history's stores; its clock is the loop's, and the bucket's, too."""
+
+    def __init__(self, history: History, share: tuple[int, int] | None = (0, 1)) -> None:
+        self.history = history
+        self.collection = SealedCollection(
+            metadata=CollectorReads(history.metadata, 1_000),
+            pages=ObjectPages(history.bucket, 1_000, 0),
+            deleter=history.deletions,
+            grace=GRACE,
+            strangers=UnknownKeys(),
+            offload=inline,
+            share=lambda: share,
+        )
+
+    async def live(self, hours: float, *edited: object) -> None:
+        """Collect every few minutes."""
+        await self.collection.collect(edited)  # type: ignore[arg-type]
+        for _ in range(round(hours * 20)):
+            await asyncio.sleep(180)
+            self.history.now_h += 0.05
+            await self.collection.collect(())
+
+
+def on_virtual_time(main: object) -> None:
+    """Run it; waiting costs nothing."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main)  # type: ignore[arg-type]
+
+
+def test_an_edit_is_collected_a_grace_later_without_a_listing() -> None:
+    """
+    An agent that lists nothing walks what it has edited.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        await history.delete_records(10)
+        agent = Agent(history, share=None)
+        await agent.live(0.9, PARTITION)
+        before = await history.versions()
+        await agent.live(0.3)
+
+        assert [1, 2] == before
+        assert [2] == await history.versions()
+
+    on_virtual_time(main())
+
+
+def test_an_idle_partition_costs_one_look_and_then_nothing() -> None:
+    """
+    The first listing of a process judges what is there; the next ones ask for pages only.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        history.now_h += 2
+        agent = Agent(history)
+        await agent.live(1)
+        first = len(history.bucket.gets)
+        await agent.live(20)
+
+        assert 0 < first == len(history.bucket.gets)
+        assert agent.collection.listed_ms > history.now_ms() - 2.1 * HOUR_MS
+
+    on_virtual_time(main())
+
+
+def test_a_listing_hands_idle_partitions_with_superseded_versions_to_a_walk() -> None:
+    """
+    Edits of an agent that has ended meanwhile: no agent has noticed them.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        await history.delete_records(10)
+        history.now_h += 2
+        await Agent(history).live(0.5)
+
+        assert [2] == await history.versions()
+
+    on_virtual_time(main())
+
+
+@pytest.mark.parametrize(("share", "goes"), [((0, 2), False), ((1, 2), True), (None, False)])
+def test_each_agent_lists_its_share(share: tuple[int, int] | None, goes: bool) -> None:
+    """
+    Together they list every topic, and each topic once.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        await history.put_segment(10, 20)
+        history.now_h += 2
+        await Agent(history, share).live(0.5)
+
+        assert goes is (1 == len(history.bucket.deleted))
+
+    on_virtual_time(main())
+
+
+def test_damage_is_told_and_tried_again_later() -> None:
+    """
+    A partition whose newest version is damaged keeps everything, and stops no other one.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        await history.delete_records(10)
+        history.now_h += 2
+        await history.bucket.delete([history.newest.key])
+        history.bucket.deleted.clear()
+        with capture_logs() as lines:
+            await Agent(history).live(3)
+
+        assert [] == history.bucket.deleted
+        assert "partition_not_collected" in [line["event"] for line in lines]
+
+    on_virtual_time(main())
+
+
+def test_a_failed_delete_is_repeated_at_the_next_look() -> None:
+    """
+    The walk is still scheduled when the bucket takes deletes again.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        await history.delete_records(10)
+        history.now_h += 2
+        agent = Agent(history, share=None)
+        await agent.live(0.9, PARTITION)
+        history.bucket.deletes_fail = True
+        with pytest.raises(UnavailableError):
+            await agent.live(0.2)
+        history.bucket.deletes_fail = False
+        await agent.live(0.2)
+
+        assert [2] == await history.versions()
+
+    on_virtual_time(main())

@@ -1,0 +1,62 @@
+"""Which pair of versions is due, and which partitions: too early takes files from readers."""
+
+from uuid import UUID
+
+from driftlog_agents.log.garbage.sealed.version_pairs import (
+    NamedPartition,
+    Pair,
+    Version,
+    Wait,
+    WalkSchedule,
+    next_pair,
+)
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.formats.grace import Grace
+
+GRACE = Grace(12_000)
+A, B, C = Version(4, 1_000, 1), Version(5, 20_000, 1), Version(6, 90_000, 1)
+ONE, TWO = (NamedPartition("t", TopicPartition(UUID(int=1), n)) for n in range(2))
+
+
+def test_grace_runs_from_the_put_of_the_later_version() -> None:
+    """
+    The older one may be old: what counts is since when it is superseded.
+    """
+    assert Wait(1) == next_pair((A, B, C), 31_999, GRACE)
+    assert Pair(A, B) == next_pair((A, B, C), 32_000, GRACE)
+
+
+def test_the_newest_version_is_never_superseded() -> None:
+    """
+    However old it is: an idle partition keeps it.
+    """
+    assert next_pair((C,), 10**12, GRACE) is None
+    assert next_pair((), 10**12, GRACE) is None
+
+
+def test_a_partition_is_due_a_grace_after_an_edit_and_an_idle_one_never() -> None:
+    """
+    A later edit does not put the first one off, and a walk takes the partition off the schedule.
+    """
+    schedule = WalkSchedule(GRACE)
+    schedule.edited(ONE, 0)
+    schedule.edited(ONE, 9_000)
+
+    assert schedule.take_due(11_999) is None
+    assert ONE == schedule.take_due(12_000)
+    assert schedule.take_due(10**9) is None
+    assert 0 == len(schedule)
+
+
+def test_what_a_listing_hands_over_is_walked_at_once_and_the_rest_together() -> None:
+    """
+    Edits of every second are walked once in grace / 12, not each with a LIST of its own.
+    """
+    schedule = WalkSchedule(GRACE)
+    schedule.edited(TWO, 0)
+    schedule.superseded(ONE, 50)
+
+    assert ONE == schedule.take_due(50)
+    schedule.again(ONE, 50, 3.0)
+    assert schedule.take_due(1_049) is None
+    assert ONE == schedule.take_due(1_050)
