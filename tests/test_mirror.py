@@ -25,6 +25,7 @@ SCENARIO_FOLDERS: Final = {"agents/handlers", "agents/log", "agents/network", "c
 SCENARIOS: Final = {
     "agents/groups/test_hostile_groups.py",
     "agents/log/leadership/test_claim_plans.py",
+    "agents/log/recovery/test_retained_claims.py",
     "agents/protocol/test_protocol_against_kafka.py",
     "agents/protocol/test_protocol_codecs.py",
     "agents/protocol/test_protocol_definitions.py",

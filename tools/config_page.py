@@ -57,13 +57,10 @@ third column says which have, and DescribeConfigs says it too.
 """
 
 _NO_EFFECT: Final = {
-    "Accepted and kept; it does nothing until driftlog implements it.": "not yet",
     "Accepted and kept for tools; it changes nothing here.": "no meaning",
     "": "works",
 }
 """The last sentence of a topic config's documentation, and the word for it on the page."""
-_SUBJECT: Final = "Compaction itself"
-"""What remains of cleanup.policy's documentation without that sentence."""
 
 _DEV: Final = "with `driftlog dev` and `--dev`"
 _DEFAULTS: Final = {
@@ -98,11 +95,9 @@ def page() -> str:
 def _topic_row(config: ConfigDef) -> str:
     text = config.documentation
     end, word = next((end, word) for end, word in _NO_EFFECT.items() if text.endswith(end))
-    if _SUBJECT in text:
-        word = "delete works, compact not yet"
     if "cannot be turned on" in text:
         word = "cannot be turned on"
-    does = text.removesuffix(end).rstrip(" :").removesuffix(_SUBJECT).replace("|", "\\|").rstrip()
+    does = text.removesuffix(end).rstrip(" :").replace("|", "\\|").rstrip()
     return f"| `{config.name}` | {config.default or 'none'} | {word} | {does} |"
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log.garbage.deletions import Garbage, Reason
+from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed import superseded_versions, unnamed_objects
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
@@ -96,7 +96,7 @@ def version_goes_before_its_objects(patch: pytest.MonkeyPatch) -> None:
         self: SupersededVersions, partition: NamedPartition, version: Version, gone: Any
     ) -> None:
         key = layout.manifest_key(partition.topic, partition.tp, version.number)
-        await self._deleter.delete([Garbage(key, 0, Reason.REPLACED)])
+        await self._deleter.delete([Garbage(key, 0, GarbageReason.REPLACED)])
         await original(self, partition, version, gone)
 
     patch.setattr(SupersededVersions, "_collect", collect)

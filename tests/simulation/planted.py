@@ -39,7 +39,7 @@ from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
 from driftlog_agents.log.recovery.leftover_batches import Directory
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_agents.log.sealing import sealer as sealing
-from driftlog_agents.log.sealing.attempts import SealAttempts, Step
+from driftlog_agents.log.sealing.attempts import SealAttempts, SealStep
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.session import producer_id_blocks as id_blocks
 from driftlog_agents.log.session.backpressure import Backpressure
@@ -221,9 +221,9 @@ def manifest_ahead_not_adopted(patch: pytest.MonkeyPatch) -> None:
 
     original = SealAttempts.next_step
 
-    def next_step(self: SealAttempts, log: PartitionLog, manifest: Any, end: int) -> Step:
+    def next_step(self: SealAttempts, log: PartitionLog, manifest: Any, end: int) -> SealStep:
         step = original(self, log, manifest, end)
-        return Step.ADD_SEGMENTS if step is Step.WRITE_KEY else step
+        return SealStep.ADD_SEGMENTS if step is SealStep.WRITE_KEY else step
 
     patch.setattr(SealAttempts, "next_step", next_step)
 

@@ -38,9 +38,8 @@ def test_each_config_of_a_topic_says_whether_it_has_an_effect() -> None:
     here = {row[0].strip("| `"): row[2] for row in rows}
 
     assert sorted(TOPIC_CONFIGS) == list(here)
-    words = {"works", "not yet", "no meaning", "cannot be turned on"}
-    assert {*words, "delete works, compact not yet"} == set(here.values())
-    assert "delete works, compact not yet" == here["cleanup.policy"]
+    assert {"works", "no meaning", "cannot be turned on"} == set(here.values())
+    assert "works" == here["cleanup.policy"]
     assert ["works"] * 4 == [here[name] for name in ("segment.ms", "max.message.bytes", *RETENTION)]
 
 

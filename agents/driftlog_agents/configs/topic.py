@@ -33,7 +33,6 @@ _DAY_MS: Final = 86_400_000
 _FOREVER: Final = str(INT64_MAX)
 _SEAL: Final = SealSettings()
 _NO_MEANING: Final = " Accepted and kept for tools; it changes nothing here."
-_NOT_YET: Final = " Accepted and kept; it does nothing until driftlog implements it."
 
 BOOLEAN, DOUBLE, INT = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT
 LIST, LONG, STRING = ConfigType.LIST, ConfigType.LONG, ConfigType.STRING

@@ -28,7 +28,7 @@ from prometheus_client.core import (
 from driftlog_agents.configs.limits import LOG_LINES, PRODUCER_STATE
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
-from driftlog_agents.log.retention.policy import Reason
+from driftlog_agents.log.retention.policy import ExpiryReason
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentProcess
 
@@ -178,7 +178,7 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     expired_bytes = CounterMetricFamily(
         "driftlog_expired_bytes", "Bytes of their batches, as received", labels=["reason"]
     )
-    for reason in Reason:
+    for reason in ExpiryReason:
         expired_records.add_metric([reason], counters.expired_records[reason])
         expired_bytes.add_metric([reason], counters.expired_bytes[reason])
     yield expired_records

@@ -19,6 +19,7 @@ from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import RESERVED_TOPICS, check_topic_name
+from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_metadata.schema.model import Topic
 from driftlog_tiering.compaction.policy import CompactionPolicy
 
@@ -112,7 +113,7 @@ class TopicCatalog:
         limits: list[float] = []
         if retention.ms is not None:
             limits.append(max(retention.ms, self._check_interval_ms))
-        if compaction is not None:
+        if compaction is not None and compaction.max_lag_ms < INT64_MAX:
             limits.append(compaction.max_lag_ms)
         return min(limits, default=None)
 

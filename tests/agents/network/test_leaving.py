@@ -156,6 +156,7 @@ class Stubborn(Gate):
         try:
             await super().passed()
         except asyncio.CancelledError:
+            self.open()  # the reads after it do not wait
             if self.error is not None:
                 raise self.error from None
 

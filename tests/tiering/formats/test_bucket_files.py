@@ -31,7 +31,7 @@ def test_a_file_without_grace_means_twelve_hours() -> None:
     old = encode_json("driftlog.cluster", 1, {"cluster_id": "an-id"})
 
     assert old.startswith(OLD)
-    assert (Cluster("an-id"), 12 * HOUR_MS) == (decode_cluster(old), decode_grace(old).ms)
+    assert (Cluster("an-id", 1), 12 * HOUR_MS) == (decode_cluster(old), decode_grace(old).ms)
     assert decode_grace(old) == decode_grace(encode_cluster(Cluster("an-id"))) == Grace()
 
 

@@ -24,7 +24,7 @@ Shell.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +40,7 @@ from driftlog_tiering.compaction.policy import (
 )
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.columns import key_rows
+from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
 from driftlog_tiering.formats.segment import (
@@ -58,19 +59,6 @@ EDIT_MS: Final = 30_000
 
 _SLOT_BYTES: Final = 24
 _SMALLEST_MAP_BYTES: Final = 64 * 1024
-
-
-class Spool(Protocol):
-    """A segment before its PUT."""
-
-    @property
-    def file(self) -> IO[bytes]:
-        """The file that the segment is written to."""
-        ...
-
-    def body(self) -> Sequence[Buffer]:
-        """Everything written so far, in pieces."""
-        ...
 
 
 class Bucket(Protocol):

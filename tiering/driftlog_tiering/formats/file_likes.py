@@ -1,14 +1,28 @@
-"""Files for pyarrow: one that a segment is written to, one with a byte range of a segment.
+"""Files of segments: what one is written to before its PUT, for pyarrow; and one with a byte range.
 
 Pure.
 """
 
-from typing import IO
+from collections.abc import Sequence
+from typing import IO, Protocol
 
 import pyarrow as pa
 
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import Buffer
+
+
+class Spool(Protocol):
+    """A segment before its PUT: in a temporary file, or in memory in the simulator."""
+
+    @property
+    def file(self) -> IO[bytes]:
+        """The file that the segment is written to."""
+        ...
+
+    def body(self) -> Sequence[Buffer]:
+        """Everything written so far, in pieces."""
+        ...
 
 
 class CountingSink:

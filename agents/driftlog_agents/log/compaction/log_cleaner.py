@@ -40,7 +40,7 @@ from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
-from driftlog_tiering.compaction.cleaner import EDIT_MS, Cleaned, Cleaner, CleanerSettings, Spool
+from driftlog_tiering.compaction.cleaner import EDIT_MS, Cleaned, Cleaner, CleanerSettings
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
     Dirtiness,
@@ -49,6 +49,7 @@ from driftlog_tiering.compaction.policy import (
     measure,
 )
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     Manifest,

@@ -216,7 +216,7 @@ class Part(NamedTuple):
 
 
 @dataclass(slots=True)
-class Piece:
+class ObjectPart:
     """The bytes ``[start, end)`` of an old object."""
 
     source: int
@@ -225,9 +225,9 @@ class Piece:
     parts: list[Part] = field(default_factory=list)
 
 
-def pieces_of(new: NewObject, footers: Sequence[Footer]) -> list[Piece]:
+def pieces_of(new: NewObject, footers: Sequence[Footer]) -> list[ObjectPart]:
     """The ranges to read, of each old object in its order; neighbours together."""
-    by_source: dict[int, list[Piece]] = {}
+    by_source: dict[int, list[ObjectPart]] = {}
     position = 0
     for run in new.runs:
         positions, lengths = footers[run.source].columns[10:12]
@@ -241,7 +241,7 @@ def pieces_of(new: NewObject, footers: Sequence[Footer]) -> list[Piece]:
                 and 0 <= start - mine[-1].end <= _GAP_BYTES
                 and end - mine[-1].start <= _PIECE_BYTES
             ):
-                mine.append(Piece(run.source, start, end))
+                mine.append(ObjectPart(run.source, start, end))
             mine[-1].end = end
             mine[-1].parts.append(Part(first, last, position))
             position += end - start
@@ -258,7 +258,7 @@ def _last_of_piece(positions: "array[int]", lengths: "array[int]", first: int, s
     return max(last, first + 1)
 
 
-def copies(body: Buffer, footer: Footer, piece: Piece) -> list[tuple[int, memoryview]] | None:
+def copies(body: Buffer, footer: Footer, piece: ObjectPart) -> list[tuple[int, memoryview]] | None:
     """Each part of *piece* with its position in the new object; *body*: the bytes that the old one
     returned.  None: a batch differs from its entry in the footer."""
     view = memoryview(body)

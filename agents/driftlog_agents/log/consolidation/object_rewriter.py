@@ -20,13 +20,14 @@ from typing import IO, Any, Final
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.consolidation.object_layout import NewObject, Piece, copies, pieces_of
+from driftlog_agents.log.consolidation.object_layout import NewObject, ObjectPart, copies, pieces_of
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
-from driftlog_agents.log.sealing.segment_writer import Spool, disk_errors
+from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.flush_object import Footer
 from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
@@ -84,7 +85,7 @@ class ObjectRewriter:
             errors: list[Exception] = []
             answered = False
 
-            async def copy(piece: Piece) -> None:
+            async def copy(piece: ObjectPart) -> None:
                 nonlocal answered
                 async with slots:
                     if errors:
@@ -106,7 +107,7 @@ class ObjectRewriter:
                 if not sound:
                     raise DamagedObjectError(key, "it does not hold the batches of its footer")
 
-            async def attempt(piece: Piece) -> None:
+            async def attempt(piece: ObjectPart) -> None:
                 # The task group must not raise it: in Python 3.11 the group then loses a
                 # cancellation, and a cancelled caller that continues after the error would never
                 # end.
@@ -133,7 +134,7 @@ class ObjectRewriter:
             object_key=key, size_bytes=size_bytes + len(footer), footer_start=size_bytes
         )
 
-    async def _read(self, piece: Piece, key: str) -> Buffer:
+    async def _read(self, piece: ObjectPart, key: str) -> Buffer:
         def get() -> Coroutine[Any, Any, Buffer]:
             return self._objects.get(key, piece.start, piece.end)
 
@@ -161,7 +162,7 @@ class ObjectRewriter:
         return await _RETRY.run(put)
 
 
-def _place(file: IO[bytes], body: Buffer, footer: Footer, piece: Piece) -> bool:
+def _place(file: IO[bytes], body: Buffer, footer: Footer, piece: ObjectPart) -> bool:
     """Writes each part at its position; False: a batch differs from its entry in the footer."""
     parts = copies(body, footer, piece)
     for position, part in parts or ():

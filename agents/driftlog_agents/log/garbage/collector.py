@@ -55,7 +55,7 @@ import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.garbage.deletions import Deletions, Garbage, Reason, believe
+from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages
@@ -303,7 +303,7 @@ class Collector:
                         for info in objects[len(flushes) :]
                         if now_ms - info.modified_ms >= settings.grace.ms
                     ]
-            await self._delete([Garbage(key, sizes[key], Reason.NO_RECORD) for key in gone])
+            await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
         return look.end(now_ms), look
 
     def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
@@ -390,7 +390,7 @@ class Collector:
                 continue
             await self._delete(
                 [
-                    Garbage(info.key, info.size_bytes, Reason.DELETED_TOPIC)
+                    Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
                     for info in others
                     if now_ms - info.modified_ms >= grace_ms and self._is_ours(info.key)
                 ]

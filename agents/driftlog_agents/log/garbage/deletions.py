@@ -22,7 +22,7 @@ _BATCH: Final = 1_000
 """Keys of one delete: S3 takes so many in one request.  Fewer: more looks at the cluster file."""
 
 
-class Reason(StrEnum):
+class GarbageReason(StrEnum):
     """Why an object is garbage; the values are labels of metrics."""
 
     NO_RECORD = "no_flush_record"
@@ -41,7 +41,7 @@ class Garbage:
 
     key: str
     size_bytes: int
-    reason: Reason
+    reason: GarbageReason
 
     @property
     def kind(self) -> str:

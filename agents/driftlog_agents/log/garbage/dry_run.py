@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.garbage.deletions import Garbage, Reason
+from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
@@ -165,7 +165,7 @@ class _DryRun:
             if self._names.damage:
                 found.damaged[session_id] = self._names.damage
             elif not self._names.keep(info.key):
-                found.garbage.append(Garbage(info.key, info.size_bytes, Reason.NO_RECORD))
+                found.garbage.append(Garbage(info.key, info.size_bytes, GarbageReason.NO_RECORD))
 
     async def _deleted(self, objects: ObjectStore) -> dict[UUID, Topic]:
         """The topics whose deletion goes on; notes when each was marked."""
@@ -182,7 +182,7 @@ class _DryRun:
         oldest_ms = page.store_now_ms - found.grace.ms
         if marked_ms is not None and marked_ms <= oldest_ms:
             found.garbage += [
-                Garbage(info.key, info.size_bytes, Reason.DELETED_TOPIC)
+                Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
                 for info in page.objects
                 if info.modified_ms <= oldest_ms
             ]

@@ -74,7 +74,7 @@ class DamagedObjectError(CorruptError):
         self.key = key
 
 
-class Verdict(Enum):
+class ReadVerdict(Enum):
     """What a read does after a failed request."""
 
     REPEAT = "repeat"
@@ -101,14 +101,14 @@ class FailedRequests:
         """A probe that began at `due_ms` or later has succeeded: if the next request fails too, the
         object is unavailable."""
 
-    def failed(self, now_ms: float, *, answered: bool) -> Verdict:
+    def failed(self, now_ms: float, *, answered: bool) -> ReadVerdict:
         """A request failed; *answered*: there is no such object, or it is damaged."""
         if not self._requests:
             self.due_ms = now_ms + READ_DEADLINE_MS
         self._requests += 1
         if self._requests < LEAST_REQUESTS or now_ms < self.due_ms:
-            return Verdict.REPEAT
-        return Verdict.UNAVAILABLE if answered or self.bucket_answers else Verdict.PROBE
+            return ReadVerdict.REPEAT
+        return ReadVerdict.UNAVAILABLE if answered or self.bucket_answers else ReadVerdict.PROBE
 
 
 @dataclass(slots=True)

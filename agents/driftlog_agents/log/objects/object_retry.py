@@ -18,7 +18,11 @@ import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.objects.availability import FailedRequests, ObjectUnavailableError, Verdict
+from driftlog_agents.log.objects.availability import (
+    FailedRequests,
+    ObjectUnavailableError,
+    ReadVerdict,
+)
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.stores.object_store import NotFoundError
@@ -53,10 +57,10 @@ class ReadDeadline:
             answered: the bucket answered: there is no such object, or the object is damaged.
         """
         verdict = self._failed.failed(self._now_ms(), answered=answered)
-        if verdict is Verdict.PROBE:
+        if verdict is ReadVerdict.PROBE:
             since_ms = self._failed.due_ms
             self._failed.bucket_answers = await self._probes.succeeded_since(since_ms)
-        return verdict is Verdict.UNAVAILABLE
+        return verdict is ReadVerdict.UNAVAILABLE
 
 
 class ObjectRetry:

@@ -10,7 +10,7 @@ from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.reading.flush_pieces import (
-    Piece,
+    FlushPiece,
     piece_at,
     plan_pieces,
     split_piece,
@@ -82,12 +82,12 @@ class FlushReads:
 
     # ── Pieces ──
 
-    async def _load_all(self, plan: Sequence[Piece]) -> list[list[Buffer]]:
+    async def _load_all(self, plan: Sequence[FlushPiece]) -> list[list[Buffer]]:
         """The pieces before the first that fails; a failure of the very first is raised."""
         if len(plan) == 1:
             return [await self._get(plan[0])]
 
-        async def load(piece: Piece) -> list[Buffer] | Exception:
+        async def load(piece: FlushPiece) -> list[Buffer] | Exception:
             try:
                 return await self._get(piece)
             except (UnavailableError, DamagedObjectError) as error:
@@ -104,10 +104,10 @@ class FlushReads:
             found.append(outcome)
         return found
 
-    async def _get(self, piece: Piece) -> list[Buffer]:
+    async def _get(self, piece: FlushPiece) -> list[Buffer]:
         return await self._pieces.get(piece.key, piece.size_bytes, lambda: self._load(piece))
 
-    async def _load(self, piece: Piece) -> list[Buffer]:
+    async def _load(self, piece: FlushPiece) -> list[Buffer]:
         key, start, end = piece.key
         return await self._reads.run(
             key, split_piece, await self._reads.get(key, start, end), piece

@@ -30,7 +30,7 @@ _PIECES_AT_ONCE: Final = 8
 round trip."""
 
 
-class Piece(NamedTuple):
+class FlushPiece(NamedTuple):
     """The batches ``[first, end)`` of a flush; *unit_end*: where their offsets end.
 
     Looked up once for a read: it stays valid through every await, also when the slice is moved by a
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
         return span_bytes(self.data, self.first, self.end)
 
 
-def piece_at(tail: TailSlice, index: int, piece_bytes: int) -> Piece:
+def piece_at(tail: TailSlice, index: int, piece_bytes: int) -> FlushPiece:
     """The piece of *tail* that holds the batch at *index* of its flush."""
     data = tail.data
     assert isinstance(data, FlushBatches)
@@ -64,15 +64,15 @@ def piece_at(tail: TailSlice, index: int, piece_bytes: int) -> Piece:
     first = bisect_left(positions, cut, tail.first, stop)
     end = bisect_left(positions, cut + piece_bytes, first, stop)
     unit_end = data.base_offsets[end] if end < stop else tail.end
-    return Piece(data, first, end, unit_end, tail.stored_at)
+    return FlushPiece(data, first, end, unit_end, tail.stored_at)
 
 
 def plan_pieces(
     log: PartitionLog, tail: TailSlice, index: int, max_bytes: int, piece_bytes: int
-) -> list[Piece]:
+) -> list[FlushPiece]:
     """The pieces of a read of *max_bytes* from the batch at *index* of *tail* on, up to where
     batches are local again."""
-    plan: list[Piece] = []
+    plan: list[FlushPiece] = []
     room = max_bytes
     at = log.index_of(tail)
     while True:
@@ -95,8 +95,8 @@ def plan_pieces(
 
 
 def take(
-    plan: Sequence[Piece], found: Sequence[list[Buffer]], index: int, max_bytes: int
-) -> tuple[Batches, Sequence[Piece]]:
+    plan: Sequence[FlushPiece], found: Sequence[list[Buffer]], index: int, max_bytes: int
+) -> tuple[Batches, Sequence[FlushPiece]]:
     """What a read takes of the first pieces of *plan*, whose batches are *found*, and the pieces
     that it read to their ends: from the batch at *index* of the first on, *max_bytes* or one."""
     out: list[Buffer] = []
@@ -114,7 +114,7 @@ def take(
     return Batches(out, piece.unit_end, piece.unit_end), plan[: len(found)]
 
 
-def split_piece(body: Buffer, piece: Piece) -> list[Buffer]:
+def split_piece(body: Buffer, piece: FlushPiece) -> list[Buffer]:
     """The batches of *piece* in *body*.
 
     Raises:

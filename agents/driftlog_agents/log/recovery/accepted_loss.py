@@ -32,7 +32,7 @@ from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.objects.flush_object_ends import in_time
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.recovery.accepted_loss_plan import LossPlan, Piece
+from driftlog_agents.log.recovery.accepted_loss_plan import LogPiece, LossPlan
 from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.recovery.lost_partition import (
     RESTORE,
@@ -263,7 +263,7 @@ class LossAcceptance:
         await self._keys.write(log, lambda _: state)
 
     async def _seal(
-        self, log: PartitionLog, found: LostPartition, manifest: Manifest, piece: Piece
+        self, log: PartitionLog, found: LostPartition, manifest: Manifest, piece: LogPiece
     ) -> Manifest:
         """Adds one range to *manifest*, in as many segments as needed."""
         part = found.part(log, piece, self._now_ms())

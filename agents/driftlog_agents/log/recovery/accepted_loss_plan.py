@@ -31,7 +31,7 @@ class FoundSlice(NamedTuple):
     end: int
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """A range of the log above `LossPlan.start`: joined slices, or a lost range."""
 
     base: int
@@ -45,7 +45,7 @@ class LossPlan:
 
     start: int
     """The log below this offset is sealed."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LogPiece, ...]
     """Ascending, without a gap between them."""
     objects: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -134,7 +134,7 @@ def plan_loss(
     """
     reasons = [f"{key} is missing" for key in missing_keys]
     start = max(key_end, manifest_end)
-    pieces: list[Piece] = []
+    pieces: list[LogPiece] = []
     at = start
     found_slices = sorted(slices)
     for found in found_slices:
@@ -143,19 +143,19 @@ def plan_loss(
         if found.base < at and at != start:
             raise ValueError(f"[{found.base}, {found.end}) overlaps a slice that ends at {at}")
         if found.base > at:
-            pieces.append(Piece(at, found.base, lost=True))
+            pieces.append(LogPiece(at, found.base, lost=True))
             reasons.append(f"no object in the bucket has offsets {at} to {found.base - 1}")
             at = found.base
         if pieces and not pieces[-1].lost:
             pieces[-1] = pieces[-1]._replace(end=found.end)
         else:
-            pieces.append(Piece(at, found.end, lost=False))
+            pieces.append(LogPiece(at, found.end, lost=False))
         at = found.end
     if is_ahead(key_end, manifest_end, found_slices):
         reasons.append(f"the manifest ends at {manifest_end}, above all ends in the metadata store")
     end = max(at, unnamed_end) + UNKNOWN_RECORDS * len(lost)
     if end > at:
-        pieces.append(Piece(at, end, lost=True))
+        pieces.append(LogPiece(at, end, lost=True))
         # (without an offset: a serving leader moves it between examine and accept)
         reasons.append("records may be lost after the remaining ones: their offsets are skipped")
     reasons += [

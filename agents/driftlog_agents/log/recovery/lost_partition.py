@@ -22,8 +22,8 @@ from driftlog_agents.log.partition.tail import (
 )
 from driftlog_agents.log.recovery.accepted_loss_plan import (
     FoundSlice,
+    LogPiece,
     LossPlan,
-    Piece,
     is_ahead,
     plan_loss,
     plan_sealed_loss,
@@ -315,7 +315,7 @@ class LostPartition:
             goes_on_at=plan.goes_on_at,
         )
 
-    def part(self, log: PartitionLog, piece: Piece, now_ms: float) -> PartitionLog:
+    def part(self, log: PartitionLog, piece: LogPiece, now_ms: float) -> PartitionLog:
         """The part of *log* in *piece*, to be sealed."""
         state = PartitionState(
             sealed_end=piece.base, log_start=log.log_start, sessions=log.sessions
@@ -326,7 +326,7 @@ class LostPartition:
                 part.restore(one.tail, now_ms)
         return part
 
-    def epochs(self, log: PartitionLog, piece: Piece) -> tuple[LeaderEpoch, ...] | None:
+    def epochs(self, log: PartitionLog, piece: LogPiece) -> tuple[LeaderEpoch, ...] | None:
         """The leader epochs of a lost range; None: *piece* is not lost.
 
         A lost range at the log's end gets our leader epoch: so `recovery` sees that batches which

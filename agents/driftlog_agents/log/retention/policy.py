@@ -68,7 +68,7 @@ class TopicRetention:
         return self.ms is None and self.size_bytes is None
 
 
-class Reason(StrEnum):
+class ExpiryReason(StrEnum):
     """Why a segment has expired."""
 
     TIME = "time"
@@ -76,7 +76,7 @@ class Reason(StrEnum):
 
 
 @dataclass(slots=True)
-class Expired:
+class ExpiredSegments:
     """What expires for one reason."""
 
     segments: int = 0
@@ -94,7 +94,7 @@ class Expiry:
 
     log_start: int
     due_ms: int | None
-    expired: Mapping[Reason, Expired] = field(default_factory=dict)
+    expired: Mapping[ExpiryReason, ExpiredSegments] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ def _by_size(
             front.open(piece)
         elif piece.received_bytes <= excess:
             excess -= piece.received_bytes
-            front.expire(piece, Reason.SIZE)
+            front.expire(piece, ExpiryReason.SIZE)
         elif isinstance(piece, SegmentListRef):
             front.open(piece)
         else:
@@ -234,7 +234,7 @@ def _by_time(front: "_Front", retention_ms: int, now_ms: int) -> int | None:
             largest_ms = front.largest_ms(piece, now_ms)
         if now_ms - largest_ms <= retention_ms:
             return largest_ms + retention_ms + 1
-        front.expire(piece, Reason.TIME)
+        front.expire(piece, ExpiryReason.TIME)
     return None
 
 
@@ -244,7 +244,7 @@ class _Front:
     def __init__(self, log: PartitionLog, manifest: Manifest | None, known: Known) -> None:
         self.log_start = log.log_start
         self.lists = known.lists
-        self.expired: dict[Reason, Expired] = {}
+        self.expired: dict[ExpiryReason, ExpiredSegments] = {}
         self._log = log
         self._put_ms = known.put_ms
         self._end = log.sealed_end
@@ -274,11 +274,11 @@ class _Front:
         self._left.pop()
         self._left += reversed((*content.lists, *content.segments))
 
-    def expire(self, piece: _Piece, reason: Reason) -> None:
+    def expire(self, piece: _Piece, reason: ExpiryReason) -> None:
         """Take *piece*, which is the first one: log start moves to the next one, or to the end."""
         self._left.pop()
         self.log_start = min(self._left[-1].base if self._left else self._end, self._end)
-        expired = self.expired.setdefault(reason, Expired())
+        expired = self.expired.setdefault(reason, ExpiredSegments())
         expired.segments += piece.segments if isinstance(piece, SegmentListRef) else 1
         expired.records += piece.records
         expired.size_bytes += piece.received_bytes

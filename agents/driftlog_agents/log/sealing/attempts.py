@@ -38,7 +38,7 @@ from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 NOT_SERVED: Final = (State.CLOSED, State.OFFLINE)
 
 
-class Step(Enum):
+class SealStep(Enum):
     """What the attempt of one partition does next."""
 
     CHECK_LEADER = "check leader"
@@ -143,22 +143,22 @@ class SealAttempts:
         """The partition's key has the end of the manifest: earlier edits matter no longer."""
         self._edits.pop(log, None)
 
-    def next_step(self, log: PartitionLog, manifest: Manifest, end: int) -> Step:
+    def next_step(self, log: PartitionLog, manifest: Manifest, end: int) -> SealStep:
         """The next step of sealing *log* up to *end*, by its newest *manifest*.
 
         Raises:
             CorruptManifestError: the manifest ends below the partition's sealed end.
         """
         if manifest.end > log.sealed_end:
-            return Step.WRITE_KEY if self.adopts(log, manifest) else Step.CHECK_LEADER
+            return SealStep.WRITE_KEY if self.adopts(log, manifest) else SealStep.CHECK_LEADER
         if end > log.sealed_end:
             if manifest.end < log.sealed_end:
                 raise CorruptManifestError(
                     f"{manifest.key} ends at {manifest.end}, and its partition is sealed up to "
                     f"{log.sealed_end}"
                 )
-            return Step.ADD_SEGMENTS
-        return Step.MOVE_LOG_START if is_behind(log, manifest) else Step.NOTHING
+            return SealStep.ADD_SEGMENTS
+        return SealStep.MOVE_LOG_START if is_behind(log, manifest) else SealStep.NOTHING
 
     def adopts(self, log: PartitionLog, manifest: Manifest) -> bool:
         """Whether the segments of *manifest*, which is ahead of the key, have the records of

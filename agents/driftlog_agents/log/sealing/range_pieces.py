@@ -19,7 +19,7 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Read and handed to a worker at once: a quarter of a row group."""
 
 
-class Piece(NamedTuple):
+class RangePiece(NamedTuple):
     """The batches ``[first, stop)`` of a flush, and the object that has them where no local copy
     does."""
 
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
         return span_bytes(self.data, self.first, self.stop)
 
 
-def pieces_of(log: PartitionLog, base: int, end: int) -> Iterator[Piece]:
+def pieces_of(log: PartitionLog, base: int, end: int) -> Iterator[RangePiece]:
     """The pieces of ``[base, end)``: runs of batches of one flush, no longer than a chunk, or of
     one batch."""
     for tail in [tail for tail in log.slices if tail.base < end and tail.end > base]:
@@ -47,7 +47,7 @@ def pieces_of(log: PartitionLog, base: int, end: int) -> Iterator[Piece]:
             stop -= 1
         while first < stop:
             last = max(last_that_fits(data, first, stop, CHUNK_BYTES), first + 1)
-            yield Piece(data, first, last, tail.stored_at)
+            yield RangePiece(data, first, last, tail.stored_at)
             first = last
 
 
@@ -58,7 +58,7 @@ def is_batch(batch: Buffer, base_offset: int) -> bool:
     return sound and int.from_bytes(batch[:8], "big") == base_offset
 
 
-def batches_in(body: Buffer, piece: Piece, object_key: str) -> list[Buffer]:
+def batches_in(body: Buffer, piece: RangePiece, object_key: str) -> list[Buffer]:
     """The batches of *piece* in the bytes that its object returned.
 
     Raises:

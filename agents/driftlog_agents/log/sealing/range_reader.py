@@ -18,7 +18,7 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import object_range
 from driftlog_agents.log.sealing.range_pieces import (
     CHUNK_BYTES,
-    Piece,
+    RangePiece,
     batches_in,
     is_batch,
     pieces_of,
@@ -67,7 +67,7 @@ class RangeReader:
             yield chunk
 
     async def _loaded(
-        self, log: PartitionLog, pieces: Iterator[Piece]
+        self, log: PartitionLog, pieces: Iterator[RangePiece]
     ) -> AsyncGenerator[list[Buffer]]:
         """The batches of *pieces*, in their order; the next pieces are loaded meanwhile."""
         ahead: deque[tuple[asyncio.Task[list[Buffer]], int]] = deque()
@@ -89,7 +89,7 @@ class RangeReader:
                 task.cancel()
             await asyncio.gather(*(task for task, _ in ahead), return_exceptions=True)
 
-    async def _load(self, log: PartitionLog, piece: Piece) -> list[Buffer]:
+    async def _load(self, log: PartitionLog, piece: RangePiece) -> list[Buffer]:
         """The batches of *piece* from memory and the buffer files, the rest from the flush
         object."""
         data = piece.data
@@ -114,7 +114,7 @@ class RangeReader:
             batches.append(batch)
         return batches
 
-    async def _fetch(self, log: PartitionLog, piece: Piece) -> list[Buffer]:
+    async def _fetch(self, log: PartitionLog, piece: RangePiece) -> list[Buffer]:
         """The batches of *piece* from its object; where that is gone, from the object that replaced
         it."""
         try:
@@ -127,7 +127,7 @@ class RangeReader:
             assert tail.data is piece.data, "a slice moves with its flush"
         return await self._get(piece._replace(stored_at=tail.stored_at))
 
-    async def _get(self, piece: Piece) -> list[Buffer]:
+    async def _get(self, piece: RangePiece) -> list[Buffer]:
         key, start, end = object_range(piece.data, piece.first, piece.stop, piece.stored_at)
         async with asyncio.timeout(_REQUEST_DEADLINE_S):
             body = await self._objects.get(key, start, end)

@@ -32,7 +32,7 @@ from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.partition.tail import unsealed_sessions
-from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealAttempts, Step
+from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealAttempts, SealStep
 from driftlog_agents.log.sealing.policy import (
     SealingLag,
     SealSettings,
@@ -286,17 +286,17 @@ class Sealer:
             wanted = log.high_watermark if end is None else min(end, log.high_watermark)
             while True:
                 match self._attempts.next_step(log, manifest, wanted):
-                    case Step.CHECK_LEADER:
+                    case SealStep.CHECK_LEADER:
                         await self._must_be_deposed(log, manifest)
-                    case Step.WRITE_KEY:
+                    case SealStep.WRITE_KEY:
                         await self._write_key(log, manifest)
-                    case Step.ADD_SEGMENTS:
+                    case SealStep.ADD_SEGMENTS:
                         if not await self._add_segments(log, manifest, wanted):
                             return log.sealed_end
-                    case Step.MOVE_LOG_START:
+                    case SealStep.MOVE_LOG_START:
                         await self._move_log_start(log, manifest)
                         return log.sealed_end
-                    case Step.NOTHING:
+                    case SealStep.NOTHING:
                         return log.sealed_end
                 manifest = await self._manifests.get(log)
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from random import Random
-from typing import IO, Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -34,6 +34,7 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, check_batch
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentRef
 from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
@@ -49,19 +50,6 @@ _RAW_BYTES: Final = 4 * 1024 * 1024
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """An uplink slower than this cannot keep up with anything worth sealing."""
-
-
-class Spool(Protocol):
-    """A segment before its PUT: in a temporary file, or in memory in the simulator."""
-
-    @property
-    def file(self) -> IO[bytes]:
-        """The file that the segment is written to."""
-        ...
-
-    def body(self) -> Sequence[Buffer]:
-        """Everything written so far, in pieces."""
-        ...
 
 
 class SealedRangeWriter:

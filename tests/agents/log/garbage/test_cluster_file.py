@@ -3,7 +3,7 @@
 import pytest
 
 from driftlog_agents.log.garbage.cluster_file import ClusterFile
-from driftlog_agents.log.garbage.deletions import Deletions, Garbage, Reason
+from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason
 from driftlog_metadata.schema.model import Cluster
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_tiering.formats import layout
@@ -12,7 +12,7 @@ from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 
 OBJECT = layout.flush_key("s", 1, "a")
-GARBAGE = [Garbage(OBJECT, 1, Reason.NO_RECORD)]
+GARBAGE = [Garbage(OBJECT, 1, GarbageReason.NO_RECORD)]
 
 
 async def deletes_with(body: bytes | None) -> tuple[Deletions, MemoryObjectStore]:
@@ -69,6 +69,6 @@ async def test_a_key_that_is_not_driftlogs_is_never_deleted() -> None:
     deletions, bucket = await deletes_with(encode_cluster(Cluster("a")))
 
     with pytest.raises(ValueError, match=r"flush/notes\.txt"):
-        await deletions.delete([*GARBAGE, Garbage("flush/notes.txt", 1, Reason.NO_RECORD)])
+        await deletions.delete([*GARBAGE, Garbage("flush/notes.txt", 1, GarbageReason.NO_RECORD)])
 
     assert b"x" == await bucket.get(OBJECT)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from driftlog_agents.log.garbage.deletions import Garbage, Reason
+from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
 from driftlog_agents.log.garbage.dry_run import report
 from driftlog_metadata.schema.codec import encode_flush_record, encode_topic
 from driftlog_metadata.schema.keys import deleted_key, flush_key
@@ -60,12 +60,12 @@ async def test_all_kinds_of_garbage_are_told_and_nothing_is_deleted() -> None:
     reasons = {one.key: one.reason for one in found.garbage}
     replaced = layout.manifest_key("t", history.newest.tp, 1)
     assert {
-        flushes[0]: Reason.NO_RECORD,
-        old[0].key: Reason.REPLACED,
-        replaced: Reason.REPLACED,
-        failed.key: Reason.NEVER_NAMED,
-        of_gone: Reason.DELETED_TOPIC,
-        layout.deleted_key("gone", GONE.topic_id): Reason.DELETED_TOPIC,
+        flushes[0]: GarbageReason.NO_RECORD,
+        old[0].key: GarbageReason.REPLACED,
+        replaced: GarbageReason.REPLACED,
+        failed.key: GarbageReason.NEVER_NAMED,
+        of_gone: GarbageReason.DELETED_TOPIC,
+        layout.deleted_key("gone", GONE.topic_id): GarbageReason.DELETED_TOPIC,
     } == reasons
     assert young.key not in reasons
-    assert Garbage(flushes[0], 2, Reason.NO_RECORD) in found.garbage
+    assert Garbage(flushes[0], 2, GarbageReason.NO_RECORD) in found.garbage

@@ -11,7 +11,7 @@ from driftlog_agents.log.objects.availability import (
     READ_DEADLINE_MS,
     Availability,
     FailedRequests,
-    Verdict,
+    ReadVerdict,
 )
 
 
@@ -106,10 +106,10 @@ def test_an_object_is_unavailable_only_after_the_deadline_and_if_the_bucket_answ
 
         early = number < LEAST_REQUESTS or now_ms < first_ms + READ_DEADLINE_MS
         if early:
-            assert Verdict.REPEAT is verdict
+            assert ReadVerdict.REPEAT is verdict
         else:
-            assert (Verdict.UNAVAILABLE if answered or probed else Verdict.PROBE) is verdict
-        if verdict is Verdict.UNAVAILABLE:
+            assert (ReadVerdict.UNAVAILABLE if answered or probed else ReadVerdict.PROBE) is verdict
+        if verdict is ReadVerdict.UNAVAILABLE:
             return
-        if verdict is Verdict.PROBE:
+        if verdict is ReadVerdict.PROBE:
             read.bucket_answers = probed = probe_succeeds

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches, tail_slice
 from driftlog_agents.log.reading.flush_pieces import (
-    Piece,
+    FlushPiece,
     piece_at,
     plan_pieces,
     split_piece,
@@ -45,7 +45,7 @@ def log_of(flushes: list[list[int]]) -> PartitionLog:
     return log
 
 
-def loaded(piece: Piece) -> list[Buffer]:
+def loaded(piece: FlushPiece) -> list[Buffer]:
     """Stand-ins for its batches: their offsets."""
     return [b"%d" % piece.data.base_offsets[i] for i in range(piece.first, piece.end)]
 

@@ -14,8 +14,8 @@ from driftlog_agents.log.recovery import accepted_loss_plan as loss_plan
 from driftlog_agents.log.recovery.accepted_loss_plan import (
     UNKNOWN_RECORDS,
     FoundSlice,
+    LogPiece,
     LossPlan,
-    Piece,
     plan_loss,
 )
 
@@ -131,13 +131,13 @@ def check_plan(sizes: list[int], gone: set[int], sealed: int, unnamed: int, obje
     assert found.goes_on_at == known + 2**31 * objects
 
 
-def shifted(lost: bool, base: int, end: int) -> Callable[[int, int, bool], Piece]:
+def shifted(lost: bool, base: int, end: int) -> Callable[[int, int, bool], LogPiece]:
     """Ranges that are *lost*, or kept, begin and end so many offsets too late."""
 
     wanted = lost
 
-    def piece(first: int, last: int, lost: bool) -> Piece:
-        return Piece(first + base * (lost is wanted), last + end * (lost is wanted), lost)
+    def piece(first: int, last: int, lost: bool) -> LogPiece:
+        return LogPiece(first + base * (lost is wanted), last + end * (lost is wanted), lost)
 
     return piece
 
@@ -157,7 +157,7 @@ def test_ranges_that_are_one_too_short_or_too_long_are_noticed(
     """
     A record that is there would be given up, or an offset given out again.
     """
-    monkeypatch.setattr(loss_plan, "Piece", shifted(lost, base, end))
+    monkeypatch.setattr(loss_plan, "LogPiece", shifted(lost, base, end))
 
     assert_noticed()
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.recovery.accepted_loss_plan import Piece
+from driftlog_agents.log.recovery.accepted_loss_plan import LogPiece
 from driftlog_agents.log.recovery.lost_partition import (
     EPOCHS_SKIPPED,
     KeysRead,
@@ -185,7 +185,7 @@ def test_pieces_have_their_slices_and_the_last_lost_range_our_epoch() -> None:
     assert [3, 3, 6, 6] == [part.high_watermark for part in parts]
     epochs = [found.epochs(log, piece) for piece in pieces]
     assert [None, (), None, (LeaderEpoch(5, 6),)] == epochs
-    assert isinstance(pieces[-1], Piece)
+    assert isinstance(pieces[-1], LogPiece)
     manifest = replace(EMPTY, end=pieces[-1].end, version=4)
     state = found.state_after(log, manifest, MINE)
     assert ((MINE,), 4, pieces[-1].end) == (

@@ -18,9 +18,9 @@ from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Tail
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.retention.policy import (
     Expiry,
+    ExpiryReason,
     Known,
     Needs,
-    Reason,
     RetentionSettings,
     TopicRetention,
     check,
@@ -340,7 +340,7 @@ def test_a_segment_expires_when_its_largest_record_is_older_than_retention_ms() 
     expiry = store.check(by_time(10))
 
     assert (5, NOW + 1) == (expiry.log_start, expiry.due_ms)
-    assert {Reason.TIME} == set(expiry.expired)
+    assert {ExpiryReason.TIME} == set(expiry.expired)
 
 
 def test_a_record_from_the_future_holds_everything_behind_it() -> None:
@@ -374,7 +374,7 @@ def test_the_unsealed_tail_counts_and_goes_whole() -> None:
 
     assert [5, 5, 0] == [store.check(by_size(n)).log_start for n in (1, 20, 21)]
     assert [9, 5, 0] == [store.check(by_time(ms)).log_start for ms in (29, 30, 50)]
-    assert 4 == store.check(by_time(29)).expired[Reason.TIME].records - 5
+    assert 4 == store.check(by_time(29)).expired[ExpiryReason.TIME].records - 5
 
 
 def test_what_is_not_committed_stays() -> None:

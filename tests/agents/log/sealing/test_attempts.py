@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.sealing.attempts import SealAttempts, Step, is_behind
+from driftlog_agents.log.sealing.attempts import SealAttempts, SealStep, is_behind
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats.manifest import AddSegments, Manifest, SegmentRef
@@ -158,7 +158,12 @@ def test_one_attempt_adopts_then_adds_then_moves_log_start() -> None:
     steps.append(attempts.next_step(log, manifest_of(8), 8))
     steps.append(attempts.next_step(log, manifest_of(8, log_start=4), 8))
 
-    assert [Step.WRITE_KEY, Step.ADD_SEGMENTS, Step.MOVE_LOG_START, Step.NOTHING] == steps
+    assert [
+        SealStep.WRITE_KEY,
+        SealStep.ADD_SEGMENTS,
+        SealStep.MOVE_LOG_START,
+        SealStep.NOTHING,
+    ] == steps
 
 
 def test_records_of_another_leader_end_the_attempt() -> None:
@@ -166,7 +171,7 @@ def test_records_of_another_leader_end_the_attempt() -> None:
     attempts = SealAttempts(SealSettings(), lambda: 0.5)
     log = log_of(recovered_end=5)
 
-    assert Step.CHECK_LEADER is attempts.next_step(log, manifest_of(6), 8)
+    assert SealStep.CHECK_LEADER is attempts.next_step(log, manifest_of(6), 8)
     with pytest.raises(CorruptManifestError, match="ends at 4"):
         attempts.next_step(log, manifest_of(4), 8)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.sealing import range_pieces
-from driftlog_agents.log.sealing.range_pieces import Piece, batches_in, is_batch, pieces_of
+from driftlog_agents.log.sealing.range_pieces import RangePiece, batches_in, is_batch, pieces_of
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
 from tests.agents.log.lives import make_batch
@@ -75,7 +75,7 @@ def test_a_body_that_lacks_a_batch_is_never_sealed_as_a_gap() -> None:
     assert [batch(0), batch(1)] == [bytes(one) for one in batches_in(whole, piece, "k")]
     for body in (batch(0), batch(0) + batch(2), b""):
         with pytest.raises(CorruptError, match="lacks the 2 batches from offset 0"):
-            batches_in(body, Piece(*piece), "k")
+            batches_in(body, RangePiece(*piece), "k")
 
 
 def test_a_buffer_file_with_other_bytes_is_not_believed() -> None:

@@ -13,6 +13,7 @@ import pytest
 from driftlog_metadata.schema import codec, keys
 from driftlog_metadata.schema.model import (
     Agent,
+    AgentRelease,
     FlushRecord,
     Leader,
     Listener,
@@ -90,6 +91,8 @@ async def test_another_client_reads_what_a_session_wrote(version: str, tmp_path:
     flush, head = keys.flush_key(SESSION_ID, 1), keys.head_key(SESSION_ID)
     leader = codec.encode_leader(Leader(SESSION_ID, 0))
     live = codec.encode_live_session(LiveSession(node_id=5))
+    release_key = keys.release_key(SESSION_ID)
+    release = codec.encode_agent_release(AgentRelease())
     mark = KeyValue(keys.CLUSTER_KEY, CLUSTER, 2, 2)
     expected = [
         KeyValue(agent_key, codec.encode_agent(agent), opened, opened, lease_id),
@@ -98,7 +101,8 @@ async def test_another_client_reads_what_a_session_wrote(version: str, tmp_path:
         KeyValue(head, codec.encode_head(1), opened, committed),
         KeyValue(keys.leader_key(TP), leader, led, led),
         KeyValue(keys.partition_key(TP), codec.encode_partition_state(state), led, led),
+        KeyValue(release_key, release, opened, opened, lease_id),
         KeyValue(session_key, live, opened, opened, lease_id),
     ]
     assert expected == read
-    assert expected[1:-1] == left
+    assert [kv for kv in expected if not kv.lease_id] == left

@@ -20,7 +20,7 @@ import asyncio
 
 import structlog
 
-from driftlog_agents.log.garbage.deletions import Deleter, Garbage, Reason
+from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.manifest_names import Sizes
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.version_pairs import (
@@ -99,11 +99,11 @@ class SupersededVersions:
         """Delete the objects, then the version."""
         by_level: dict[int, list[Garbage]] = {}
         for key, size in gone.items():
-            by_level.setdefault(_level(key), []).append(Garbage(key, size, Reason.REPLACED))
+            by_level.setdefault(_level(key), []).append(Garbage(key, size, GarbageReason.REPLACED))
         for _, garbage in sorted(by_level.items()):
             await self._deleter.delete(garbage)
         key = layout.manifest_key(partition.topic, partition.tp, version.number)
-        await self._deleter.delete([Garbage(key, version.size_bytes, Reason.REPLACED)])
+        await self._deleter.delete([Garbage(key, version.size_bytes, GarbageReason.REPLACED)])
 
 
 def _level(key: str) -> int:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Set
 from itertools import groupby
 from uuid import UUID
 
-from driftlog_agents.log.garbage.deletions import Deleter, Garbage, Reason
+from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
 from driftlog_metadata.schema.model import Topic
@@ -125,7 +125,7 @@ class UnnamedObjects:
             return False
         await self._deleter.delete(
             [
-                Garbage(info.key, info.size_bytes, Reason.NEVER_NAMED)
+                Garbage(info.key, info.size_bytes, GarbageReason.NEVER_NAMED)
                 for key, (_, info) in objects.items()
                 if key in unnamed
             ]
