@@ -10,7 +10,6 @@ from _pytest.mark.structures import ParameterSet
 
 from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
 from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
@@ -37,6 +36,7 @@ from driftlog_metadata.stores.store import (
     WatchEvent,
 )
 from tests.support import etcd_server
+from tests.support.memory_store import MemoryMetadataStore
 
 TTL_MS = 5_000
 

@@ -14,7 +14,6 @@ from urllib.parse import quote
 import pytest
 
 from driftlog_tiering.stores.locations import open_object_store
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
     Listing,
@@ -23,6 +22,7 @@ from driftlog_tiering.stores.object_store import (
     ObjectStore,
 )
 from tests.support.folder_markers import make_markers
+from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.s3_servers import S3Server
 
 MIB = 1 << 20

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 from driftlog_metadata.schema.keys import SESSIONS_PREFIX
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer, Listing
 from tests.simulation.faults import FaultyObjects, Network, now
 from tests.simulation.final_log import read_topics
 from tests.simulation.loop import NOBODY
+from tests.support.memory_object_store import MemoryObjectStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

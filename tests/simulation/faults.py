@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import (
     Compare,
     KeyValue,
@@ -26,9 +25,10 @@ from driftlog_metadata.stores.store import (
     Watch,
     WatchEvent,
 )
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer, Listing, NotFoundError, ObjectInfo
 from tests.simulation.loop import NOBODY, Freezer, VirtualLoop
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from tests.simulation.aimed import Aim

@@ -43,10 +43,10 @@ from driftlog_metadata.schema.keys import (
     parse_session_key,
 )
 from driftlog_metadata.schema.model import CLOSED, Leader, PartitionState, TopicPartition
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import DeleteEvent, PutEvent, WatchEvent
 from driftlog_tiering.formats.flush_object import decode_footer
 from tests.simulation.faults import now
+from tests.support.memory_store import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

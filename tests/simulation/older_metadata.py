@@ -29,13 +29,13 @@ from driftlog_metadata.schema.codec import encode_producer_id_block
 from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY, leader_key, partition_key
 from driftlog_metadata.schema.model import ProducerIdBlock, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, KeyValue, Put
 from driftlog_tiering.formats.manifests import load_newest
 from tests.simulation.batches import rows_of
 from tests.simulation.faults import now
 from tests.simulation.final_log import Log, read_final_log, read_topics
 from tests.simulation.node import Node
+from tests.support.memory_store import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -30,11 +30,11 @@ from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
 )
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, Put, PutEvent, WatchEvent
 from tests.simulation.clocks import has_clock_jumps
 from tests.simulation.faults import now
 from tests.support.clusters import MARK
+from tests.support.memory_store import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -1,4 +1,4 @@
-"""The metadata port, and what is behind it: SQLite, memory, etcd.
+"""The metadata port, and what is behind it: SQLite and etcd.
 
 Shell.
 """

@@ -7,7 +7,7 @@ A watch keeps the revision it needs next and reads the shared history on
 ``anext()``, so a slow one costs nothing and a cancelled ``anext()`` loses nothing.  It
 waits on an asyncio future and never on a clock.
 
-The half that `memory_store` and `sqlite_store` share.
+The half that `sqlite_store` and the memory store of the tests share.
 Adapter.
 """
 

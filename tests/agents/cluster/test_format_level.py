@@ -10,12 +10,12 @@ from driftlog_agents.cluster.format_level import FIRST, AgentBehind, raise_level
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY, release_key
 from driftlog_metadata.schema.model import Agent, AgentRelease, Cluster
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import MetadataStore, Operation, Put
 from driftlog_metadata.transactions.session_transactions import lease_id_of, open_session
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from tests.support.lossy import Lossy
+from tests.support.memory_store import MemoryMetadataStore
 
 AT_1 = Cluster("a-cluster", 1)
 ONE, TWO = "1" * 32, "2" * 32

@@ -14,9 +14,9 @@ from driftlog_metadata.schema.codec import decode_node_id_use, encode_node_id_us
 from driftlog_metadata.schema.keys import agent_key, node_id_key
 from driftlog_metadata.schema.model import Cluster, NodeIdUse
 from driftlog_metadata.stores.errors import FencedError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, Put
 from tests.agents.foundation.test_start_retry import NodeFile
+from tests.support.memory_store import MemoryMetadataStore
 
 CLUSTER = Cluster("a-cluster")
 DAY_H = 24

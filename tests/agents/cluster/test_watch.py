@@ -23,9 +23,9 @@ from driftlog_metadata.schema.keys import (
 )
 from driftlog_metadata.schema.model import Agent, Leader, Topic, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import CompactedError, Delete, MetadataStore, Put, Watch
 from tests.agents.log.lives import now_ms, on_virtual_time
+from tests.support.memory_store import MemoryMetadataStore
 
 T = UUID(int=7, version=4)
 

@@ -27,10 +27,8 @@ from driftlog_metadata.stores.errors import (
     UnavailableError,
 )
 from driftlog_metadata.stores.etcd.etcd_errors import EtcdRefusedError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -41,6 +39,8 @@ from driftlog_tiering.stores.object_store import (
 )
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 from tests.agents.log.test_claims import opened
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 
 class Asked:

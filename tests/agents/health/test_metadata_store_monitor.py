@@ -16,16 +16,16 @@ from driftlog_metadata.schema.codec import encode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster
 from driftlog_metadata.stores.errors import FencedError, StoreNotOursError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_metadata.witness.witness import REPLACED, WENT_BACK
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.simulation.faults import Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.sim_disk import Platter, SimDisk
 from tests.support.clusters import AUTHOR, in_cluster
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 FLUSH = f"flush/{7:032x}/{1:020d}-{9:016x}.flush"
 

@@ -44,13 +44,11 @@ from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import topic_key
 from driftlog_metadata.schema.model import Agent, Topic, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, MetadataStore, Put
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.batches.batch import HEADER_BYTES, build_batch, check_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
     Buffer,
@@ -62,6 +60,8 @@ from tests.simulation.faults import Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.sim_disk import Platter, SimDisk
 from tests.support.clusters import MARK, witnessed
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 ALL, ONE, NOBODY = -1, 1, 0
 _SINCE_1970_MS = 1_700_000_000_000

@@ -20,7 +20,6 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.batches.batch import check_batch
@@ -30,6 +29,7 @@ from tests.agents.handlers.test_offsets_api import EARLIEST, LATEST, ends, look
 from tests.agents.log.lives import ONE, World, make_batch, on_virtual_time
 from tests.agents.log.recovery.test_recovery import left_behind, overtaken, settle
 from tests.support.engine import PATIENT, RunningAgent
+from tests.support.memory_store import MemoryMetadataStore
 
 SEALED, TAIL, STRANGER = 7, 8, 9
 """Producers: one is in the snapshot only, one in the footers, one in neither."""

@@ -20,16 +20,16 @@ from driftlog_metadata.schema.codec import decode_partition_state, decode_topic,
 from driftlog_metadata.schema.keys import PARTITIONS_PREFIX, partition_key, topic_key
 from driftlog_metadata.schema.model import Agent, PartitionState, Topic, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import Compare, MetadataStore, Operation, Put, TxnResult
 from driftlog_metadata.transactions import session_transactions as transactions
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import takeover_of
 from tests.clients.batches import good
 from tests.support.clusters import in_cluster
 from tests.support.engine import RunningAgent
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 LONGEST = 1 + 3
 """Whoever leads now, and as many finished ones as are not worth a write."""

@@ -32,10 +32,10 @@ from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_tiering.batches.batch import iterate_batches
 from driftlog_tiering.formats.flush_object import Footer
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.agents.log.tiers import make_batch
+from tests.support.memory_object_store import MemoryObjectStore
 
 TOPIC_ID = UUID(int=7)
 OLD, NEW = "flush/s/old", "flush/s/new"

@@ -14,7 +14,6 @@ from driftlog_metadata.schema.codec import decode_producer_id_block, encode_prod
 from driftlog_metadata.schema.keys import LEADERS_PREFIX, PARTITIONS_PREFIX, PRODUCER_IDS_KEY
 from driftlog_metadata.schema.model import PartitionState, ProducerIdBlock, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_tiering.formats.manifest import Manifest, SetLogStart
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
@@ -22,6 +21,7 @@ from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import ONE, Life, World, now_ms, on_virtual_time
 from tests.agents.log.recovery.test_recovery import left_behind
 from tests.support.clusters import AUTHOR
+from tests.support.memory_store import MemoryMetadataStore
 
 
 async def restored(world: World) -> MemoryMetadataStore:

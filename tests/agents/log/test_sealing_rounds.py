@@ -19,9 +19,9 @@ from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.sealing.test_policy import make_log
+from tests.support.memory_object_store import MemoryObjectStore
 
 SETTINGS = SealSettings(
     check_interval_ms=1, unsealed_bytes=10 * MiB, unsealed_bytes_per_partition=0

@@ -9,12 +9,12 @@ import pytest
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_metadata.schema.keys import CLUSTER_KEY, head_key
 from driftlog_metadata.stores.errors import FencedError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_metadata.witness.witness import REPLACED, WENT_BACK, Evidence, StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from tests.agents.log.lives import Life, World, now_ms, on_virtual_time
 from tests.support.clusters import CLUSTER
+from tests.support.memory_store import MemoryMetadataStore
 
 
 def empty() -> MemoryMetadataStore:

@@ -46,9 +46,9 @@ from driftlog_tiering.formats.manifest import (
 from driftlog_tiering.formats.manifest_codec import encode_segment_list
 from driftlog_tiering.formats.manifest_edits import Applied, apply
 from driftlog_tiering.formats.segment import SegmentWriter
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer
 from tests.support.clusters import AUTHOR
+from tests.support.memory_object_store import MemoryObjectStore
 
 TOPIC_ID = UUID(int=7)
 _GARBAGE = b"\xff" * 40

@@ -9,7 +9,6 @@ import pytest
 
 from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
 from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import (
     Compare,
@@ -32,6 +31,7 @@ from driftlog_metadata.stores.store import (
     WatchEvent,
 )
 from tests.support import etcd_server
+from tests.support.memory_store import MemoryMetadataStore
 
 STEPS = 300
 SEEDS = range(20)

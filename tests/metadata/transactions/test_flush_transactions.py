@@ -10,7 +10,6 @@ from driftlog_metadata.schema.codec import decode_flush_record, encode_flush_rec
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, flush_key, session_key
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.limits import check_txn
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import MAX_TXN_OPS, Delete, Put, TxnResult
 from driftlog_metadata.transactions import flush_transactions
 from driftlog_metadata.transactions.flush_transactions import (
@@ -20,6 +19,7 @@ from driftlog_metadata.transactions.flush_transactions import (
     forget,
 )
 from driftlog_metadata.transactions.session_transactions import Txn
+from tests.support.memory_store import MemoryMetadataStore
 
 MINE, DEAD = "11", "22"
 

@@ -35,7 +35,6 @@ from driftlog_metadata.schema.model import (
     TopicPartition,
 )
 from driftlog_metadata.stores.limits import check_txn
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPS,
@@ -61,6 +60,7 @@ from driftlog_metadata.transactions.session_transactions import (
 )
 from tests.simulation.faults import now
 from tests.support.clusters import CLUSTER, MARK
+from tests.support.memory_store import MemoryMetadataStore
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
 TP = TopicPartition(UUID(int=5), 3)

@@ -37,7 +37,7 @@ from driftlog_tiering.formats.segment import (
     SegmentWriter,
     footer_start,
 )
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from tests.support.memory_object_store import MemoryObjectStore
 
 TP = TopicPartition(UUID(int=7), 0)
 RETENTION_MS = 1_000_000

@@ -39,9 +39,9 @@ from driftlog_tiering.formats.manifests import (
     load_at_least,
     load_newest,
 )
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
 from tests.support.clusters import AUTHOR
+from tests.support.memory_object_store import MemoryObjectStore
 
 TP = TopicPartition(UUID("6f1d2b7e-0000-4000-8000-00000000002a"), 7)
 EMPTY = empty_manifest("flights", TP)

@@ -1,4 +1,4 @@
-"""The object store port, and what is behind it: S3, a directory, memory.
+"""The object store port, and what is behind it: S3 and a directory.
 
 Shell.
 """

@@ -27,7 +27,7 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import build_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
 from driftlog_tiering.formats.flush_object import Footer, decode_footer, encode_footer
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from tests.support.memory_object_store import MemoryObjectStore
 
 TOPIC = UUID(int=5)
 PIECE_BYTES = 1_000

@@ -9,7 +9,7 @@ from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import encode_cluster
 from driftlog_tiering.formats.grace import Grace
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from tests.support.memory_object_store import MemoryObjectStore
 
 OBJECT = layout.flush_key("s", 1, "a")
 GARBAGE = [Garbage(OBJECT, 1, GarbageReason.NO_RECORD)]

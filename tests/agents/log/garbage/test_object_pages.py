@@ -6,8 +6,8 @@ import pytest
 
 from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Listing
+from tests.support.memory_object_store import MemoryObjectStore
 
 
 class Bucket(MemoryObjectStore):

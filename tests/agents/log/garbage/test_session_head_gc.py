@@ -35,12 +35,12 @@ from driftlog_metadata.schema.model import (
     TopicPartition,
 )
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import Delete, MetadataStore, Put
 from driftlog_metadata.transactions import session_transactions as transactions
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.support.clusters import in_cluster
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 DAY_H = 24
 WEEK_H = 7 * DAY_H

@@ -50,12 +50,12 @@ from driftlog_metadata.stores.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 SESSION = "5e55"
 GRACE_H = 12

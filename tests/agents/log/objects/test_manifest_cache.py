@@ -13,9 +13,9 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import AddSegments, Manifest, empty_manifest
 from driftlog_tiering.formats.manifests import commit_edit
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.agents.log.lives import World, on_virtual_time
 from tests.support.clusters import AUTHOR
+from tests.support.memory_object_store import MemoryObjectStore
 
 TP = TopicPartition(UUID(int=3), 0)
 

@@ -7,9 +7,9 @@ import pytest
 
 from driftlog_agents.log.objects.availability import LOST_MS, DamagedObjectError
 from driftlog_agents.log.objects.missing_objects import MissingObjects
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.lives import now_ms, on_virtual_time
+from tests.support.memory_object_store import MemoryObjectStore
 
 
 async def lost_after(missing: MissingObjects, store: MemoryObjectStore) -> float:

@@ -35,10 +35,10 @@ from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, bui
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import compress
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
+from tests.support.memory_object_store import MemoryObjectStore
 
 RECORDS = 50
 

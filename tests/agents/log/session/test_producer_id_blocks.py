@@ -18,11 +18,11 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import decode_producer_id_block, encode_producer_id_block
 from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY
 from driftlog_metadata.schema.model import ProducerIdBlock
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import KeyValue, Put, TxnResult
 from driftlog_metadata.transactions.session_transactions import Txn
 from driftlog_tiering.batches.producers import ProducerStates
 from tests.agents.log.lives import Keys, Life, World, now_ms, on_virtual_time
+from tests.support.memory_store import MemoryMetadataStore
 
 SKIPPED = 2**32
 INCREDIBLE = 2**50

@@ -15,10 +15,10 @@ from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import head_key, session_key
 from driftlog_metadata.schema.model import Agent, FlushRecord
 from driftlog_metadata.stores.errors import FencedError, StoreError, UnavailableError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import LeaseNotFoundError, MetadataStore, Put
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.support.clusters import in_cluster, witnessed
+from tests.support.memory_store import MemoryMetadataStore
 
 TTL_MS = 6_000
 

@@ -15,7 +15,6 @@ from driftlog_metadata.schema.codec import encode_partition_state, encode_topic
 from driftlog_metadata.schema.keys import partition_key, topic_key
 from driftlog_metadata.schema.model import PartitionState, Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
-from driftlog_metadata.stores.memory_store import MemoryMetadataStore
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.grace import HOUR_MS, Grace
@@ -29,8 +28,9 @@ from driftlog_tiering.formats.manifest import (
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
-from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.support.clusters import AUTHOR
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
 
 TOPIC = Topic(name="t", topic_id=UUID(int=7, version=4), partitions=1)
 LIVE = {TOPIC.topic_id: TOPIC}
