@@ -104,7 +104,7 @@ class Partition:
         """As `Bucket.store_now_ms`."""
         return int(time.time() * 1000)
 
-    async def commit(self, edit: ReplaceSegments) -> None:
+    async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         """As `Bucket.commit`."""
         await self._edit(edit)
 

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ParamSpec, cast
@@ -49,6 +50,8 @@ from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.batches.batch import HEADER_BYTES, build_batch, check_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
     Buffer,
@@ -328,7 +331,9 @@ class World:
         """The wall clock of its agents."""
         self.sealing: dict[str, TopicSealPolicy] = {}
         self.retention: dict[str, TopicRetention] = {}
+        self.compaction: dict[str, CompactionPolicy] = {}
         """What the topics' configs say, by name."""
+        self.spool: Callable[[], AbstractContextManager[Spool]] = _spool
         self.offloaded: set[str] = set()
         """Functions that ran off the event loop, by name."""
         self._created = False
@@ -416,7 +421,7 @@ class Life:
                 now_ms=now_ms,
                 wall_ms=lambda: world.wall_ms(),
                 offload=world.offload,
-                spool=_spool,
+                spool=lambda: world.spool(),
                 backpressure=Backpressure(world.pressure.append),
             ),
             agent=Agent(
@@ -431,6 +436,7 @@ class Life:
             settings=settings,
             topic_sealing=world.sealing,
             topic_retention=world.retention,
+            topic_compaction=world.compaction,
         )
         self.cluster.watch_topics(self._topic_changed)
         self.task = asyncio.get_running_loop().create_task(self._run())

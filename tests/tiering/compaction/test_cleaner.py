@@ -28,6 +28,7 @@ from driftlog_tiering.formats.manifest import (
     ReplaceSegments,
     SegmentRef,
     SetLogStart,
+    TombstoneHorizon,
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import VoidEditError, commit_edit, iter_segments
@@ -107,7 +108,8 @@ class Partition:
     async def store_now_ms(self) -> int:
         return self.now_ms
 
-    async def commit(self, edit: ReplaceSegments) -> None:
+    async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
+        assert began_ms <= self.now_ms <= deadline_ms
         if self.void_after == 0:
             raise VoidEditError("another was faster", self.manifest)
         self.void_after = None if self.void_after is None else self.void_after - 1
@@ -328,7 +330,7 @@ def test_a_tombstone_goes_after_its_horizon_and_not_before() -> None:
         await log.clean()
         assert [row.key for row in await log.rows()] == [b"a", b"b"]
         (ref,) = await log.segments()
-        assert ref.horizons == (horizon,)
+        assert ref.horizons == (TombstoneHorizon(3, horizon.at_ms),)
         log.now_ms += 1
         await log.append(rows_from(3, (b"c", b"1")), 4)
         await log.clean()

@@ -105,7 +105,7 @@ def test_horizons_are_kept_and_equal_neighbours_become_one() -> None:
         TombstoneHorizon(2, 10),
         TombstoneHorizon(9, 30),
     )
-    assert horizons([(known, 2), (fresh, 0)], end=9, gone=2, at_ms=40) == (TombstoneHorizon(5, 30),)
+    assert horizons([(known, 2), (fresh, 0)], end=9, gone=2, at_ms=40) == (TombstoneHorizon(9, 30),)
     assert horizons([(known, 0), (fresh, 0)], end=9, gone=0, at_ms=40) == ()
     assert horizons([(fresh, 1)], end=5, gone=0, at_ms=40) == ()
     assert horizons([(fresh, 1)], end=7, gone=0, at_ms=40) == (TombstoneHorizon(7, 40),)

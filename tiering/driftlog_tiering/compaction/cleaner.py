@@ -39,7 +39,7 @@ from driftlog_tiering.compaction.policy import (
     tombstones_end,
 )
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.columns import key_rows
+from driftlog_tiering.formats.columns import RECORD_COLUMNS, key_rows
 from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
@@ -76,11 +76,14 @@ class Bucket(Protocol):
         """The store's clock, ms since 1970."""
         ...
 
-    async def commit(self, edit: ReplaceSegments) -> None:
-        """Make the edit part of the manifest within `EDIT_MS`.
+    async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
+        """Make the edit part of the manifest by *deadline_ms*; the first PUT of what it adds began
+        after *began_ms*.
 
         Raises:
             VoidEditError: another edit was faster.
+            UnavailableError: the deadline has passed.
+            StaleManifestError: the PUT began too long ago.
         """
         ...
 
@@ -142,7 +145,7 @@ class Cleaner:
     """Compacts one partition at a time; see the module.
 
     Args:
-        offload: runs the work on rows; a thread of low priority, in an agent.
+        offload: runs the work on rows, in a worker thread.
         spool: a file for one segment.
         nonce: a new name for each object.
         now_ms: a clock that counts suspended time.
@@ -211,6 +214,9 @@ class Cleaner:
             await self._commit(piece, policy, dated_end, gone, end)
         done.end = end
         done.keys = key_map.keys
+        maps = [key_map]
+        del key_map
+        await self._offload(maps.clear)  # its memory takes milliseconds to free
         return done
 
     # ── The key map ──
@@ -289,15 +295,15 @@ class Cleaner:
         self, piece: _Piece, policy: CompactionPolicy, dated_end: int, gone: int, cleaned_end: int
     ) -> None:
         """Commit one piece; *cleaned_end* 0: it is not the last one."""
-        committed_ms = await self._bucket.store_now_ms() + EDIT_MS
-        at_ms = horizon_at(committed_ms, policy)
+        # In this order: the deadline is not after the store's time, read later, and EDIT_MS.
+        deadline_ms = self._now_ms() + EDIT_MS
+        at_ms = horizon_at(await self._bucket.store_now_ms() + EDIT_MS, policy)
         added = tuple(
             replace(ref, horizons=horizons(replaced, dated_end, gone, at_ms)) if replaced else ref
             for ref, replaced in piece.added
         )
-        await self._bucket.commit(
-            ReplaceSegments(replaced=tuple(piece.replaced), added=added, cleaned_end=cleaned_end)
-        )
+        edit = ReplaceSegments(replaced=tuple(piece.replaced), added=added, cleaned_end=cleaned_end)
+        await self._bucket.commit(edit, piece.began_ms, deadline_ms)
 
     # ── Reading ──
 
@@ -344,7 +350,7 @@ def _keep_rows(
 ) -> tuple[int, int]:
     """Append the rows that stay; returns how many these are, and how many of them are tombstones
     below *end*."""
-    table = rows.reader.read_table(rows.group, rows.data)
+    table = rows.reader.read_table(rows.group, rows.data, RECORD_COLUMNS)
     mask, kept, tombstones = key_map.survivors(_checked(key_rows, rows.ref, table), end, gone)
     whole = sum(group.decoded_bytes for group in rows.reader.row_groups)
     raw_bytes = rows.reader.raw_bytes * rows.group.decoded_bytes / whole

@@ -193,4 +193,7 @@ def horizons(
                 joined[-1] = entry
             else:
                 joined.append(entry)
+    if joined:  # no tombstone follows its last one: the next segment's horizons come next
+        last = max(joined[-1].end, min(replaced[-1][0].end, end))
+        joined[-1] = TombstoneHorizon(last, joined[-1].at_ms)
     return tuple(joined)

@@ -77,6 +77,10 @@ def _schema(topic: pa.DataType) -> pa.Schema:
 SCHEMA: Final = _schema(pa.string())
 """The columns of a segment for its readers."""
 
+RECORD_COLUMNS: Final = tuple(name for name in SCHEMA.names if name != "topic")
+"""The columns that differ between the records of a segment.  Read as plain strings, the topic takes
+the memory of its name for each record."""
+
 BUILT_SCHEMA: Final = _schema(pa.dictionary(pa.int32(), pa.string()))
 """The columns that `ColumnBuilder` builds: the topic is one string, not one per record."""
 
@@ -204,7 +208,7 @@ class ColumnBuilder:
 
 
 def with_one_topic(rows: pa.Table, topic: str) -> pa.Table:
-    """Rows of `SCHEMA` in `BUILT_SCHEMA`: the topic is one string.
+    """Rows of `RECORD_COLUMNS` in `BUILT_SCHEMA`: the topic is one string.
 
     Raises:
         ValueError: columns that a segment cannot have.
@@ -275,7 +279,7 @@ class BatchEncoder:
     """
 
     def __init__(self, table: pa.Table, leader_epochs: Sequence[LeaderEpoch]) -> None:
-        columns = {name: _one_chunk(table, name) for name in SCHEMA.names}
+        columns = {name: _one_chunk(table, name) for name in RECORD_COLUMNS}
         for name in ("offset", "timestamp", "timestampType"):
             if columns[name].null_count:
                 raise ValueError(f"a null {name}")

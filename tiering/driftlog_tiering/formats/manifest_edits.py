@@ -290,7 +290,7 @@ class _Rewrite:
         self.found: list[SegmentRef] = []
         self.stored: dict[str, SegmentList] = {}
         self._manifest = manifest
-        self._added = added
+        self._added = list(added)
         self._base = base
         self._end = end
         self._read = lists
@@ -315,8 +315,9 @@ class _Rewrite:
             if not overlaps(segment, self._base, self._end):
                 kept.append(segment)
                 continue
-            if not self.found:  # The added ones go where the first one was.
-                kept.extend(self._added)
+            # Each added one goes where the first that it replaces was: no list outgrows its limit.
+            while self._added and self._added[0].base < segment.end:
+                kept.append(self._added.pop(0))
             self.found.append(segment)
         return tuple(kept)
 

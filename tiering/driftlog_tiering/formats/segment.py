@@ -45,6 +45,7 @@ from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.formats.columns import (
     BUILT_SCHEMA,
     DEFAULT_LIMITS,
+    RECORD_COLUMNS,
     SCHEMA,
     BatchEncoder,
     ColumnBuilder,
@@ -233,8 +234,8 @@ class SegmentWriter:
         return header
 
     def append_rows(self, rows: pa.Table, source: "SegmentReader", raw_bytes: int) -> None:
-        """Add records of another segment of the partition: rows of `columns.SCHEMA`, the next ones
-        in offset order.
+        """Add records of another segment of the partition, the next ones in offset order: rows of
+        `columns.RECORD_COLUMNS`.
 
         *raw_bytes*: size of their batches, uncompressed.
         """
@@ -247,7 +248,7 @@ class SegmentWriter:
         if not rows.num_rows:
             return
         self._timestamp_flags |= _TIMESTAMP_FLAGS[source.timestamp_type]
-        first, last = (rows.column(_OFFSET)[i].as_py() for i in (0, -1))
+        first, last = (rows.column("offset")[i].as_py() for i in (0, -1))
         assert first >= self._next_offset, "rows come in offset order"
         self._next_offset = last + 1
         self._decoded.append(with_one_topic(rows, self._topic))
@@ -406,7 +407,9 @@ class SegmentReader:
             CorruptSegmentError: *data* is not the row group.
         """
         try:
-            encoder = BatchEncoder(self.read_table(row_group, data), self.leader_epochs)
+            encoder = BatchEncoder(
+                self.read_table(row_group, data, RECORD_COLUMNS), self.leader_epochs
+            )
         except (ValueError, pa.ArrowException) as error:
             raise CorruptSegmentError(repr(error)) from error
         return RowGroupBatches(encoder, self.end_of(row_group))

@@ -28,6 +28,7 @@ from typing import Final, TypeVar
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
@@ -36,11 +37,12 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.read_settings import ReadSettings
+from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
-from driftlog_tiering.compaction.cleaner import EDIT_MS, Cleaned, Cleaner, CleanerSettings
+from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
     Dirtiness,
@@ -67,6 +69,10 @@ _SERVED: Final = (State.ONLINE, State.LOADING)
 
 _LEVEL: Final = 2
 """Manifests of an older cluster have no place for cleaned end and horizons."""
+
+_SHORTEST_BACKOFF_MS: Final = 100.0
+_LONGEST_WAIT_MS: Final = 3_600_000.0
+"""A damaged or missing segment is read again after a time that doubles up to this."""
 
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
@@ -153,32 +159,33 @@ class LogCleaner:
         self._logs = logs
         self._reads = RangedReads(ports.objects, _READS, ports.now_ms, ports.offload)
         self._looked: dict[PartitionLog, _Looked] = {}
-        self._waits_ms: dict[PartitionLog, float] = {}
-        """Until when a partition waits whose last run failed."""
+        self._failures: dict[PartitionLog, tuple[float, float]] = {}
+        """Of a partition whose last run failed: until when it waits, and how long."""
+        self._backoff_ms = max(settings.backoff_ms, _SHORTEST_BACKOFF_MS)
         self._outage = FailureTracker()
         self._log = structlog.get_logger()
 
     async def run(self, topics: Mapping[str, CompactionPolicy]) -> None:
         """Compact until cancelled; *topics* has the policy of each topic that is compacted now."""
         while self._settings.enabled:
-            await asyncio.sleep(self._settings.backoff_ms / 1000)
+            await asyncio.sleep(self._backoff_ms / 1000)
             while await self._round(topics):
                 pass
 
     async def _round(self, topics: Mapping[str, CompactionPolicy]) -> bool:
-        """Compact the dirtiest partition that is due; False: none was compacted."""
+        """Compact the partitions that are due, the dirtiest first; False: none was compacted."""
         logs = [log for log in self._logs() if log.topic in topics]
         self._looked = {log: self._looked[log] for log in logs if log in self._looked}
-        self._waits_ms = {log: self._waits_ms[log] for log in logs if log in self._waits_ms}
+        self._failures = {log: self._failures[log] for log in logs if log in self._failures}
         due: list[tuple[float, PartitionLog]] = []
-        for log in logs:
+        async for log in sliced(logs):
             ratio = await self._attempt(log, topics, self._look)
             if ratio is not None:
                 due.append((ratio, log))
+        compacted = False
         for _, log in sorted(due, key=lambda one: -one[0]):
-            if await self._attempt(log, topics, self._clean) is not None:
-                return True
-        return False
+            compacted |= await self._attempt(log, topics, self._clean) is not None
+        return compacted
 
     async def _attempt(
         self,
@@ -188,10 +195,13 @@ class LogCleaner:
     ) -> T | None:
         """What *work* returns; None: the partition waits, or *work* failed and is repeated."""
         policy, now_ms = topics.get(log.topic), self._ports.now_ms()
-        if policy is None or log.state not in _SERVED or self._waits_ms.get(log, 0.0) > now_ms:
+        until_ms, wait_ms = self._failures.get(log, (0.0, self._backoff_ms / 2))
+        if policy is None or log.state not in _SERVED or until_ms > now_ms:
             return None
+        longest_ms = self._backoff_ms
         try:
-            done = await work(log, policy)
+            with disk_errors():
+                done = await work(log, policy)
         except VoidEditError as error:
             # Another compacts or merges the partition: its segments are looked at again.
             self._manifests.put(log, error.manifest)
@@ -200,10 +210,15 @@ class LogCleaner:
             pass  # it is led elsewhere, or the session is over: its keep-alive learns that
         except (*NO_ANSWER, *ANSWERED) as error:
             self._failed(log, str(error) or repr(error), now_ms)
+            if isinstance(error, ANSWERED):
+                longest_ms = _LONGEST_WAIT_MS  # each run reads and stores much before the damage
         else:
             self._outage.ended(self._ports.now_ms())
+            if isinstance(done, Cleaned):
+                self._failures.pop(log, None)
             return done
-        self._waits_ms[log] = self._ports.now_ms() + self._settings.backoff_ms
+        wait_ms = min(2 * wait_ms, max(longest_ms, self._backoff_ms))
+        self._failures[log] = self._ports.now_ms() + wait_ms, wait_ms
         return None
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
@@ -287,12 +302,14 @@ class LogCleaner:
 
     # ── The bucket, for one run ──
 
-    async def get(self, key: str, start: int, end: int) -> Buffer:
+    async def get(self, log: PartitionLog, key: str, start: int, end: int) -> Buffer:
         """As `Bucket.get`."""
+        _check_served(log)
         return await self._reads.get(key, start, end)
 
-    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+    async def put(self, log: PartitionLog, key: str, body: Sequence[Buffer]) -> None:
         """As `Bucket.put`, with a deadline by its size that a slow uplink can meet."""
+        _check_served(log)
         async with asyncio.timeout(_REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S):
             await self._ports.objects.put(key, body)
 
@@ -304,32 +321,43 @@ class LogCleaner:
                 return page.store_now_ms
         raise UnavailableError(f"{prefix}: a listing without a page")
 
-    async def commit(self, log: PartitionLog, edit: ReplaceSegments) -> None:
-        """As `Bucket.commit`: the edit, the cached manifest, and what is local."""
-        began_ms = self._ports.now_ms()
+    async def commit(
+        self, log: PartitionLog, edit: ReplaceSegments, began_ms: float, deadline_ms: float
+    ) -> None:
+        """As `Bucket.commit`: what is local, the edit, and the cached manifest."""
+        # First: where the answer is lost, the edit may be made all the same.
+        self._sealed_cache.forget(log, edit.replaced[-1].end)
+        sent_ms = self._ports.now_ms()
         edited = await commit_edit(
             self._ports.objects,
             await self._manifests.get(log),
             edit,
             self._nonce(),
             author=self._session.author,
-            read_at_ms=int(self._manifests.read_at_ms(log)),
-            deadline_ms=int(self._ports.now_ms()) + EDIT_MS,
+            # The objects that it adds are not older than the manifest may be.
+            read_at_ms=int(min(began_ms, self._manifests.read_at_ms(log))),
+            deadline_ms=int(deadline_ms),
             now_ms=lambda: int(self._ports.now_ms()),
             wanted=lambda: log.state in _SERVED,
             grace=self._settings.grace,
         )
-        self._manifests.put(log, edited, began_ms)
-        self._sealed_cache.forget(log, edit.replaced[-1].end)
+        self._manifests.put(log, edited, sent_ms)
 
 
 class _PartitionBucket:
     """A `Bucket` of one partition."""
 
     def __init__(self, log_cleaner: LogCleaner, log: PartitionLog) -> None:
-        self.get, self.put = log_cleaner.get, log_cleaner.put
+        self.get = partial(log_cleaner.get, log)
+        self.put = partial(log_cleaner.put, log)
         self.store_now_ms = partial(log_cleaner.store_now_ms, log)
         self.commit = partial(log_cleaner.commit, log)
+
+
+def _check_served(log: PartitionLog) -> None:
+    """Raises UnavailableError: a run would go on for a partition that is closed or moved."""
+    if log.state not in _SERVED:
+        raise UnavailableError(f"{_name(log)} is not led here any more")
 
 
 def _name(log: PartitionLog) -> str:

@@ -23,6 +23,12 @@ _LONGEST_TIMEOUT_S: Final = 30.0
 """Longest timeout while the store is slow for all: a manifest takes a few requests."""
 
 
+COMPACTED_AGE_MS: Final = 300_000.0
+"""A compacted partition's manifest is read again after this, while the partition is read: its
+tombstones go only so long after their horizon (`CleanerSettings.reader_ms`).  Longer: fewer
+listings, and tombstones stay longer."""
+
+
 class ManifestCache:
     """The newest manifest of each led partition, read when it is first needed.
 
@@ -69,7 +75,7 @@ class ManifestCache:
                 if log.state is State.CLOSED:
                     return found  # not cached: `forget` would not remove it any more
                 newest = self._newest.get(log)
-                if newest is None or newest.version < found.version:  # or `put` meanwhile
+                if newest is None or newest.version <= found.version:  # or `put` meanwhile
                     self._newest[log] = found
                     self._read_at_ms[log] = began_ms
             return known
@@ -92,9 +98,12 @@ class ManifestCache:
         )
 
     def _current(self, log: PartitionLog) -> Manifest | None:
-        """The cached manifest, if the partition's key names no newer one."""
+        """The cached manifest, if the partition's key names no newer one, and a compacted
+        partition's was read within `COMPACTED_AGE_MS`."""
         known = self._newest.get(log)
-        return known if known is not None and known.version >= log.manifest_version else None
+        if known is None or known.version < log.manifest_version:
+            return None
+        return None if known.cleaned_end and self.age_ms(log) > COMPACTED_AGE_MS else known
 
     def known(self, log: PartitionLog) -> Manifest | None:
         """The cached manifest, which may be old; None: there is none."""
@@ -104,6 +113,9 @@ class ManifestCache:
         """Caches a newer manifest, whose read or commit began at *began_ms*; None: just now."""
         if manifest.version > 1:
             self._edited[manifest.topic, manifest.tp] = None
+        known = self._newest.get(log)
+        if known is not None and known.version > manifest.version:
+            return  # another edit of this session was faster
         if log.state is not State.CLOSED:
             self._newest[log] = manifest
             self._read_at_ms[log] = self._now_ms() if began_ms is None else began_ms

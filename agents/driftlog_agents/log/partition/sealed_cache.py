@@ -9,6 +9,7 @@ moment ago.  Fetches read a forgotten range from its segment.
 Pure.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -27,6 +28,8 @@ class SealedCache:
         self._max_batches = max_batches
         self._remembered: deque[tuple[PartitionLog, TailSlice]] = deque()
         self._batches = 0
+        self._forgotten: dict[PartitionLog, int] = {}
+        """Below which offset the slices of a partition were forgotten before their turn."""
 
     def add(self, log: PartitionLog, sealed: Iterable[TailSlice]) -> None:
         """Remember *sealed*, slices that just left the tail of *log*, in offset order."""
@@ -39,19 +42,21 @@ class SealedCache:
 
     def forget(self, log: PartitionLog, end: int) -> None:
         """Forget the slices of *log* that begin below *end*."""
-        kept = [tail for tail in log.sealed_slices if tail.base >= end]
-        if len(kept) == len(log.sealed_slices):
-            return
-        log.sealed_slices[:] = kept
-        self._remembered = deque(
-            (each, tail) for each, tail in self._remembered if each is not log or tail.base >= end
-        )
-        self._batches = sum(tail.count for _, tail in self._remembered)
+        gone = bisect_left(log.sealed_slices, end, key=lambda tail: tail.base)
+        self._batches -= sum(tail.count for tail in log.sealed_slices[:gone])
+        del log.sealed_slices[:gone]
+        if gone:
+            led = {log: at for log, at in self._forgotten.items() if log.state is not State.CLOSED}
+            self._forgotten = led | {log: max(end, led.get(log, 0))}
+        self.trim()
 
     def trim(self) -> None:
         """Forget slices that are no longer local, and the oldest above the limit."""
         while self._remembered:
             log, tail = self._remembered[0]
+            if tail.base < self._forgotten.get(log, 0):
+                self._remembered.popleft()
+                continue
             wanted = self._batches <= self._max_batches and log.state is not State.CLOSED
             if wanted and _is_here(tail):
                 return
