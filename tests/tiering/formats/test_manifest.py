@@ -38,6 +38,7 @@ from driftlog_tiering.formats.manifest_codec import (
     encode_segment_list,
 )
 from driftlog_tiering.formats.manifest_edits import (
+    MAX_ENTRIES,
     AlreadyApplied,
     Applied,
     NeedsLists,
@@ -314,6 +315,23 @@ def test_edits_do_to_the_tree_what_they_do_to_a_list(data: st.DataObject) -> Non
 
         assert bucket.model == bucket.named()
         assert bucket.manifest == decode_manifest(encode_manifest(bucket.manifest))
+
+
+def test_replacements_stand_where_what_they_replace_was() -> None:
+    """
+    An edit of many segments makes no list longer than its limit.
+    """
+    bucket = Bucket()
+    many = [segment(i, i + 1) for i in range(3_000)]
+    for base in range(0, len(many), 100):
+        bucket.apply(add(*many[base : base + 100]))
+    added = tuple(replace(each, key=f"{each.key}.new") for each in many)
+
+    bucket.apply(ReplaceSegments(replaced=tuple(many), added=added))
+
+    assert list(added) == bucket.named()
+    sizes = [len(bucket.lists[ref.key].segments) for ref in bucket.manifest.lists]
+    assert max(*sizes, len(bucket.manifest.segments)) <= MAX_ENTRIES
 
 
 def replaced_in(

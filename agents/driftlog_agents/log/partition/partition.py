@@ -119,6 +119,7 @@ class PartitionLog:
         "_flushed_ms",
         "_known_ms",
         "busy",
+        "compacted_end",
         "damage",
         "epochs",
         "full",
@@ -190,6 +191,8 @@ class PartitionLog:
         self.slices: list[TailSlice] = []
         self.sealed_slices: list[TailSlice] = []
         """Below the tail: sealed, but still in memory or in buffer files; kept by `SealedCache`."""
+        self.compacted_end = 0
+        """Below it no local copy of a sealed slice is read: see `SealedCache.forget`."""
         self._bases: list[int] = []
         self._known_ms = array("d")
         self._flushed_ms = array("d")

@@ -28,33 +28,29 @@ class SealedCache:
         self._max_batches = max_batches
         self._remembered: deque[tuple[PartitionLog, TailSlice]] = deque()
         self._batches = 0
-        self._forgotten: dict[PartitionLog, int] = {}
-        """Below which offset the slices of a partition were forgotten before their turn."""
 
     def add(self, log: PartitionLog, sealed: Iterable[TailSlice]) -> None:
         """Remember *sealed*, slices that just left the tail of *log*, in offset order."""
         for tail in sealed:
-            if _is_here(tail):
+            if _is_here(tail) and tail.base >= log.compacted_end:
                 log.sealed_slices.append(tail)
                 self._remembered.append((log, tail))
                 self._batches += tail.count
         self.trim()
 
     def forget(self, log: PartitionLog, end: int) -> None:
-        """Forget the slices of *log* that begin below *end*."""
+        """Forget the slices of *log* that begin below *end*, and remember no more of them."""
         gone = bisect_left(log.sealed_slices, end, key=lambda tail: tail.base)
         self._batches -= sum(tail.count for tail in log.sealed_slices[:gone])
         del log.sealed_slices[:gone]
-        if gone:
-            led = {log: at for log, at in self._forgotten.items() if log.state is not State.CLOSED}
-            self._forgotten = led | {log: max(end, led.get(log, 0))}
+        log.compacted_end = max(end, log.compacted_end)
         self.trim()
 
     def trim(self) -> None:
         """Forget slices that are no longer local, and the oldest above the limit."""
         while self._remembered:
             log, tail = self._remembered[0]
-            if tail.base < self._forgotten.get(log, 0):
+            if tail.base < log.compacted_end:
                 self._remembered.popleft()
                 continue
             wanted = self._batches <= self._max_batches and log.state is not State.CLOSED

@@ -1,13 +1,14 @@
 """The newest known manifest never goes back, whatever reads manifests beside the sealer."""
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.objects.manifest_cache import COMPACTED_AGE_MS, ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
@@ -225,3 +226,40 @@ async def test_edits_are_noticed_once() -> None:
     assert [] == none == read
     assert [("t", TP)] == manifests.take_edited()
     assert [] == manifests.take_edited()
+
+
+async def test_an_older_version_that_comes_late_is_not_cached() -> None:
+    """
+    The sealer reads back what it has written, and compaction commits the next version meanwhile.
+    """
+    bucket = Bucket()
+    log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=0, leader_epoch=0)
+    manifests = ManifestCache(bucket, lambda: 0)
+    sealed = await grown(bucket, empty_manifest("t", TP))
+    compacted = await grown(bucket, sealed)
+
+    manifests.put(log, compacted)
+    manifests.put(log, sealed)
+
+    assert compacted == manifests.known(log)
+
+
+async def test_a_compacted_partitions_manifest_is_read_again_after_five_minutes() -> None:
+    """
+    Another may have edited it: a reader must find its tombstones.  Other partitions' are not.
+    """
+    now_ms = 0.0
+    bucket = Bucket()
+    logs = [
+        PartitionLog(topic="t", topic_id=TP.topic_id, partition=0, leader_epoch=0) for _ in range(2)
+    ]
+    manifests = ManifestCache(bucket, lambda: now_ms)
+    known = await grown(bucket, empty_manifest("t", TP))
+    for log, cleaned_end in zip(logs, (10, 0), strict=True):
+        manifests.put(log, replace(known, cleaned_end=cleaned_end))
+    following = await grown(bucket, known)
+
+    now_ms = COMPACTED_AGE_MS
+    assert [1, 1] == [(await manifests.get(log)).version for log in logs]
+    now_ms += 1
+    assert [following.version, 1] == [(await manifests.get(log)).version for log in logs]
