@@ -22,10 +22,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import TOPICS_PREFIX
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef
 from driftlog_tiering.formats.manifest_codec import decode_manifest, decode_segment_list
 from tests.simulation.chaos import expire

@@ -19,8 +19,8 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     next_pair,
 )
 from driftlog_agents.process.agent import AgentProcess
+from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import Manifest, empty_manifest
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -7,9 +7,9 @@ from functools import partial
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.schema.codec import decode_cluster
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import MetadataStore
-from driftlog_tiering.formats.grace import Grace
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
 

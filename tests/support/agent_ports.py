@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.schema.codec import decode_cluster
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import CreateRevisionIs, MetadataStore
-from driftlog_tiering.formats.grace import Grace
 from tests.support.clusters import MARK
 
 

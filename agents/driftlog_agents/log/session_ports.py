@@ -26,10 +26,10 @@ from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_memory import ProducerSettings
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.formats.file_likes import Spool
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import ObjectStore
 
 

@@ -40,6 +40,7 @@ from driftlog_metadata.schema.codec import (
     encode_cluster,
     encode_node_id_use,
 )
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
     NODE_IDS_PREFIX,
@@ -54,7 +55,6 @@ from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, NodeIdUse
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
 from driftlog_tiering.formats import bucket_files, layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _METADATA: Final = "the metadata store"

@@ -66,6 +66,7 @@ from driftlog_agents.process.startup_configs import with_configs
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process_log.escapes import OWN_CHARACTERS, escaped
 from driftlog_agents.process_log.process_log import TEXT, ProcessLog
+from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, Grace
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import AgentRelease
 from driftlog_metadata.stores.errors import (
@@ -78,7 +79,6 @@ from driftlog_metadata.stores.errors import (
 from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_tiering.compaction.cleaner import CleanerSettings
-from driftlog_tiering.formats.grace import DEFAULT_GRACE_MS, Grace
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -156,7 +156,7 @@ class Options:
     """Unless ``--config auto.create.topics.enable`` sets it.  False: a typo makes no topic."""
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
     new_cluster_grace_ms: int = DEFAULT_GRACE_MS
-    """Grace of a cluster that this agent makes (`formats/grace`)."""
+    """Grace of a cluster that this agent makes (`schema/grace`)."""
     log_level: str = "info"
     log_format: str = TEXT
     configs: tuple[str, ...] = ()

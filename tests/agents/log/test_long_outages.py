@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_metadata.schema.codec import decode_flush_record
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX
 from driftlog_metadata.stores.errors import DeclinedError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore, Put, TxnResult
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.lives import (
     ALL,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from driftlog_metadata.schema.grace import HOUR_MS, Grace
 from driftlog_metadata.schema.model import Cluster
 from driftlog_tiering.formats.bucket_files import (
     CorruptFileError,
@@ -9,7 +10,6 @@ from driftlog_tiering.formats.bucket_files import (
     decode_grace,
     encode_cluster,
 )
-from driftlog_tiering.formats.grace import HOUR_MS, Grace
 from driftlog_tiering.formats.stored_json import encode_json
 
 OLD = b'{"format":"driftlog.cluster","format_version":1,"cluster_id":"an-id","crc32":"'

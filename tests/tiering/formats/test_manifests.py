@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     AddSegments,
     Edit,

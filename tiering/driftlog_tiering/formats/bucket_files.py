@@ -16,7 +16,7 @@ The first one has the level that its cluster was made with, and the first releas
 (none at level 1); a level that was raised later stands in the metadata store only.
 Agents do not read the last one: its name says what they need (`session/producer_id_blocks`).
 Topic files of the first releases have no replication factor: it was 1.  Cluster files of the first
-releases have no grace: it is 12 h (`formats/grace`).
+releases have no grace: it is 12 h (`schema/grace`).
 `formats/layout` has their keys, `formats/stored_json` the envelope.
 
 Pure.
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, MIN_GRACE_MS, Grace
 from driftlog_metadata.schema.model import FORMAT_VERSION, RELEASES, Cluster, ProducerIdBlock, Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Buffer
-from driftlog_tiering.formats.grace import DEFAULT_GRACE_MS, MIN_GRACE_MS, Grace
 from driftlog_tiering.formats.layout import is_topic_name
 from driftlog_tiering.formats.stored_json import (
     decode_json,

@@ -23,10 +23,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     Edit,
     Manifest,

@@ -40,6 +40,7 @@ from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
@@ -52,7 +53,6 @@ from driftlog_tiering.compaction.policy import (
 )
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.file_likes import Spool
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import (
     Manifest,
     ReplaceSegments,

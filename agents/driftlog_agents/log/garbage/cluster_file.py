@@ -10,9 +10,9 @@ Shell.
 
 import asyncio
 
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats import bucket_files, layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 

@@ -70,12 +70,12 @@ from driftlog_agents.log.garbage.unreferenced_objects import (
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_topic
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import DELETED_PREFIX, parse_deleted_key, topic_key
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 HOUR_MS: Final = 3_600_000

@@ -26,6 +26,7 @@ from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import (
     DELETED_PREFIX,
     TOPICS_PREFIX,
@@ -36,7 +37,6 @@ from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 _DEADLINE_MS: Final = 30_000.0

@@ -17,7 +17,7 @@ from typing import Final
 from driftlog_agents.log.ingest.flush_pipeline import MiB
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
-from driftlog_tiering.formats.grace import Grace
+from driftlog_metadata.schema.grace import Grace
 
 _HELD: Final = 2.0
 _RELEASED: Final = 1.98

@@ -4,11 +4,11 @@ import pytest
 
 from driftlog_agents.log.garbage.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import encode_cluster
-from driftlog_tiering.formats.grace import Grace
 from tests.support.memory_object_store import MemoryObjectStore
 
 OBJECT = layout.flush_key("s", 1, "a")

@@ -27,7 +27,7 @@ from driftlog_agents.log.ingest.flush_pipeline import (
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session_ports import EngineSettings
-from driftlog_tiering.formats.grace import Grace
+from driftlog_metadata.schema.grace import Grace
 
 TOPIC = UUID(int=1)
 

@@ -27,11 +27,11 @@ from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, WalkSchedule
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import TOPICS_PREFIX, parse_topic_key
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.stores.object_store import Listing
 
 _GRACES: Final = 2

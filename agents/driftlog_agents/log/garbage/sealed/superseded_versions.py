@@ -30,8 +30,8 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     Wait,
     next_pair,
 )
+from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import Manifest, SegmentList
 
 

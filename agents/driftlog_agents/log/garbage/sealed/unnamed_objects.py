@@ -13,7 +13,7 @@ collected by edits (`superseded_versions`).  So
 
 An object is garbage if no existing version names it, not only not the newest one, and if its PUT
 was older than grace when the reading of the names began: later than that nothing names it
-(`formats/grace`, 1).  The page's time stands for that beginning: names are read after their page.
+(`schema/grace`, 1).  The page's time stands for that beginning: names are read after their page.
 Names that come more than grace / 2 after their page are thrown away, and so is the page.
 
 Objects of a partition whose key or manifests are missing or damaged stay.
@@ -29,10 +29,10 @@ from uuid import UUID
 from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import Grace
 from driftlog_tiering.formats.manifest import SegmentList
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo
 

@@ -16,8 +16,8 @@ Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_tiering.formats.grace import Grace
 
 
 @dataclass(frozen=True, slots=True)

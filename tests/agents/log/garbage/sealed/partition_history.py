@@ -12,12 +12,12 @@ from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import encode_partition_state, encode_topic
+from driftlog_metadata.schema.grace import HOUR_MS, Grace
 from driftlog_metadata.schema.keys import partition_key, topic_key
 from driftlog_metadata.schema.model import PartitionState, Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import HOUR_MS, Grace
 from driftlog_tiering.formats.manifest import (
     AddSegments,
     Edit,

@@ -10,8 +10,8 @@ from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.schema.grace import HOUR_MS, Grace
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.formats.grace import HOUR_MS, Grace
 from tests.agents.log.garbage.sealed.partition_history import PARTITION, History
 from tests.tiering.formats.test_manifests import VirtualTimeLoop
 

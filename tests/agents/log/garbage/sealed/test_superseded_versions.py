@@ -4,9 +4,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.sealed.version_pairs import Wait
+from driftlog_metadata.schema.grace import HOUR_MS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.grace import HOUR_MS
 from driftlog_tiering.formats.manifest import ReplaceSegments
 from driftlog_tiering.formats.manifests import MissingManifestError, iter_segments
 from driftlog_tiering.stores.object_store import NotFoundError

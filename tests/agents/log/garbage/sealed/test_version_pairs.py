@@ -10,8 +10,8 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     WalkSchedule,
     next_pair,
 )
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_tiering.formats.grace import Grace
 
 GRACE = Grace(12_000)
 A, B, C = Version(4, 1_000, 1), Version(5, 20_000, 1), Version(6, 90_000, 1)
