@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, no_extra, plural, print_json, print_table, size
-from driftlog.cli.common.parsers import Commands, add_command
+from driftlog.cli.common.parsers import STORE_VARIABLE, Commands, add_command
 from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
-from driftlog.cli.segments.bucket_segments import STORE_VARIABLE
 
 if TYPE_CHECKING:
     from driftlog_agents.log.garbage.dry_run import Report

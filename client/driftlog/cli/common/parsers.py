@@ -10,7 +10,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from driftlog.cli.common.errors import USAGE
 from driftlog.cli.common.times import parse_time
@@ -18,6 +18,9 @@ from driftlog.cli.common.times import parse_time
 Parser: TypeAlias = argparse.ArgumentParser
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run: TypeAlias = Callable[[argparse.Namespace], int]
+
+STORE_VARIABLE: Final = "DRIFTLOG_STORE"
+"""Names the location of the objects, for commands that read the bucket."""
 
 _ANSWERED_AT_ONCE = ("-h", "--help", "--version")
 

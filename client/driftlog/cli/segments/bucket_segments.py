@@ -22,7 +22,14 @@ from driftlog.cli.common.output import (
     size,
     title,
 )
-from driftlog.cli.common.parsers import Commands, Parser, add_command, flatten, partitions
+from driftlog.cli.common.parsers import (
+    STORE_VARIABLE,
+    Commands,
+    Parser,
+    add_command,
+    flatten,
+    partitions,
+)
 from driftlog.cli.common.topic_names import topic_id_text
 from driftlog.errors import DriftlogError
 
@@ -30,7 +37,6 @@ if TYPE_CHECKING:
     from driftlog.bucket.sealed_topics import SealedPartition, SealedTopic
     from driftlog_tiering.formats.manifest import SegmentRef
 
-STORE_VARIABLE: Final = "DRIFTLOG_STORE"
 _EXTRAS: Final = ("agent", "spark")
 
 
