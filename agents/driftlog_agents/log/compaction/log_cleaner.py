@@ -328,6 +328,8 @@ class LogCleaner:
         # First: where the answer is lost, the edit may be made all the same.
         self._sealed_cache.forget(log, edit.replaced[-1].end)
         sent_ms = self._ports.now_ms()
+        if sent_ms - self._manifests.read_at_ms(log) > self._settings.grace.short_ms:
+            self._manifests.drop(log)
         edited = await commit_edit(
             self._ports.objects,
             await self._manifests.get(log),

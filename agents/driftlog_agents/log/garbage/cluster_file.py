@@ -53,5 +53,5 @@ class ClusterFile:
         if grace != self._grace:
             raise FencedError(
                 f"the cluster's grace is {grace.ms} ms, and was {self._grace.ms} ms when this "
-                "agent started: restart every agent"
+                "agent started: stop all agents, then start them again"
             )

@@ -205,13 +205,20 @@ class Collector:
         """Sessions of the last pass whose flush records cannot be read."""
 
     async def run(self) -> None:
-        """Collects periodically until cancelled."""
+        """Collects periodically until cancelled: sealed objects, and beside them all others, which
+        do not wait for a long pass of those."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self.collect_sealed, lambda: True))
+            tasks.create_task(self._repeat(self.collect, self._duties.collects_flush_objects))
+
+    async def _repeat(
+        self, collect: Callable[[], Awaitable[None]], is_wanted: Callable[[], bool]
+    ) -> None:
         interval_ms = min(self._settings.interval_ms, self._settings.grace.short_ms)
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            await self._attempt(self.collect_sealed)
-            if self._duties.collects_flush_objects():
-                await self._attempt(self.collect)
+            if is_wanted():
+                await self._attempt(collect)
 
     async def _attempt(self, collect: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -205,9 +205,12 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def key_values(text: str) -> list[tuple[str, str]]:
-    """NAME=VALUE[,NAME=VALUE]; a value in brackets may have commas, as in Kafka's scripts."""
-    found = []
+    """NAME=VALUE[,NAME=VALUE]; a value may have commas, in brackets or not, as Kafka's scripts."""
+    found: list[tuple[str, str]] = []
     for part in re.split(r",(?![^\[]*\])", text):
+        if found and "=" not in part:  # cleanup.policy=compact,delete
+            found[-1] = found[-1][0], f"{found[-1][1]},{part}"
+            continue
         name, value = key_value(part)
         if value.startswith("[") and value.endswith("]"):
             value = value[1:-1]

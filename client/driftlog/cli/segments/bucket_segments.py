@@ -170,8 +170,10 @@ def _list(options: argparse.Namespace) -> int:
         )
     if not any(p.segments for p in parts):
         complain(
-            f"nothing of {options.topic} is sealed yet: `driftlog segments seal {options.topic}` "
-            f"seals it now"
+            f"{options.topic} has no sealed records above its log start"
+            if any(p.manifest is not None for p in parts)
+            else f"nothing of {options.topic} is sealed yet: `driftlog segments seal "
+            f"{options.topic}` seals it now"
         )
     return OK
 

@@ -183,10 +183,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
-def test_configs_with_commas_stand_in_brackets() -> None:
+def test_configs_may_have_commas_in_brackets_or_not() -> None:
     """
-    As Kafka's scripts have it.
+    As Kafka's scripts have it: kafka-configs with brackets, kafka-topics without.
     """
+    assert [("cleanup.policy", "compact,delete"), ("retention.ms", "1")] == key_values(
+        "cleanup.policy=compact,delete,retention.ms=1"
+    )
     assert [("cleanup.policy", "compact,delete"), ("retention.ms", "1")] == key_values(
         "cleanup.policy=[compact,delete],retention.ms=1"
     )

@@ -18,12 +18,13 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.deletions import Deleter
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
-from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
+from driftlog_agents.log.garbage.sealed.unnamed_objects import MOST_FAILURES, UnnamedObjects
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, WalkSchedule
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
@@ -89,13 +90,34 @@ class SealedCollection:
         """
         for partition in edited:
             self._schedule.edited(partition, _now_ms())
-        while (due := self._schedule.take_due(_now_ms())) is not None:
-            await self._walk(due)
+        await self._walk_due(_now_ms())
         if self._list_at_ms is None:
             self._list_at_ms = _now_ms() + self._grace.short_ms
         if _now_ms() >= self._list_at_ms:
             await self.list_topics()
             self._list_at_ms = _now_ms() + _GRACES * self._grace.ms
+
+    async def _walk_due(self, began_ms: float) -> None:
+        """Walk what is due at *began_ms*, for no longer than the listing may wait."""
+        failures = 0
+        while _now_ms() - began_ms <= self._grace.short_ms:
+            due = self._schedule.take_due(began_ms)
+            if due is None:
+                return
+            try:
+                await self._walk(due)
+                failures = 0
+            except NO_ANSWER as error:
+                # The objects of one partition may be withheld: the others do not wait for them.
+                failures += 1
+                if failures >= MOST_FAILURES:
+                    raise
+                self._log.warning(
+                    "collection_abandoned",
+                    partition=due.name,
+                    error=repr(error),
+                    advice="retrying; the other partitions are collected",
+                )
 
     async def _walk(self, partition: NamedPartition) -> None:
         wait_ms: float = 0.0

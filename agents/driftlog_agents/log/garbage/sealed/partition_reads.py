@@ -9,13 +9,14 @@ Shell.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.sealed.manifest_names import Sizes, difference, named_within
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
@@ -62,6 +63,9 @@ class PartitionReads:
         self._retry = Retry(
             wait_s=1.0, longest_wait_s=1.0, timeout_s=deadline_ms / 1000, attempts=3
         )
+        self._list_retry = replace(self._retry, timeout_s=None)
+        """Each page of a listing has the deadline: a long history has hundreds."""
+        self._pages = ObjectPages(objects, deadline_ms, pause_ms=0)
 
     async def versions(self, partition: NamedPartition) -> Versions | None:
         """The partition's versions; None: it does not exist, or no longer.
@@ -76,7 +80,7 @@ class PartitionReads:
         if kv is None:
             return None
         named = decode_at(kv.key, kv.value, decode_partition_state).manifest_version
-        found = await self._ask(lambda: self._list(partition))
+        found = await self._list_retry.run(partial(self._list, partition))
         newest = found.ascending[-1].number if found.ascending else 0
         if newest < named:
             raise MissingManifestError(
@@ -142,7 +146,7 @@ class PartitionReads:
         found: list[Version] = []
         now_ms = 0
         prefix = layout.manifest_prefix(partition.topic, partition.tp)
-        async for page in self._objects.list(prefix):
+        async for page in self._pages.of(prefix):
             now_ms = now_ms or page.store_now_ms
             for info in page.objects:
                 key = self._strangers.parsed(info.key, layout.parse_manifest_key)

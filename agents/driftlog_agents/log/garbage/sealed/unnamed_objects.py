@@ -24,19 +24,25 @@ Shell.
 import asyncio
 from collections.abc import Callable, Mapping, Set
 from itertools import groupby
+from typing import Final
 from uuid import UUID
 
+from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
 from driftlog_metadata.schema.grace import Grace
-from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SegmentList
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo
 
 _Key = layout.SegmentKey | layout.SegmentListKey | layout.ProducerSnapshotKey
+
+
+MOST_FAILURES: Final = 3
+"""After so many partitions in a row without an answer, the store as a whole does not answer."""
 
 
 class UnnamedObjects:
@@ -63,6 +69,10 @@ class UnnamedObjects:
         self._damaged = damaged
         self._judged_ms: dict[UUID, int] = {}
         """Per topic: every object whose PUT is not later was judged."""
+        self._versions: tuple[TopicPartition | None, int] = (None, 0)
+        """The last partition of the page before, and how many of its versions that page had."""
+        self._failures = 0
+        """Partitions in a row that could not be judged because a store did not answer."""
 
     async def look(self, topics: Mapping[UUID, Topic], page: Listing) -> set[UUID]:
         """Judge the objects of *topics* in *page*, whose keys are driftlog's, and delete the
@@ -82,15 +92,16 @@ class UnnamedObjects:
         for tp, entries in groupby(of_partitions, key=lambda entry: entry[0]):
             partition = NamedPartition(topics[tp.topic_id].name, tp)
             objects: dict[str, tuple[_Key, ObjectInfo]] = {}
-            versions = 0
+            versions = self._versions[1] if self._versions[0] == tp else 0
             for _, key, info in entries:
                 if isinstance(key, layout.ManifestKey):
                     versions += 1
                 elif self._is_due(tp.topic_id, info, page):
                     objects[info.key] = key, info
+            self._versions = tp, versions
             if versions > 1:
                 self._superseded(partition)
-            if objects and not await self._judge(partition, page, objects):
+            if objects and not await self._attempt(partition, page, objects):
                 left.add(tp.topic_id)
         return left
 
@@ -104,6 +115,24 @@ class UnnamedObjects:
     def _is_due(self, topic_id: UUID, info: ObjectInfo, page: Listing) -> bool:
         judged_ms = self._judged_ms.get(topic_id, -1)
         return judged_ms < info.modified_ms <= page.store_now_ms - self._grace.ms
+
+    async def _attempt(
+        self,
+        partition: NamedPartition,
+        page: Listing,
+        objects: dict[str, tuple[_Key, ObjectInfo]],
+    ) -> bool:
+        """As `_judge`; one partition whose objects are withheld does not end the listing."""
+        try:
+            judged = await self._judge(partition, page, objects)
+        except NO_ANSWER:
+            self._failures += 1
+            if self._failures >= MOST_FAILURES:
+                self._failures = 0
+                raise
+            return False
+        self._failures = 0
+        return judged
 
     async def _judge(
         self,
