@@ -66,11 +66,11 @@ def test_an_option_of_another_command_is_told_with_that_command() -> None:
     """
     Where it is the only one that has it.
     """
-    dev = driftlog("dev", "--dir", "/tmp/unused", "--etcd=http://127.0.0.1:2379")
+    dev = driftlog("dev", "--dir", "/tmp/unused", "--dev")
     run = driftlog("agent", "run", "--agents", "3", "--dir", "/tmp/unused")
 
     assert 2 == dev.returncode == run.returncode
-    assert dev.stderr.endswith("; `driftlog agent run` has --etcd\n")
+    assert dev.stderr.endswith("; `driftlog agent run` has --dev\n")
     assert "; `driftlog dev` has --agents" in run.stderr
 
 

@@ -59,8 +59,7 @@ def test_after_churn_the_bucket_is_the_live_datas_size() -> None:
             assert set(range(log_start, (n + 1) * _RECORDS)) == read
         report = _waited_for(lambda: _dry_run(agent), lambda found: not found["garbage"])
         objects = agent.directory / "objects"
-        live = _live(objects)
-        left = _waited_for(lambda: _keys(objects) - live, lambda found: not found)
+        left = _waited_for(lambda: _keys(objects) - _live(objects), lambda found: not found)
         counted = metrics(agent)
         end = _read(agent, topic, log_start)
 

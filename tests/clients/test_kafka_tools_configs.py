@@ -67,6 +67,9 @@ OURS: Final = {
     "driftlog.http.address": "where `driftlog segments` and people find the HTTP port",
     "driftlog.producer.state.max.bytes": "Kafka has no bound for what it remembers of producers",
     **{name: "docs/limits.md" for name in DEFINITIONS if name.startswith("driftlog.")},
+    "driftlog.release": "which release an agent runs",
+    "driftlog.format.level": "which format level it knows",
+    "driftlog.cluster.format.level": "that of the cluster",
     "inter.broker.protocol.version": "user interfaces take it for the version of the cluster",
     "log.message.format.version": "so do older ones",
 }
