@@ -16,6 +16,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -103,6 +104,10 @@ class Partition:
     async def store_now_ms(self) -> int:
         """As `Bucket.store_now_ms`."""
         return int(time.time() * 1000)
+
+    def decoding(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+        """As `Bucket.decoding`: nothing else is decoded."""
+        return nullcontext()
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         """As `Bucket.commit`."""

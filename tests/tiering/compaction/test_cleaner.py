@@ -2,8 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -107,6 +107,11 @@ class Partition:
 
     async def store_now_ms(self) -> int:
         return self.now_ms
+
+    @asynccontextmanager
+    async def decoding(self, size_bytes: int) -> AsyncIterator[None]:
+        assert size_bytes > 0
+        yield
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         assert began_ms <= self.now_ms <= deadline_ms
