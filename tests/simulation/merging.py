@@ -43,7 +43,7 @@ def has_merging(seed: int) -> bool:
 
 
 def engine_settings(seed: int, usual: EngineSettings) -> EngineSettings:
-    """Merging as soon as there is something to merge, of segments that are sealed often; or none."""
+    """Merging as soon as two small segments have met, and often sealed segments; or no merging."""
     settings = MergeSettings(enabled=has_merging(seed), interval_ms=_INTERVAL_MS, factor=_FACTOR)
     if not has_merging(seed):
         return replace(usual, merging=settings)

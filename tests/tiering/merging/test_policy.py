@@ -1,6 +1,7 @@
 """Which segments are merged: wrong, files multiply, bytes are copied often, or records stay."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -48,7 +49,7 @@ def chosen(
     return [each.base for each in found]
 
 
-def smalls(count: int, base: int = 0, **fields: object) -> list[SegmentRef]:
+def smalls(count: int, base: int = 0, **fields: int) -> list[SegmentRef]:
     """Neighbours of one offset each."""
     return [segment(base + i, base + i + 1, **fields) for i in range(count)]
 
@@ -210,8 +211,9 @@ def test_each_byte_is_written_twice_at_most_and_few_small_segments_stay(
     for base, size in enumerate(sizes):
         now_ms += gaps[base]
         log.append(segment(base, base + 1, size=size, oldest_ms=now_ms, newest_ms=now_ms))
-        cuts = {"log_start": 0, "cleaned_end": cleaned if cleaned <= base else 0, "end": base + 1}
-        while found := next_merge(log, policy, **cuts):
+        cleaned_end = cleaned if cleaned <= base else 0
+        cut = partial(next_merge, policy=policy, log_start=0, cleaned_end=cleaned_end, end=base + 1)
+        while found := cut(log):
             at = log.index(found[0])
             assert log[at : at + len(found)] == list(found)
             log[at : at + len(found)] = [merged := joined(found)]
@@ -219,10 +221,10 @@ def test_each_byte_is_written_twice_at_most_and_few_small_segments_stay(
             assert merged.received_bytes <= policy.segment_bytes
             assert merged.merges <= MOST_MERGES
             assert not limited or merged.max_timestamp_ms - merged.min_timestamp_ms <= 1_000
-            assert not merged.base < cuts["cleaned_end"] < merged.end
+            assert not merged.base < cleaned_end < merged.end
     assert written <= MOST_MERGES * sum(sizes)
     assert [each.base for each in log] == [0, *(each.end for each in log[:-1])]
-    for run in runs(log, policy, **cuts):
+    for run in runs(log, policy, log_start=0, cleaned_end=cleaned_end, end=len(sizes)):
         if run.is_closed:
             assert len(run.segments) == 1
         else:
