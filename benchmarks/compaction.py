@@ -27,6 +27,7 @@ from driftlog_tiering.batches.batch import build_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import (
     AddSegments,
@@ -85,10 +86,12 @@ class Partition:
         segments = [ref async for ref in iter_segments(self._store, self._manifest)]
         cleaner = Cleaner(
             self,
-            offload=asyncio.to_thread,
-            spool=self._spool,
-            nonce=lambda: f"c{time.monotonic_ns()}",
-            now_ms=lambda: time.monotonic() * 1000,
+            RewriteEnvironment(
+                offload=asyncio.to_thread,
+                spool=self._spool,
+                nonce=lambda: f"c{time.monotonic_ns()}",
+                now_ms=lambda: time.monotonic() * 1000,
+            ),
             seed=bytes(16),
         )
         return await cleaner.clean(self._manifest, segments, self._manifest.end, CompactionPolicy())

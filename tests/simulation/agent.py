@@ -159,6 +159,7 @@ class SimulatedAgent(Process):
                 offload_read=workers.offload,
                 offload_produce=of_requests.offload,
                 offload_rewrite=of_requests.offload,
+                offload_upkeep=workers.offload,
                 offload_disk=workers.offload,
                 spool=spool,
                 keep_alive=SimKeepAlive(self._faulty, self.thread) if node.has_threads else None,

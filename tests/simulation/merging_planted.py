@@ -1,4 +1,8 @@
-"""Bugs to be planted in merging: `merging` notices each, or a reader does."""
+"""Bugs to be planted in merging: `merging` notices each, or a reader does.
+
+Horizons that a merge joins are not planted: compaction of the few bytes of a simulation leaves one
+segment, and merges meet no two horizons.  `tests/tiering/merging` has them.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,9 +19,8 @@ from driftlog_tiering.formats.manifest import (
     ReplaceSegments,
     SegmentList,
     SegmentRef,
-    TombstoneHorizon,
 )
-from driftlog_tiering.merging import merger, policy
+from driftlog_tiering.merging import policy
 from tests.simulation.compaction import has_compaction
 from tests.simulation.merging import has_merging
 from tests.simulation.planted import Plant
@@ -32,16 +35,6 @@ def merge_crosses_cleaned_end(patch: pytest.MonkeyPatch) -> None:
         return original(segments, *args, **{**cuts, "cleaned_end": 0})
 
     patch.setattr(segment_merger, "next_merge", next_merge)
-
-
-def horizons_joined_by_a_merge(patch: pytest.MonkeyPatch) -> None:
-    """All tombstones of a merged segment have the first horizon."""
-
-    def joined(segments: Sequence[SegmentRef]) -> tuple[TombstoneHorizon, ...]:
-        found = [horizon for each in segments for horizon in each.horizons]
-        return (TombstoneHorizon(found[-1].end, found[0].at_ms),) if found else ()
-
-    patch.setattr(merger, "joined_horizons", joined)
 
 
 def merge_spans_too_long_a_time(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +61,6 @@ def replacement_by_range_and_not_identity(patch: pytest.MonkeyPatch) -> None:
 
 MERGING_BUGS: Final[tuple[Plant, ...]] = (
     merge_crosses_cleaned_end,
-    horizons_joined_by_a_merge,
     merge_spans_too_long_a_time,
     replacement_by_range_and_not_identity,
 )

@@ -90,6 +90,12 @@ class BrokerSettings:
         ConfigType.LONG,
         at_least(1024 * 1024),
     )
+    driftlog_segment_merge_enable: bool = setting(
+        True,
+        "Whether this agent merges small sealed segments of the partitions that it leads with "
+        "their neighbours.",
+        ConfigType.BOOLEAN,
+    )
     log_retention_ms: int | None = setting(
         None,
         "The default of retention.ms; -1: no limit. It goes before log.retention.minutes.",

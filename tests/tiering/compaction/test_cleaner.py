@@ -18,6 +18,7 @@ from driftlog_tiering.batches.batch import Buffer, Codec, build_batch, iterate_b
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
 from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import (
@@ -179,13 +180,20 @@ class Partition:
     async def set_log_start(self, offset: int) -> None:
         await self._edit(SetLogStart(offset))
 
-    async def clean(self, settings: CleanerSettings | None = None) -> Cleaned:
-        cleaner = Cleaner(
-            self,
+    @property
+    def environment(self) -> RewriteEnvironment:
+        """Everything at once, on its clock."""
+        return RewriteEnvironment(
             offload=inline,
             spool=spool,
             nonce=lambda: f"c{next(self.nonces)}",
             now_ms=lambda: self.now_ms,
+        )
+
+    async def clean(self, settings: CleanerSettings | None = None) -> Cleaned:
+        cleaner = Cleaner(
+            self,
+            self.environment,
             seed=bytes(range(16)),
             settings=settings,
         )

@@ -14,7 +14,7 @@ from driftlog_tiering.formats.manifests import VoidEditError
 from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentReader, footer_start
 from driftlog_tiering.merging.merger import Merged, Merger
 from driftlog_tiering.merging.policy import MergePolicy, next_merge
-from tests.tiering.compaction.test_cleaner import Partition, Row, inline, rows_from, spool
+from tests.tiering.compaction.test_cleaner import Partition, Row, rows_from
 
 POLICY = MergePolicy(segment_bytes=1 << 20, span_ms=None, factor=2)
 
@@ -26,13 +26,7 @@ def run(test: Callable[[Partition], Coroutine[Any, Any, None]]) -> None:
 
 async def merge(log: Partition, segments: list[SegmentRef] | None = None) -> Merged:
     """Merge all segments of *log*, or *segments*."""
-    merger = Merger(
-        log,
-        offload=inline,
-        spool=spool,
-        nonce=lambda: f"m{next(log.nonces)}",
-        now_ms=lambda: log.now_ms,
-    )
+    merger = Merger(log, log.environment)
     return await merger.merge(log.manifest, segments or await log.segments())
 
 

@@ -21,10 +21,10 @@ Source: org.apache.kafka.storage.internals.log.Cleaner#doClean.
 Shell.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,10 +38,15 @@ from driftlog_tiering.compaction.policy import (
     horizons,
     tombstones_end,
 )
-from driftlog_tiering.compaction.segment_rows import EDIT_MS, Bucket, Rows, SegmentRows
+from driftlog_tiering.compaction.segment_rows import (
+    EDIT_MS,
+    Bucket,
+    RewriteEnvironment,
+    SegmentRows,
+    StoredRows,
+)
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.columns import RECORD_COLUMNS, key_rows
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
 from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentInfo, SegmentWriter
@@ -98,30 +103,23 @@ class Cleaner:
     """Compacts one partition at a time; see the module.
 
     Args:
-        offload: runs the work on rows, in a worker thread.
-        spool: a file for one segment.
-        nonce: a new name for each object.
-        now_ms: a clock that counts suspended time.
         seed: 16 random bytes, new for each run.
     """
 
     def __init__(
         self,
         bucket: Bucket,
+        environment: RewriteEnvironment,
         *,
-        offload: Callable[..., Awaitable[Any]],
-        spool: Callable[[], AbstractContextManager[Spool]],
-        nonce: Callable[[], str],
-        now_ms: Callable[[], float],
         seed: bytes,
         settings: CleanerSettings | None = None,
     ) -> None:
         self._bucket = bucket
-        self._rows = SegmentRows(bucket, offload)
-        self._offload = offload
-        self._spool = spool
-        self._nonce = nonce
-        self._now_ms = now_ms
+        self._rows = SegmentRows(bucket, environment.offload)
+        self._offload = environment.offload
+        self._spool = environment.spool
+        self._nonce = environment.nonce
+        self._now_ms = environment.now_ms
         self._seed = seed
         self._settings = settings or CleanerSettings()
 
@@ -264,7 +262,7 @@ class Cleaner:
         await self._bucket.commit(edit, piece.began_ms, deadline_ms)
 
 
-def _add_keys(key_map: KeyMap, rows: Rows, cleaned_end: int) -> int | None:
+def _add_keys(key_map: KeyMap, rows: StoredRows, cleaned_end: int) -> int | None:
     """Add the keys of a row group from *cleaned_end* on; returns the offset whose key found no
     slot."""
     table = rows.table(("key", "offset"))
@@ -276,7 +274,7 @@ def _add_keys(key_map: KeyMap, rows: Rows, cleaned_end: int) -> int | None:
 
 
 def _keep_rows(
-    writer: SegmentWriter, key_map: KeyMap, rows: Rows, end: int, gone: int
+    writer: SegmentWriter, key_map: KeyMap, rows: StoredRows, end: int, gone: int
 ) -> tuple[int, int]:
     """Append the rows that stay; returns how many these are, and how many of them are tombstones
     below *end*."""

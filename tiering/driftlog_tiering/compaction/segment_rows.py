@@ -9,11 +9,13 @@ Shell.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
 from driftlog_tiering.formats.segment import (
@@ -64,7 +66,21 @@ class Bucket(Protocol):
         ...
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteEnvironment:
+    """What a rewrite of segments uses of its process."""
+
+    offload: Callable[..., Awaitable[Any]]
+    """Runs the work on rows, in a worker thread."""
+    spool: Callable[[], AbstractContextManager[Spool]]
+    """A file for one segment."""
+    nonce: Callable[[], str]
+    """A new name for each object."""
+    now_ms: Callable[[], float]
+    """A clock that counts suspended time."""
+
+
+class StoredRows(NamedTuple):
     """One row group of a segment, as stored."""
 
     ref: SegmentRef
@@ -103,7 +119,9 @@ class SegmentRows:
         self._bucket = bucket
         self._offload = offload
 
-    async def of(self, manifest: Manifest, segments: Sequence[SegmentRef]) -> AsyncGenerator[Rows]:
+    async def of(
+        self, manifest: Manifest, segments: Sequence[SegmentRef]
+    ) -> AsyncGenerator[StoredRows]:
         """The row groups of *segments* of the partition of *manifest*, undecodable ones apart."""
         for ref in segments:
             if ref.kind is SegmentKind.RAW:
@@ -117,7 +135,7 @@ class SegmentRows:
                     ]
                 else:
                     data = await self._bucket.get(ref.key, group.start, group.end)
-                yield Rows(ref, reader, group, data)
+                yield StoredRows(ref, reader, group, data)
 
     async def open(self, manifest: Manifest, ref: SegmentRef) -> tuple[SegmentReader, Buffer]:
         """The reader of a segment, and the end of its object, at least its footer.

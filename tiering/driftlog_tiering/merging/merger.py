@@ -15,17 +15,21 @@ Agents and Spark jobs run the same merger.
 Shell.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
-from driftlog_tiering.compaction.segment_rows import EDIT_MS, Bucket, Rows, SegmentRows
+from driftlog_tiering.compaction.segment_rows import (
+    EDIT_MS,
+    Bucket,
+    RewriteEnvironment,
+    SegmentRows,
+    StoredRows,
+)
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.columns import RECORD_COLUMNS
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
 from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentInfo, SegmentWriter
 from driftlog_tiering.merging.policy import joined_horizons
@@ -41,30 +45,15 @@ class Merged:
 
 
 class Merger:
-    """Merges segments of one partition; see the module.
+    """Merges segments of one partition; see the module."""
 
-    Args:
-        offload: runs the work on rows, in a worker thread.
-        spool: a file for one segment.
-        nonce: a new name for each object.
-        now_ms: a clock that counts suspended time.
-    """
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        *,
-        offload: Callable[..., Awaitable[Any]],
-        spool: Callable[[], AbstractContextManager[Spool]],
-        nonce: Callable[[], str],
-        now_ms: Callable[[], float],
-    ) -> None:
+    def __init__(self, bucket: Bucket, environment: RewriteEnvironment) -> None:
         self._bucket = bucket
-        self._offload = offload
-        self._rows = SegmentRows(bucket, offload)
-        self._spool = spool
-        self._nonce = nonce
-        self._now_ms = now_ms
+        self._rows = SegmentRows(bucket, environment.offload)
+        self._offload = environment.offload
+        self._spool = environment.spool
+        self._nonce = environment.nonce
+        self._now_ms = environment.now_ms
 
     async def merge(self, manifest: Manifest, segments: Sequence[SegmentRef]) -> Merged:
         """Put one segment in the place of *segments*, which `policy.next_merge` chose.
@@ -122,7 +111,7 @@ def merged_reference(segments: Sequence[SegmentRef], info: SegmentInfo, key: str
     )
 
 
-def _append(writer: SegmentWriter, rows: Rows) -> None:
+def _append(writer: SegmentWriter, rows: StoredRows) -> None:
     try:
         writer.append_rows(rows.table(RECORD_COLUMNS), rows.reader, rows.raw_bytes)
     except (ValueError, pa.ArrowException) as error:

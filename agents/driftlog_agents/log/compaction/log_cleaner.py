@@ -165,7 +165,7 @@ class LogCleaner:
             self._log.info("compaction_void", partition=name_of(log), reason=str(error))
             self._attempts.failed(log, self._ports.now_ms())
         except PartitionBusyError as error:
-            self._attempts.busy(log, self._ports.now_ms() + error.left_ms)
+            self._attempts.busy(log, self._ports.now_ms(), error.left_ms)
         except FencedError:
             # It is led elsewhere, or the session is over: its keep-alive learns that.
             self._attempts.failed(log, self._ports.now_ms())
@@ -238,10 +238,7 @@ class LogCleaner:
 
         cleaner = Cleaner(
             PartitionBucket(self._rewrites, log, sends),
-            offload=self._ports.offload,
-            spool=self._ports.spool,
-            nonce=self._rewrites.nonce,
-            now_ms=self._ports.now_ms,
+            self._rewrites.environment,
             seed=self._ports.rng.randbytes(16),
             settings=self._settings.cleaner,
         )

@@ -32,6 +32,7 @@ from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.compaction.policy import busy_ms
+from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
@@ -93,11 +94,18 @@ class PartitionRewrites:
         self.grace = grace
         self.ports = ports
         self.reads = RangedReads(ports.objects, _READS, ports.now_ms, ports.offload)
+        self.environment = RewriteEnvironment(
+            offload=ports.offload, spool=ports.spool, nonce=self.nonce, now_ms=ports.now_ms
+        )
         self._turns = KeyedLock[PartitionLog]()
 
     def turn(self, log: PartitionLog) -> AbstractAsyncContextManager[None]:
         """While *log* is rewritten."""
         return self._turns.of(log)
+
+    def is_taken(self, log: PartitionLog) -> bool:
+        """Whether *log* is rewritten now."""
+        return log in self._turns
 
     async def newest(self, log: PartitionLog) -> Manifest:
         """The newest manifest of *log*, and its cached one from now on.
@@ -105,10 +113,12 @@ class PartitionRewrites:
         Raises:
             PartitionBusyError: another rewrites the partition.
             CorruptManifestError, UnavailableError, OutcomeUnknownError, TimeoutError: as
-                `ManifestCache.get`.
+                `ManifestCache.get`, which goes on with the cached one meanwhile.
         """
-        self.manifests.drop(log)
-        manifest = await self.manifests.get(log)
+        began_ms = self.ports.now_ms()
+        manifest = await self.manifests.read_back(log, log.manifest_version)
+        self.manifests.put(log, manifest, began_ms)
+        manifest = self.manifests.known(log) or manifest  # an edit of this session was faster
         if manifest.busy is not None:
             store_now_ms = await PartitionBucket(self, log).store_now_ms()
             left_ms = busy_ms(manifest, store_now_ms, self.grace.named_within_ms)

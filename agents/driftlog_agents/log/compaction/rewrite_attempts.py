@@ -13,6 +13,11 @@ _LONGEST_WAIT_MS: Final = 3_600_000.0
 """A damaged or missing segment is read again after a time that doubles up to this."""
 
 
+_BUSY_MS: Final = 300_000.0
+"""Whether another still rewrites a partition is read again after this at the latest: it may end
+early.  Longer: fewer requests."""
+
+
 class RewriteAttempts:
     """See the module.
 
@@ -36,9 +41,9 @@ class RewriteAttempts:
         wait_ms = min(2 * before_ms, longest_ms)
         self._waits[log] = now_ms + wait_ms, wait_ms
 
-    def busy(self, log: PartitionLog, until_ms: float) -> None:
-        """Another rewrites *log* until then."""
-        self._waits[log] = until_ms, self._backoff_ms / 2
+    def busy(self, log: PartitionLog, now_ms: float, left_ms: float) -> None:
+        """Another rewrites *log* for *left_ms* at most."""
+        self._waits[log] = now_ms + min(left_ms, _BUSY_MS), self._backoff_ms / 2
 
     def succeeded(self, log: PartitionLog) -> None:
         """A rewrite was made."""

@@ -11,7 +11,8 @@
    something in this session, and each once: segments that are merged before they go to a list
    leave nothing to do there.
 4. A merge that fails is repeated; no manifest names what it stored.
-5. A partition that another agent or job rewrites (`Busy`) waits.
+5. A partition that another agent or job rewrites (`Busy`), or that is compacted here, waits; the
+   others do not.
 
 Shell.
 """
@@ -129,6 +130,8 @@ class SegmentMerger:
         began_ms = self._ports.now_ms()
         if log.state not in SERVED or self._attempts.waits(log, began_ms):
             return False
+        if self._rewrites.is_taken(log):
+            return False
         try:
             with disk_errors():
                 merged = await self._look(log, policy) and await self._merge(log, policy)
@@ -137,7 +140,7 @@ class SegmentMerger:
             self._manifests.put(log, error.manifest)
             self._log.info("merge_void", partition=name_of(log), reason=str(error))
         except PartitionBusyError as error:
-            self._attempts.busy(log, self._ports.now_ms() + error.left_ms)
+            self._attempts.busy(log, self._ports.now_ms(), error.left_ms)
             return False
         except FencedError:
             pass  # it is led elsewhere, or the session is over: its keep-alive learns that
@@ -251,13 +254,7 @@ class SegmentMerger:
             chosen = await self._next(log, manifest, found)
             if not chosen:
                 return False
-            merger = Merger(
-                PartitionBucket(self._rewrites, log),
-                offload=self._ports.offload,
-                spool=self._ports.spool,
-                nonce=self._rewrites.nonce,
-                now_ms=self._ports.now_ms,
-            )
+            merger = Merger(PartitionBucket(self._rewrites, log), self._rewrites.environment)
             merged = await merger.merge(manifest, chosen)
         self._counters.merges += 1
         self._counters.merged_segments += merged.segments
