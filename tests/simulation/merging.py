@@ -32,7 +32,7 @@ _SEEDS: Final = (34, 36, 37, 40, 50, 53, 59, 60, 63, 79, 93)
 
 _INTERVAL_MS: Final = 200.0
 _FACTOR: Final = 2
-_SEGMENT_MS: Final = 600
+_SEGMENT_MS: Final = 200
 _COMPACTION_MS: Final = 3_000.0
 """Compaction leaves some small segments to merging."""
 

@@ -79,7 +79,8 @@ class BrokerSettings:
     )
     log_cleaner_backoff_ms: int = setting(
         15_000,
-        "How long the cleaner waits when no partition is due for compaction.",
+        "How long the cleaner waits when no partition is due for compaction, and merging when no "
+        "segments are.",
         ConfigType.LONG,
         at_least(0),
     )

@@ -642,7 +642,10 @@ def _settings(options: Options, location: str) -> AgentSettings:
                 backoff_ms=broker.log_cleaner_backoff_ms,
                 cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
             ),
-            merging=MergeSettings(enabled=broker.driftlog_segment_merge_enable),
+            merging=MergeSettings(
+                enabled=broker.driftlog_segment_merge_enable,
+                interval_ms=broker.log_cleaner_backoff_ms,
+            ),
             retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
             producers=ProducerSettings(
                 expiration_ms=broker.producer_id_expiration_ms,

@@ -58,7 +58,7 @@ class MergeSettings:
     """``driftlog.segment.merge.enable``."""
 
     interval_ms: float = 15_000
-    """Between two looks at all partitions.  Longer: merges begin later."""
+    """``log.cleaner.backoff.ms``, between two looks at all partitions.  Longer: later merges."""
 
     factor: int = 16
     """See `MergePolicy`."""
