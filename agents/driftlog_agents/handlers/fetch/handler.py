@@ -117,6 +117,7 @@ class FetchHandler:
         if request.max_bytes > most:
             request.max_bytes = most
             self._broker.refusals.count(FETCH_MAX_BYTES)
+        request.min_bytes = min(request.min_bytes, request.max_bytes)  # KafkaApis
         session, error = self.sessions.go_on(version, request, self._now_ms())
         # Of the fields that may be long, only the partitions are kept.
         request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
@@ -211,6 +212,8 @@ class _Fetch:
             for log, asked in self._logs():
                 self._wait_for(log, asked)
             self._wait()
+            if self._ready_bytes >= request.min_bytes:
+                self._look_soon()  # whole batches that fit an answer may be less
 
     def refuse(self, error: ErrorCode) -> None:
         """Answer that there is no such session."""
@@ -358,8 +361,8 @@ class _Fetch:
             self._out_of_time()
 
     def _count(self, log: PartitionLog, asked: FetchPartition) -> None:
-        """Count the bytes from the requested offset to the high watermark, up to the partition's
-        limit."""
+        """Count the bytes from the batch of the requested offset to the high watermark, up to the
+        partition's limit (`DelayedFetch#tryComplete`)."""
         size = 0
         if asked.fetch_offset < log.high_watermark:
             size = min(log.bytes_from(asked.fetch_offset), asked.partition_max_bytes)
