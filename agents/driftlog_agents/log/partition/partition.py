@@ -403,7 +403,7 @@ class PartitionLog:
         return tail
 
     def bytes_from(self, offset: int) -> int:
-        """Bytes of the tail's batches from the one that holds *offset* on, up to the high watermark.
+        """Bytes of the batches from the one that holds *offset* on, up to the high watermark.
 
         Sealed offsets count as 2^31 bytes: no fetch waits for more of them.
         """

@@ -247,7 +247,7 @@ def test_bytes_from_an_offset_are_those_of_its_batch_and_of_all_behind() -> None
     log.seal(20)
     assert [1 << 31, 400, 100] == [log.bytes_from(offset) for offset in (19, 20, 29)]
     log.seal(30)
-    log.commit(flushed(30, 1, 1), 0.0)
+    log.restore(flushed(30, 1, 1), 0.0)
     assert [100, 50, 0] == [log.bytes_from(offset) for offset in (30, 31, 32)]
 
 
