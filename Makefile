@@ -17,6 +17,7 @@ FRAMES ?= 10000000
 # (Attacks: their seconds are theirs all together, and ONLY names one of them, or a family.)
 chaos: SECONDS ?= 150
 attack attack-long: SECONDS ?= 300
+chaos-compacted: SECONDS ?= 600
 long-topics: SECONDS ?= 3600
 REQUESTS ?= 10000000
 SEED ?= 1
@@ -27,7 +28,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo test verify check format bench sim fuzz chaos attack attack-long long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd clean distclean
+.PHONY: help setup demo test verify check format bench sim fuzz chaos attack attack-long chaos-compacted long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -41,6 +42,7 @@ help:
 	@echo "make sim SEEDS=n    the simulation, for n seeds"
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
+	@echo "make chaos-compacted  the same on compacted topics: each reader must end with the latest values (SECONDS=600)"
 	@echo "make long-topics    Kafka Streams, Connect and a schema registry on compacted topics (SECONDS=3600)"
 	@echo "make attack         hostile clients against real agents, one attack after the other (SECONDS=300 SEED=1 ONLY=name)"
 	@echo "make attack-long    the same again and again, until so many requests were sent (REQUESTS=10000000)"
@@ -150,6 +152,9 @@ fuzz: setup
 
 chaos: setup etcd localstack
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) --agents $(AGENTS) $(ARGS)
+
+chaos-compacted: setup etcd localstack
+	@$(BIN)/python -m tests.chaos.compacted --seconds $(SECONDS) --seed $(SEED) --agents $(AGENTS) $(ARGS)
 
 long-topics: setup kafka-applications schema-registry
 	@$(BIN)/python -m tests.long_topics --seconds $(SECONDS) --seed $(SEED) $(ARGS)

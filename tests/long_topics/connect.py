@@ -63,8 +63,8 @@ class ConnectWorker:
     """
 
     name = "Kafka Connect"
-    topics = tuple(_TOPICS.values())
-    inputs = (_LINES,)
+    topics: tuple[str, ...] = tuple(_TOPICS.values())
+    inputs: tuple[str, ...] = (_LINES,)
 
     def __init__(self, bootstrap: str, folder: Path, configs: Mapping[str, str]) -> None:
         folder.mkdir()
@@ -83,6 +83,9 @@ class ConnectWorker:
             "scheduled.rebalance.max.delay.ms": "0",
             "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "1000",
+            # Of the sink: the consumer of a killed worker holds its partition for so long.
+            "consumer.session.timeout.ms": "6000",
+            "consumer.heartbeat.interval.ms": "1000",
             "offset.storage.partitions": "3",
             "status.storage.partitions": "3",
         }

@@ -7,7 +7,7 @@ Shell.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,7 @@ class Run:
 
     def _applications(self) -> list[Application]:
         bootstrap, folder = self._agent.bootstrap, self._folder
-        makers = {
+        makers: dict[str, Callable[[], Application]] = {
             "Kafka Streams": lambda: StreamsTable(
                 bootstrap, folder / "streams", CONFIGS, self._seed
             ),
@@ -165,13 +165,16 @@ class Run:
                 time.sleep(_WORK_S)
             killed = turn % (len(applications) + 1)
             turn += 1
+            began = time.monotonic()
             if killed == len(applications):
                 self._agent.kill()
                 self._agent.start()
+                what = "the agent was killed and serves again"
             else:
                 applications[killed].restart()
-        kills = turn // (len(applications) + 1)
-        self._note(f"each application and the agent were killed {kills} times or once more")
+                what = f"{applications[killed].name} was killed and has its state again"
+            self._note(f"{what}, after {time.monotonic() - began:.1f} s")
+        self._note(f"{turn} kills")
 
     def _check_bucket(self, applications: list[Application]) -> None:
         """Until each key of each compacted topic has one value, and these are the right ones."""

@@ -25,8 +25,8 @@ class SchemaRegistry:
     """See the module.  Its journal's topic exists before it starts."""
 
     name = "Apicurio Registry"
-    topics = (JOURNAL,)
-    inputs = ()
+    topics: tuple[str, ...] = (JOURNAL,)
+    inputs: tuple[str, ...] = ()
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
         folder.mkdir()

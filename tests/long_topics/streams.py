@@ -97,8 +97,8 @@ class StreamsTable:
     """
 
     name = "Kafka Streams"
-    topics = (f"{_APPLICATION}-latest-changelog",)
-    inputs = (_INPUT,)
+    topics: tuple[str, ...] = (f"{_APPLICATION}-latest-changelog",)
+    inputs: tuple[str, ...] = (_INPUT,)
 
     def __init__(self, bootstrap: str, folder: Path, configs: Mapping[str, str], seed: int) -> None:
         self._state = folder / "state"

@@ -43,3 +43,6 @@ def test_applications_come_back_from_compacted_topics(tmp_path: Path) -> None:
 
     print(ended.stdout)
     assert 0 == ended.returncode, ended.stdout
+    without = [line for line in ended.stdout.splitlines() if line.startswith("skipped: ")]
+    if without:
+        pytest.skip(f"the others are well; {', '.join(without)}")

@@ -228,8 +228,9 @@ class TableOracle:
             verdict.violations.append(
                 f"{reading.at}, {reading.reader}, read from {reading.began_s:.3f} to "
                 f"{reading.ended_s:.3f} s up to {reading.end}: {key!r} is {found}; offset "
-                f"{wanted.offset} was acknowledged, {'a tombstone' if wanted.value is None else 'a value'}"
-                f" sent at {wanted.sent_s:.3f} s"
+                f"{wanted.offset} was acknowledged, "
+                f"{'a tombstone' if wanted.value is None else 'a value'} sent at "
+                f"{wanted.sent_s:.3f} s"
             )
 
 

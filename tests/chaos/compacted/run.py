@@ -48,7 +48,7 @@ _TOPICS: Final[dict[str, tuple[Retention, dict[str, str]]]] = {
     ),
 }
 _CONFIGS: Final = ("log.cleaner.backoff.ms=200", "log.retention.check.interval.ms=1000")
-_QUIET_S: Final = 5.0
+_QUIET_S: Final = 3.0
 _ANSWERED_S: Final = 120.0
 _COMPACTED_S: Final = 120.0
 _LOOK_S: Final = 1.0
