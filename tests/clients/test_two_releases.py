@@ -130,10 +130,10 @@ def test_two_releases_serve_one_cluster_until_its_level_is_raised(
             assert "nothing is raised: 2 is" in said(
                 second.bootstrap, "cluster", "upgrade", "--finalize"
             )
-            assert "does nothing" not in said(second.bootstrap, "topics", "describe", "table")
             until = time.monotonic() + _LEARNED_S
             while levels(third) != {2}:
                 assert time.monotonic() < until, "it did not learn of the raise"
+            assert "does nothing" not in said(second.bootstrap, "topics", "describe", "table")
             told = Told([second, third])
             told.send_for(topic, 1)
             told.flush()
