@@ -117,9 +117,10 @@ class SchemaRegistry:
             raise TimeoutError(f"{error}: {found}, not {self._schemas}") from error
 
     def _versions(self, subject: str) -> list[Any]:
+        """Its schemas; while the registry reads its journal, a listed version may be away again."""
         numbers = repeated("GET", f"{self._url}/{subject}/versions")
         said = [repeated("GET", f"{self._url}/{subject}/versions/{n}") for n in numbers or ()]
-        return [json.loads(one["schema"]) for one in said]
+        return [json.loads(one["schema"]) for one in said if one is not None]
 
     def _wait_until_up(self) -> None:
         def is_up() -> bool:
