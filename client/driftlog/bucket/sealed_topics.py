@@ -7,7 +7,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,6 +63,27 @@ async def read_topics(
         UnknownTopicError: a topic does not exist.
         DriftlogError: there is no driftlog bucket, or an object is missing or damaged.
     """
+    async with open_bucket(location) as store:
+        found = []
+        for versions in await live_topic_files(store, location, names):
+            topic = decode_topic(await store.get(versions[-1])).topic
+            begins(topic.name)
+            gate = asyncio.Semaphore(_AT_ONCE)
+            partitions = await asyncio.gather(
+                *(_partition(store, topic, id_, gate) for id_ in range(topic.partitions))
+            )
+            found.append(SealedTopic(topic.name, topic.topic_id, tuple(partitions)))
+        return found
+
+
+@asynccontextmanager
+async def open_bucket(location: str) -> AsyncIterator[ObjectStore]:
+    """The store at *location*, which has a driftlog log.
+
+    Raises:
+        ValueError: *location* is no location.
+        DriftlogError: there is no driftlog bucket; and for what the body raises of the store.
+    """
     if ":" not in location.partition("/")[0] and not Path(location).is_dir():
         raise DriftlogError(f"directory {location} does not exist")
     store = open_object_store(location)
@@ -73,18 +95,9 @@ async def read_topics(
                 f"{location} is no driftlog bucket: {layout.CLUSTER_KEY} is missing; give "
                 "the location where the agents store their objects"
             ) from error
-        found = []
-        for topic in await _live_topics(store, location, names):
-            begins(topic.name)
-            gate = asyncio.Semaphore(_AT_ONCE)
-            partitions = await asyncio.gather(
-                *(_partition(store, topic, id_, gate) for id_ in range(topic.partitions))
-            )
-            found.append(SealedTopic(topic.name, topic.topic_id, tuple(partitions)))
-    except (StoreError, CorruptError) as error:
-        raise DriftlogError(f"{location}: {error}") from error
-    else:
-        return found
+        yield store
+    except (StoreError, CorruptError, TimeoutError) as error:
+        raise DriftlogError(f"{location}: {error or 'no answer in time'}") from error
     finally:
         await store.close()
 
@@ -98,8 +111,15 @@ def full_location(location: str, key: str) -> str:
     return str(Path(location).absolute() / key)
 
 
-async def _live_topics(store: ObjectStore, location: str, names: Sequence[str]) -> list[Topic]:
-    """The newest version of each live topic."""
+async def live_topic_files(
+    store: ObjectStore, location: str, names: Sequence[str]
+) -> list[list[str]]:
+    """Of each live topic of *names*, or of all, the keys of its file's versions, oldest first.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+        StoreError: the store failed.
+    """
     there = await _folders(store, layout.TOPICS_PREFIX)
     for name in names:
         if name not in there:
@@ -117,7 +137,7 @@ async def _live_topics(store: ObjectStore, location: str, names: Sequence[str]) 
             keys = [info.key async for page in store.list(files) for info in page.objects]
             versions = [key for key in keys if _is_topic_file(key)]
             if versions and layout.deleted_key(name, topic_id) not in keys:
-                found.append(decode_topic(await store.get(max(versions))).topic)
+                found.append(sorted(versions))
                 live += 1
         if names and not live:
             raise UnknownTopicError(
