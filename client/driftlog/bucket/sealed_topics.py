@@ -65,8 +65,10 @@ async def read_topics(
     """
     async with open_bucket(location) as store:
         found = []
-        for versions in await live_topic_files(store, location, names):
-            topic = decode_topic(await store.get(versions[-1])).topic
+        for folder in await topic_folders(store, location, names):
+            if folder.is_deleted or not folder.files:
+                continue
+            topic = decode_topic(await store.get(folder.files[-1])).topic
             begins(topic.name)
             gate = asyncio.Semaphore(_AT_ONCE)
             partitions = await asyncio.gather(
@@ -111,16 +113,27 @@ def full_location(location: str, key: str) -> str:
     return str(Path(location).absolute() / key)
 
 
-async def live_topic_files(
+@dataclass(frozen=True, slots=True)
+class TopicFolder:
+    """What the bucket has of one topic."""
+
+    name: str
+    topic_id: UUID
+    files: tuple[str, ...]
+    """Keys of the versions of its file, oldest first."""
+    is_deleted: bool
+
+
+async def topic_folders(
     store: ObjectStore, location: str, names: Sequence[str]
-) -> list[list[str]]:
-    """Of each live topic of *names*, or of all, the keys of its file's versions, oldest first.
+) -> list[TopicFolder]:
+    """The folders of the topics of *names*, or of all, also of deleted ones.
 
     Raises:
         UnknownTopicError: a topic does not exist.
         StoreError: the store failed.
     """
-    there = await _folders(store, layout.TOPICS_PREFIX)
+    there = await folders(store, layout.TOPICS_PREFIX)
     for name in names:
         if name not in there:
             raise UnknownTopicError(
@@ -128,22 +141,31 @@ async def live_topic_files(
             )
     found = []
     for name in names or there:
-        live = 0
-        for id_ in await _folders(store, layout.topic_name_prefix(name)):
+        if not layout.is_topic_name(name):
+            continue  # a folder that is not driftlog's
+        of_name = []
+        for id_ in await folders(store, layout.topic_name_prefix(name)):
             topic_id = _uuid(id_)
-            if topic_id is None:
-                continue  # a folder that is not driftlog's
-            files = layout.topic_file_prefix(name, topic_id)
-            keys = [info.key async for page in store.list(files) for info in page.objects]
-            versions = [key for key in keys if _is_topic_file(key)]
-            if versions and layout.deleted_key(name, topic_id) not in keys:
-                found.append(sorted(versions))
-                live += 1
-        if names and not live:
+            if topic_id is not None:
+                of_name.append(await topic_folder(store, name, topic_id))
+        if names and all(folder.is_deleted for folder in of_name):
             raise UnknownTopicError(
                 f"topic {name!r} at {location} is deleted, and the agents delete its objects"
             )
+        found += of_name
     return found
+
+
+async def topic_folder(store: ObjectStore, name: str, topic_id: UUID) -> TopicFolder:
+    """The folder of one topic.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    files = layout.topic_file_prefix(name, topic_id)
+    keys = [info.key async for page in store.list(files) for info in page.objects]
+    versions = tuple(sorted(key for key in keys if _is_topic_file(key)))
+    return TopicFolder(name, topic_id, versions, layout.deleted_key(name, topic_id) in keys)
 
 
 def _uuid(text: str) -> UUID | None:
@@ -162,13 +184,15 @@ def _is_topic_file(key: str) -> bool:
     return True
 
 
-async def _folders(store: ObjectStore, prefix: str) -> list[str]:
+async def folders(
+    store: ObjectStore, prefix: str, after: str = "", until: str | None = None
+) -> list[str]:
     """The names between *prefix* and the next slash, a request for each.
 
-    An object directly under *prefix* is not driftlog's.
+    An object directly under *prefix* is not driftlog's.  Only of keys behind *after*, and of names
+    before *until*.
     """
     found: list[str] = []
-    after = ""
     while True:
         keys: list[str] = []
         async for page in store.list(prefix, start_after=after, page_size=1):
@@ -177,6 +201,8 @@ async def _folders(store: ObjectStore, prefix: str) -> list[str]:
         if not keys:
             return found
         name, slash, _ = keys[0].removeprefix(prefix).partition("/")
+        if until is not None and name >= until:
+            return found
         if slash:
             found.append(name)
         after = f"{prefix}{name}0" if slash else keys[0]  # 0: the character behind the slash

@@ -59,6 +59,36 @@ class Damage:
         end = "end" if self.end is None else self.end
         return f"[{self.base}, {end}) {self.kind}: {self.key}: {self.detail}"
 
+    @property
+    def advice(self) -> str:
+        """What an operator does about it."""
+        if self.kind is DamageKind.HOLE:
+            return _SEARCH
+        if self.kind is DamageKind.NAME:
+            return _REPORT
+        if not self.key.endswith(_SEGMENTS):
+            return _RESTORE_ONLY
+        return _RESTORE_MISSING if self.kind is DamageKind.MISSING else _RESTORE_DAMAGED
+
+
+_SEGMENTS: Final = (".parquet", ".raw")
+
+_RESTORE: Final = "bring the object back under its key: an older version in the bucket, a replica"
+_RESTORE_MISSING: Final = (
+    f"{_RESTORE}; if it is gone for good, `driftlog partitions accept-loss TOPIC:PARTITION` makes "
+    "its range empty"
+)
+_RESTORE_DAMAGED: Final = (
+    f"{_RESTORE}; if there is none, keep a copy of the damaged object, delete it from the bucket, "
+    "and `driftlog partitions accept-loss TOPIC:PARTITION` makes its range empty"
+)
+_RESTORE_ONLY: Final = f"{_RESTORE}; accept-loss does not cover it"
+_SEARCH: Final = (
+    "records are missing from the sealed log: keep the bucket's older versions and report it; "
+    "`driftlog gc --dry-run` lists the objects that no manifest names, which may have them"
+)
+_REPORT: Final = "reads do not depend on the name: no record is lost; report it"
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetGap:

@@ -43,10 +43,6 @@ class ObjectReads:
         self.limits = limits or ReadLimits()
         self._slots = asyncio.Semaphore(self.limits.at_once)
         self._next_s = 0.0
-        self.read_bytes = 0
-        """Bytes of objects that were read."""
-        self.requests = 0
-        """Requests that were sent."""
 
     async def get(self, key: str, start: int, end: int) -> Buffer:
         """The bytes ``[start, end)``, or fewer where the object ends; for ranges up to
@@ -58,9 +54,7 @@ class ObjectReads:
         """
         async with self._slots:
             await self._wait_for_turn(end - start)
-            found = await self._repeat(lambda: self.store.get(key, start, end))
-            self.read_bytes += len(found)
-            return found
+            return await self._repeat(lambda: self.store.get(key, start, end))
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """As `get`, for a range of any size."""
@@ -72,9 +66,7 @@ class ObjectReads:
 
     async def get_whole(self, key: str) -> Buffer:
         """A small object; raises as `get`."""
-        body = await self.ask(lambda: self.store.get(key))
-        self.read_bytes += len(body)
-        return body
+        return await self.ask(lambda: self.store.get(key))
 
     async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
         """The answer to a request for something small.
@@ -98,7 +90,6 @@ class ObjectReads:
     async def _repeat(self, request: Callable[[], Awaitable[T]]) -> T:
         wait_s = _FIRST_WAIT_S
         for left in range(self.limits.attempts - 1, -1, -1):
-            self.requests += 1
             try:
                 async with asyncio.timeout(self.limits.deadline_s):
                     return await request()

@@ -7,7 +7,7 @@ Shell.
 
 import argparse
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from driftlog.cli.common.errors import FAILED, OK, USAGE, CommandError
 from driftlog.cli.common.output import (
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from driftlog.bucket.verification import Verification
     from driftlog_tiering.verification.findings import PartitionReport
 
-_MIB = 1024 * 1024
+_MIB: Final = 1024 * 1024
+
+_TOPIC_FILE: Final = (
+    "an agent writes a new one when it starts; without the metadata store, bring the object back"
+)
 
 
 class NotVerifiedError(CommandError):
@@ -93,10 +97,11 @@ def _verify(options: argparse.Namespace) -> int:
         print_json(_document(found))
     else:
         _print(found)
-        rate = size(found.read_bytes / progress.seconds)
+        read = found.requests.got_bytes
         complain(
-            f"{plural(len(found.reports), 'partition')}, {size(found.read_bytes)} read in "
-            f"{progress.seconds:.1f} s ({rate}/s): "
+            f"{plural(len(found.reports), 'partition')}, {size(read)} read in "
+            f"{progress.seconds:.1f} s ({size(read / progress.seconds)}/s) by "
+            f"{_sent(found)}: "
             + (f"{plural(found.damaged, 'damaged range')}" if found.damaged else "no damage")
         )
     return FAILED if found.damaged else OK
@@ -114,9 +119,10 @@ def _read(options: argparse.Namespace, location: str, progress: Progress) -> "Ve
 
     def show(found: "Verification") -> None:
         if progress.due():
+            read = found.requests.got_bytes
             progress.show(
                 f"{len(found.reports)} of {plural(found.partitions, 'partition')} verified, "
-                f"{size(found.read_bytes)} read, {size(found.read_bytes / progress.seconds)}/s, "
+                f"{size(read)} read, {size(read / progress.seconds)}/s, "
                 f"{plural(found.damaged, 'damaged range')} …"
             )
 
@@ -142,10 +148,11 @@ def _read(options: argparse.Namespace, location: str, progress: Progress) -> "Ve
 def _document(found: "Verification") -> dict[str, Any]:
     return {
         "damaged": found.damaged,
-        "read_bytes": found.read_bytes,
-        "requests": found.requests,
+        "read_bytes": found.requests.got_bytes,
+        "requests": {kind: count for kind, count in sorted(found.requests.sent.items()) if count},
         "topic_files": [
-            {"object": key, "detail": detail} for key, detail in found.topic_files.items()
+            {"object": key, "detail": detail, "advice": _TOPIC_FILE}
+            for key, detail in found.topic_files.items()
         ],
         "partitions": [_partition(report) for report in found.reports],
     }
@@ -173,6 +180,7 @@ def _partition(report: "PartitionReport") -> dict[str, Any]:
                 "end": one.end,
                 "object": one.key,
                 "detail": one.detail,
+                "advice": one.advice,
             }
             for one in report.damage
         ],
@@ -204,6 +212,26 @@ def _print(found: "Verification") -> None:
             print(f"{report.name}: and {plural(report.more_damage, 'damaged range')} more")
     for key, detail in found.topic_files.items():
         print(f"{key}: {detail}")
+    for advice in _advice(found):
+        print(f"what to do: {advice}")
+
+
+def _advice(found: "Verification") -> list[str]:
+    """What to do about the damage: each advice once, with the kinds that it is for."""
+    kinds: dict[str, list[str]] = {}
+    for report in found.reports:
+        for one in report.damage:
+            of = kinds.setdefault(one.advice, [])
+            if one.kind not in of:
+                of.append(one.kind)
+    lines = [f"{', '.join(of)}: {advice}" for advice, of in kinds.items()]
+    return [*lines, f"topic file: {_TOPIC_FILE}"] if found.topic_files else lines
+
+
+def _sent(found: "Verification") -> str:
+    """``12 GET, 4 LIST``."""
+    sent = found.requests.sent
+    return ", ".join(f"{count:,} {kind.upper()}" for kind, count in sorted(sent.items()) if count)
 
 
 def _verdict(report: "PartitionReport") -> str:

@@ -56,14 +56,17 @@ def test_damage_names_its_range_and_object(
 
     assert 1 == cli.main(["verify", "--store", topic.location])
     printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1].startswith("what to do: missing: bring the object back")
     key = str(segment.relative_to(topic.location))
     assert f"flights-0: [0, 3) missing: {key}: a segment" in printed.out.splitlines()
     assert printed.err.rstrip().endswith("1 damaged range")
     assert 1 == cli.main(["verify", "--store", topic.location, "--json"])
     document = json.loads(capsys.readouterr().out)
     found, empty = document["partitions"]
+    (damage,) = found["damage"]
+    assert "accept-loss" in damage.pop("advice")
     expected = {"kind": "missing", "base": 0, "end": 3, "object": key, "detail": "a segment"}
-    assert (1, [expected], 3) == (document["damaged"], found["damage"], found["records"])
+    assert (1, expected, 3) == (document["damaged"], damage, found["records"])
     assert (None, []) == (empty["manifest"], empty["damage"])
 
 
@@ -71,7 +74,7 @@ def test_a_damaged_topic_file_is_damage(
     topic: SealedTopic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
-    It hides the number of partitions, and stops no other topic.
+    It stops no other topic, and hides no partition that has objects.
     """
     other = SealedTopic(topic.location, "other").create()
     key = layout.topic_key("flights", topic.topic_id, 1)
@@ -81,7 +84,36 @@ def test_a_damaged_topic_file_is_damage(
 
     document = json.loads(capsys.readouterr().out)
     assert [key] == [one["object"] for one in document["topic_files"]]
-    assert [other.name] == [one["topic"] for one in document["partitions"]]
+    found = [(one["topic"], one["partition"]) for one in document["partitions"]]
+    assert [("flights", 0), (other.name, 0)] == found
+
+
+def test_a_topic_file_that_names_too_few_partitions_is_damage(
+    topic: SealedTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The partitions behind them are verified; so are those of a topic whose file is gone.
+    """
+    (first,) = topic.seal(5, 0, [Message(1, value=b"v")])
+    key = layout.topic_key("flights", topic.topic_id, 1)
+
+    assert 1 == cli.main(["verify", "--store", topic.location, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    (lost,) = document["topic_files"]
+    assert (key, "it has 2 partitions, and there are objects of 6") == (
+        lost["object"],
+        lost["detail"],
+    )
+    assert [0, 1, 2, 3, 4, 5] == [one["partition"] for one in document["partitions"]]
+    (Path(topic.location) / key).unlink()
+    (Path(topic.location) / first.key).unlink()
+
+    assert 1 == cli.main(["verify", "flights", "--store", topic.location, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert ["it is missing, and there are objects of 6"] == [
+        one["detail"] for one in document["topic_files"]
+    ]
+    assert [first.key] == [one["object"] for one in document["partitions"][5]["damage"]]
 
 
 @pytest.mark.parametrize(
