@@ -43,6 +43,8 @@ FLUSH_PREFIX: Final = "flush/"
 TOPICS_PREFIX: Final = "topics/"
 AUDIT_PREFIX: Final = "audit/"
 PRODUCER_IDS_PREFIX: Final = "producer-ids/"
+LISTS_FOLDER: Final = "/manifest-lists/"
+"""In the keys of segment lists, and in no other key."""
 
 MAX_VERSION: Final = 10**20 - 1
 """Largest version of a manifest: a larger one has a negative countdown."""
