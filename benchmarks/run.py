@@ -41,6 +41,7 @@ MEASURES: dict[str, Callable[[Options], list[Row]]] = {
     "acks_all": measure_produce.acks_all,
     "tiny": measure_produce.tiny,
     "fetch": measure_fetch.recent,
+    "idle_fetch": measure_fetch.idle,
     "java_fetch": measure_fetch.java_recent,
     "sealed": measure_fetch.sealed,
     "idempotent": measure_store.idempotent,

@@ -43,7 +43,6 @@ from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.partition_claims import PartitionClaims
-from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.leadership.session_status import SessionStatus
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
@@ -64,6 +63,7 @@ from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.attempts import SealAttempts
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
+from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
@@ -72,7 +72,7 @@ from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import EngineSettings, Ports
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
