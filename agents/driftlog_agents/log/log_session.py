@@ -44,7 +44,6 @@ from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.partition_claims import PartitionClaims
-from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.leadership.session_status import SessionStatus
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
@@ -67,6 +66,7 @@ from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.attempts import SealAttempts
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
+from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
@@ -75,7 +75,7 @@ from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import EngineSettings, Ports
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
@@ -329,14 +329,11 @@ class Engine:
         self.partitions = LedPartitions(
             topics=led,
             assignments=self.assignments,
-            manifests=self.manifests,
-            loader=self._loading,
+            manifests=self.manifests.cached,
             view=cluster.view,
             counters=ports.counters,
-            spawn=self._spawn,
-            now_ms=ports.now_ms,
         )
-        self.loaded, self.admits = self.partitions.loaded, self.partitions.admits
+        self.loaded, self.admits = self._loading.loaded, self._loading.admits
         self.offline = self.partitions.offline
         self.status = SessionStatus(agent.node_id, self.session, cluster)
         self.claims = PartitionClaims(
@@ -576,7 +573,11 @@ class Engine:
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
-        return self.partitions.open(taken)
+        served = self.partitions.open(taken, self.ports.now_ms())
+        for log in served.values():
+            if log.state is State.LOADING:
+                self._loading.begin(self._spawn, log)
+        return served
 
     def remove_topic(self, topic_id: UUID) -> None:
         """Stops serving a topic that is deleted, or is about to be."""

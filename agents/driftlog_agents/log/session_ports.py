@@ -24,7 +24,7 @@ from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.log.session.producer_memory import ProducerSettings
+from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.grace import Grace

@@ -44,7 +44,7 @@ from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.log.session.producer_memory import ProducerSettings
+from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.network.listeners import (
     AddressTakenError,

@@ -25,7 +25,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from driftlog_agents.configs.limits import LOG_LINES, PRODUCER_STATE
+from driftlog_agents.configs.limits import FETCH_SESSIONS, LOG_LINES, PRODUCER_STATE
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.retention.policy import ExpiryReason
@@ -76,6 +76,16 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     yield _counter(
         "driftlog_cold_fetches", "Fetches that read from the bucket", fetching.cold_reads
     )
+    sessions = fetching.sessions
+    yield GaugeMetricFamily("driftlog_fetch_sessions", "Fetch sessions", len(sessions))
+    yield GaugeMetricFamily(
+        "driftlog_fetch_session_partitions", "Partitions of all fetch sessions", sessions.partitions
+    )
+    yield _counter(
+        "driftlog_fetch_sessions_evicted",
+        "Fetch sessions that made room for others",
+        sessions.evicted,
+    )
     yield _counter(
         "driftlog_damaged_reads",
         "Reads that failed because an object cannot be read; the log names it",
@@ -90,6 +100,7 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     counts = {
         **agent.broker.refusals.counts,
         LOG_LINES: left_out.get("rate", 0),
+        FETCH_SESSIONS: sessions.full,
         PRODUCER_STATE: agent.counters.producers_refused,
     }
     for limit, count in sorted(counts.items()):

@@ -29,7 +29,6 @@ from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.compaction.partition_rewrites import (
-    LEVEL,
     SERVED,
     PartitionBucket,
     PartitionBusyError,
@@ -43,6 +42,7 @@ from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.grace import Grace
+from driftlog_metadata.schema.model import COMPACTION_LEVEL
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
 from driftlog_tiering.compaction.policy import (
@@ -121,6 +121,8 @@ class LogCleaner:
         self._logs = logs
         self._looked: dict[PartitionLog, _Looked] = {}
         self._attempts = RewriteAttempts(settings.backoff_ms)
+        self._deferred: set[str] = set()
+        """Topics that wait for a higher format level of the cluster, as the log says."""
         self._outage = FailureTracker()
         self._log = structlog.get_logger()
 
@@ -196,7 +198,8 @@ class LogCleaner:
 
     async def _look(self, log: PartitionLog, policy: CompactionPolicy) -> float | None:
         """The share of *log* that is dirty, if it is due."""
-        if self._rewrites.session.author.format_version < LEVEL:
+        if (level := self._rewrites.session.author.format_version) < COMPACTION_LEVEL:
+            self._tell_deferred(log.topic, level)
             return None
         looked, now_ms = self._looked.get(log), self._ports.wall_ms()
         if not log.manifest_version or (looked and looked.holds(log, policy, now_ms)):
@@ -207,6 +210,19 @@ class LogCleaner:
             return found.ratio
         self._looked[log] = _Looked(policy, log.sealed_end, due_ms(found, policy))
         return None
+
+    def _tell_deferred(self, topic: str, level: int) -> None:
+        """Log that *topic* is not compacted at this format level: once in this session."""
+        if topic not in self._deferred:
+            self._deferred.add(topic)
+            self._log.warning(
+                "compaction_deferred",
+                topic=topic,
+                format_level=level,
+                needs_level=COMPACTION_LEVEL,
+                advice="no key loses its older values before the level is raised: driftlog cluster "
+                "upgrade --finalize",
+            )
 
     async def _measure(
         self, log: PartitionLog, manifest: Manifest, policy: CompactionPolicy, now_ms: int

@@ -42,9 +42,6 @@ from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 
 SERVED: Final = (State.ONLINE, State.LOADING)
 
-LEVEL: Final = 2
-"""Manifests of an older cluster have no place for cleaned end, horizons and merges."""
-
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """A PUT has its deadline and this rate."""

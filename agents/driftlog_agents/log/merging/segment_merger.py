@@ -28,7 +28,6 @@ from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.compaction.partition_rewrites import (
-    LEVEL,
     SERVED,
     PartitionBucket,
     PartitionBusyError,
@@ -41,6 +40,7 @@ from driftlog_agents.log.objects.object_retry import ANSWERED
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
+from driftlog_metadata.schema.model import COMPACTION_LEVEL
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifests import VoidEditError, load_list
@@ -113,7 +113,7 @@ class SegmentMerger:
 
     async def _round(self, topics: TopicPolicies) -> bool:
         """One merge, at most, of each partition; False: there was none."""
-        if self._rewrites.session.author.format_version < LEVEL:
+        if self._rewrites.session.author.format_version < COMPACTION_LEVEL:
             return False
         logs = [log for log in self._logs() if log.topic in topics.retention]
         self._partitions = {log: self._partitions[log] for log in logs if log in self._partitions}
