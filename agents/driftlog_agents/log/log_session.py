@@ -312,14 +312,11 @@ class Engine:
         self.partitions = LedPartitions(
             topics=led,
             assignments=self.assignments,
-            manifests=self.manifests,
-            loader=self._loading,
+            manifests=self.manifests.cached,
             view=cluster.view,
             counters=ports.counters,
-            spawn=self._spawn,
-            now_ms=ports.now_ms,
         )
-        self.loaded, self.admits = self.partitions.loaded, self.partitions.admits
+        self.loaded, self.admits = self._loading.loaded, self._loading.admits
         self.offline = self.partitions.offline
         self.status = SessionStatus(agent.node_id, self.session, cluster)
         self.claims = PartitionClaims(
@@ -558,7 +555,11 @@ class Engine:
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
-        return self.partitions.open(taken)
+        served = self.partitions.open(taken, self.ports.now_ms())
+        for log in served.values():
+            if log.state is State.LOADING:
+                self._loading.begin(self._spawn, log)
+        return served
 
     def remove_topic(self, topic_id: UUID) -> None:
         """Stops serving a topic that is deleted, or is about to be."""

@@ -58,7 +58,7 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.session_head_gc import HeadSettings, SessionHeadGc
@@ -187,7 +187,9 @@ class Collector:
         deadline_ms = self._settings.request_deadline_ms
         self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
         self._deletes_left = 0
-        self._pages = ObjectPages(objects, deadline_ms, self._settings.pause_ms)
+        self._pages = ObjectPages(
+            objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
+        )
         self.sealed = SealedCollection(
             metadata=self._reads,
             pages=self._pages,
