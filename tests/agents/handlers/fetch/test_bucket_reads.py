@@ -67,7 +67,7 @@ def offsets(outcomes: list[Outcome]) -> list[int | None]:
     found: list[int | None] = []
     for outcome in outcomes:
         assert not isinstance(outcome, Exception)
-        found.append(outcome and parse_header(outcome[0]).base_offset)
+        found.append(parse_header(outcome[0]).base_offset if outcome else None)
     return found
 
 
