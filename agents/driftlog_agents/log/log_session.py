@@ -74,6 +74,7 @@ from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import EngineSettings, Ports
+from driftlog_agents.log.verification.partition_verification import PartitionVerification
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
@@ -290,6 +291,15 @@ class Engine:
             logs=self.logs,
             wall_ms=ports.wall_ms,
         )
+        self.verification = PartitionVerification(
+            objects=ports.objects,
+            offload=ports.offload,
+            settings=settings.verification,
+            backpressure=ports.backpressure,
+            counters=ports.counters,
+            logs=self.logs,
+            wall_ms=ports.wall_ms,
+        )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
             session_id=agent.session_id,
@@ -433,6 +443,7 @@ class Engine:
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
                 background.append(spawn(tasks, self.retention.run(self._topic_retention)))
+                background.append(spawn(tasks, self.verification.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
