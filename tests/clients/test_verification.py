@@ -248,3 +248,23 @@ def test_the_lines_for_people_say_what_to_do(
     assert 1 == len(lines)
     assert lines[0].startswith("what to do: missing: bring the object back")
     assert " GET, " in printed.err
+
+
+def test_an_agent_finds_the_damage_by_itself() -> None:
+    """
+    At the next verification; the log names the object.
+    """
+    every = ("--config", "driftlog.verification.interval.ms=2000")
+    with DriftlogProcess(arguments=every) as agent:
+        topic = _create(agent)
+        _produce(agent, topic, 100)
+        seal(agent, topic)
+        _until(lambda: metrics(agent)["driftlog_verified_partitions_total"] >= 1)
+        assert 0 == metrics(agent)["driftlog_verification_damaged_ranges"]
+        (segment,) = (agent.directory / "objects" / "topics" / topic).rglob(_SEGMENT)
+        segment.unlink()
+
+        _until(lambda: metrics(agent)["driftlog_verification_damaged_ranges"] == 1)
+
+        assert "sealed_damage_found" in agent.log
+        assert segment.name in agent.log

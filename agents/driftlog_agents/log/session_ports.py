@@ -27,6 +27,7 @@ from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
@@ -49,6 +50,7 @@ class EngineSettings:
     merging: MergeSettings = field(default_factory=MergeSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
+    verification: VerificationSettings = field(default_factory=VerificationSettings)
     drain_ms: float = 20_000
     """How long a leaving session flushes; less than a supervisor's timeout (30 s)."""
 
@@ -85,7 +87,7 @@ class Ports:
     offload_read: Offload | None = None
     """Like *offload*, for work that must not wait behind segments; None: *offload*."""
     offload_upkeep: Offload | None = None
-    """Like *offload*, for compaction and merging, which sealing does not wait for; None:
+    """Like *offload*, for what sealing does not wait for: compaction, merging, verification; None:
     *offload*."""
     decoding: BatchDecoder = field(default_factory=BatchDecoder)
     """Decodes large batches, one at a time in the process."""

@@ -143,7 +143,8 @@ class AgentPorts:
     offload_rewrite: Offload
     """For the slow work of Produce."""
     offload_upkeep: Offload
-    """For compaction, merging and collecting, which neither requests nor sealing wait for."""
+    """For compaction, merging, collecting and verification: requests and sealing do not wait for
+    them."""
     offload_disk: Offload
     """For calls that a broken disk may never finish."""
     spool: Callable[[], AbstractContextManager[Spool]]

@@ -3,7 +3,7 @@
     threads            nice      work
     event loop, reads  +0        requests of clients
     seal               +5        sealing, consolidation: producers wait when it falls behind
-    upkeep             +10       compaction, merging, collecting
+    upkeep             +10       compaction, merging, collecting, verification
 
 On Linux each thread has a nice value of its own, and a larger one gives other threads more of a
 core that both want: with 5 a thread gets a quarter of it, with 10 a tenth.  A thread that has a

@@ -35,11 +35,25 @@ class ReadLimits:
     """Of one request, with pauses that double from half a second."""
 
 
-class ObjectReads:
-    """See the module."""
+async def _at_once() -> None:
+    """Wait for nothing."""
 
-    def __init__(self, store: ObjectStore, limits: ReadLimits | None = None) -> None:
+
+class ObjectReads:
+    """See the module.
+
+    Args:
+        turn: awaited before each read of a segment; returns when it may begin.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        limits: ReadLimits | None = None,
+        turn: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
         self.store = store
+        self._turn = turn
         self.limits = limits or ReadLimits()
         self._slots = asyncio.Semaphore(self.limits.at_once)
         self._next_s = 0.0
@@ -53,7 +67,8 @@ class ObjectReads:
             UnavailableError, OutcomeUnknownError, TimeoutError: each attempt failed.
         """
         async with self._slots:
-            await self._wait_for_turn(end - start)
+            await self._turn()
+            await self._wait_for_rate(end - start)
             return await self._repeat(lambda: self.store.get(key, start, end))
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
@@ -100,7 +115,7 @@ class ObjectReads:
             wait_s *= 2
         raise AssertionError("at least one attempt")
 
-    async def _wait_for_turn(self, size_bytes: int) -> None:
+    async def _wait_for_rate(self, size_bytes: int) -> None:
         if self.limits.bytes_per_s is None:
             return
         now_s = asyncio.get_running_loop().time()
