@@ -48,7 +48,6 @@ Shell.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, Protocol
 
 import structlog
@@ -56,7 +55,13 @@ import structlog
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
-from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
+from driftlog_agents.log.garbage.deletions import Deletions, believe
+from driftlog_agents.log.garbage.garbage_objects import (
+    Garbage,
+    GarbageReason,
+    by_session,
+    of_deleted_topic,
+)
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
@@ -77,7 +82,7 @@ from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 HOUR_MS: Final = 3_600_000
 
@@ -296,38 +301,28 @@ class Collector:
             now_ms = page.store_now_ms
             sizes = {info.key: info.size_bytes for info in page.objects}
             gone: list[str] = []
-            for session_id, objects in self._by_session(page):
+            groups, foreign = by_session(page.objects)
+            for key in foreign:
+                self._strange(key)
+            for objects in groups:
+                session_id = objects.session_id
                 if (
                     names is None
                     or names.session_id != session_id
                     or now_ms - read_ms > settings.grace.short_ms
                 ):
                     names, read_ms = await self._names(session_id), now_ms
-                flushes = [info for info in objects if not _is_final_head(info.key)]
-                if flushes:
+                if objects.flushes:
                     has_flushes = session_id
-                gone += look.garbage(flushes, names.keep, now_ms)
-                if has_flushes != session_id:  # the final head sorts last, and goes last
+                gone += look.garbage(objects.flushes, names.keep, now_ms)
+                if has_flushes != session_id:
                     gone += [
                         info.key
-                        for info in objects[len(flushes) :]
+                        for info in objects.final_heads
                         if now_ms - info.modified_ms >= settings.grace.ms
                     ]
             await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
         return look.end(now_ms), look
-
-    def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
-        """The page's objects grouped by session, in the page's order."""
-        ours: list[tuple[str, ObjectInfo]] = []
-        for info in page.objects:
-            try:
-                ours.append((_session_of(info.key), info))
-            except ValueError:
-                self._strange(info.key)
-        return [
-            (session_id, [info for _, info in neighbours])
-            for session_id, neighbours in groupby(ours, key=lambda one: one[0])
-        ]
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
         names = await read_names(self._reads, session_id, self._strangers, self._offload)
@@ -398,13 +393,8 @@ class Collector:
             empty = empty and not others
             if marked_ms is None or now_ms - marked_ms < grace_ms:
                 continue
-            await self._delete(
-                [
-                    Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
-                    for info in others
-                    if now_ms - info.modified_ms >= grace_ms and self._is_ours(info.key)
-                ]
-            )
+            garbage = of_deleted_topic(others, now_ms - grace_ms)
+            await self._delete([one for one in garbage if self._is_ours(one.key)])
         if not empty:
             return None
         return now_ms if since_ms is None else since_ms
@@ -456,14 +446,3 @@ class Collector:
             await self._disk.save(STATE_FILE, known.encode())
         except UnavailableError as error:
             self._log.warning("garbage_not_saved", error=str(error))
-
-
-def _is_final_head(key: str) -> bool:
-    return isinstance(layout.parse_key(key), layout.FinalHeadKey)
-
-
-def _session_of(key: str) -> str:
-    """Raises ValueError: neither a flush object nor a final head."""
-    parsed = layout.parse_key(key)
-    assert isinstance(parsed, layout.FlushObjectKey | layout.FinalHeadKey)
-    return parsed.session_id
