@@ -55,6 +55,7 @@ from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, NodeIdUse
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _METADATA: Final = "the metadata store"
@@ -124,7 +125,7 @@ class ClusterIdentity:
         number = await node_id(
             metadata, self._disk, cluster, self._session_ms, self._rng, strangers
         )
-        body = await patiently(partial(self._objects.get, layout.CLUSTER_KEY), self._location)
+        _, body = await patiently(partial(newest_cluster_file, self._objects), self._location)
         return cluster, number, bucket_files.decode_grace(body)
 
 
@@ -240,7 +241,7 @@ async def _first_object(objects: ObjectStore) -> str | None:
 
 async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
     try:
-        found = await patiently(partial(objects.get, layout.CLUSTER_KEY), location)
+        _, found = await patiently(partial(newest_cluster_file, objects), location)
         return bucket_files.decode_cluster(found)
     except NotFoundError:
         return None

@@ -24,7 +24,7 @@ from importlib import metadata
 from confluent_kafka import KafkaException
 
 from driftlog.cli.agents import agents
-from driftlog.cli.cluster import cluster, garbage, partition_loss
+from driftlog.cli.cluster import cluster, garbage, partition_loss, restore
 from driftlog.cli.common import completion
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import complain
@@ -50,6 +50,7 @@ _MODULES = (
     segments,
     partition_loss,
     garbage,
+    restore,
     buffer,
 )
 
