@@ -101,15 +101,17 @@ class Sealed:
         self.log.high_watermark = self.log.log_end = info.end
         self.log.seal(info.end)
 
+    async def read_manifest(self, _: PartitionLog) -> Manifest:
+        """See `LedManifests`."""
+        return self.manifest
+
+    async def refresh(self, _: PartitionLog) -> None:
+        """See `LedManifests`."""
+        raise AssertionError("nothing is gone")
+
     async def consume(self, max_bytes: int, codec: Codec | None) -> tuple[float, float, int]:
         """(seconds, CPU seconds, fetches) of one consumer from the first offset to the last."""
         loop = asyncio.get_running_loop()
-
-        async def manifest(_: PartitionLog) -> Manifest:
-            return self.manifest
-
-        async def refresh(_: PartitionLog) -> None:
-            raise AssertionError("nothing is gone")
 
         with ThreadPoolExecutor(2, "cold-read") as pool:
 
@@ -119,8 +121,7 @@ class Sealed:
             reader = LogReader(
                 store=self.store,
                 offload=offload,
-                manifest=manifest,
-                refresh=refresh,
+                manifests=self,
                 now_ms=lambda: time.monotonic() * 1000,
             )
             running = asyncio.create_task(reader.run())

@@ -38,7 +38,7 @@ from driftlog_agents.log.recovery import displaced_batches, leftover_batches, re
 from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
 from driftlog_agents.log.recovery.leftover_batches import Directory
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
-from driftlog_agents.log.sealing import sealer as sealing
+from driftlog_agents.log.sealing import manifest_edits
 from driftlog_agents.log.sealing.attempts import SealAttempts, SealStep
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.session import producer_id_blocks as id_blocks
@@ -514,7 +514,7 @@ def manifest_forgets_what_is_left(patch: pytest.MonkeyPatch) -> None:
     def moved(log_start: int) -> SetLogStart:
         return SetLogStart(log_start + 5)
 
-    patch.setattr(sealing, "SetLogStart", moved)
+    patch.setattr(manifest_edits, "SetLogStart", moved)
 
 
 def a_missing_key_is_a_fresh_partition(patch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ SUITES: Final[dict[str, Suite]] = {
     "spark": "verify",
     "spark/test_end_to_end.py": "test",
     "spark/test_plan.py": "test",
+    "test_constructors.py": "test",
     "test_layers.py": "test",
     "test_log_events.py": "test",
     "test_mirror.py": "test",

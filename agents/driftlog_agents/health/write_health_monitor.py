@@ -11,27 +11,22 @@ agent probes the bucket first.
 An agent that cannot commit asks the others in its session's key.  An agent without producers does
 not commit either; only a probe shows that it can.  A few agents probe while an agent asks.
 
-A probe does the work of a flush and of a buffer file on a small scale: it puts an object and reads
-it back, writes a file and syncs it.  The object's key has a session id that never exists
-(``probe-{node_id}``): no record names it, and the collector deletes it after its grace period.
-
 Shell.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.health.write_health import HealthStep, WriteHealth, WriteHealthSettings
-from driftlog_agents.log.local.disk import AgentDisk, BufferFile
+from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.objects.bucket_probe import probe_bucket
 from driftlog_metadata.schema.codec import decode_head
 from driftlog_metadata.schema.keys import HEADS_PREFIX, head_key
 from driftlog_metadata.stores.errors import (
@@ -41,54 +36,38 @@ from driftlog_metadata.stores.errors import (
     UnavailableError,
 )
 from driftlog_metadata.stores.store import MetadataStore
-from driftlog_tiering.stores.object_store import ObjectStore
 
 _TICK_S: Final = 1.0
 
 _DEADLINE_S: Final = 10.0
-"""Timeout of one read of the heads, and of each half of a probe."""
+"""Timeout of one read of the heads."""
 
 _ASKED: Final = 3
 """Agents that answer a question; more: more requests and no more information."""
 
-_FOLDER: Final = "probe"
-"""Folder of a probe's file, beside the sessions' folders; no session has this name."""
-
-_BODY: Final = b"driftlog: can this agent write to this bucket, and read what it wrote?\n"
-
 
 class WriteHealthMonitor:
-    """See the module.
-
-    Args:
-        node_id: names the probe's object.
-        offload: runs disk operations off the event loop.
-    """
+    """See the module."""
 
     def __init__(
         self,
         *,
         node_id: int,
         metadata: MetadataStore,
-        objects: ObjectStore,
-        disk: AgentDisk,
+        probe: WriteProbe,
         view: ClusterView,
         rng: Random,
         now_ms: Callable[[], float],
-        offload: Callable[..., Awaitable[Any]] = asyncio.to_thread,
         settings: WriteHealthSettings | None = None,
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata
-        self._objects = objects
-        self._disk = disk
+        self._probe = probe
         self._view = view
         self._rng = rng
         self._now_ms = now_ms
-        self._offload = offload
         self._fitness = WriteHealth(settings)
         self._every_s = (settings or WriteHealthSettings()).look_every_ms / 1000
-        self._writing: asyncio.Future[None] | None = None
         self._log = structlog.get_logger()
 
     @property
@@ -126,7 +105,7 @@ class WriteHealthMonitor:
             if step is HealthStep.LOOK:
                 # One object may be the cause of failing reads: no other agent could read it either,
                 # while this agent reads all others.
-                ours = writes or await self._probe_bucket() is not None
+                ours = writes or await self._probe.bucket() is not None
                 done = await self._done(commits=writes) if ours else None
                 self._fitness.looked(done, self._now_ms())
             elif step is HealthStep.STEP_DOWN:
@@ -149,7 +128,7 @@ class WriteHealthMonitor:
         while True:
             await asyncio.sleep(_TICK_S)
             if not status.asks and engine.ready.is_set() and self._is_asked():
-                if await self._probe_bucket() is None:
+                if await self._probe.bucket() is None:
                     await status.prove()
                 await asyncio.sleep(self._every_s - _TICK_S)
 
@@ -206,7 +185,7 @@ class WriteHealthMonitor:
         """
         if self.unfit or not self._others():
             return
-        error = await self._probe_disk()
+        error = await self._probe.disk()
         if error is not None:
             self._fitness.step_down(self._now_ms())
             self._say_unfit(error)
@@ -219,7 +198,7 @@ class WriteHealthMonitor:
             wait_s = self._fitness.wait_ms / 1000 * self._rng.uniform(0.5, 1.0)
             if await set_within(stopping, wait_s):
                 return
-            error = await self._probe()
+            error = await self._probe.bucket_and_disk()
             now_ms = self._now_ms()
             self._fitness.probed(now_ms, succeeded=error is None)
             if error is not None and outage.failed(error, began_ms, now_ms):
@@ -232,42 +211,6 @@ class WriteHealthMonitor:
             elif error is None:
                 seconds = round((now_ms - began_ms) / 1000)
                 self._log.info("agent_resumed", seconds=seconds)
-
-    async def _probe(self) -> str | None:
-        """The error of a probe; None: it succeeded."""
-        return await self._probe_bucket() or await self._probe_disk()
-
-    async def _probe_bucket(self) -> str | None:
-        nonce = f"{self._rng.getrandbits(64):016x}"
-        return await probe_bucket(self._objects, self._node_id, nonce)
-
-    async def _probe_disk(self) -> str | None:
-        if self._writing is None or self._writing.done():
-            # In threads, and one at a time: a write to a broken disk may never return.
-            self._writing = asyncio.ensure_future(self._write())
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                await asyncio.shield(self._writing)
-        except UnavailableError as error:
-            return f"the disk: {error}"
-        except TimeoutError:
-            return f"the disk: nothing was written in {_DEADLINE_S:g} s"
-        return None
-
-    async def _write(self) -> None:
-        await self._disk.remove_session(_FOLDER)
-        await self._disk.create_session(_FOLDER)
-        file, position = await self._offload(self._begin_file)
-        try:
-            await file.sync()
-            if await self._offload(file.read, position, len(_BODY)) != _BODY:
-                raise UnavailableError("it does not give back what was written")
-        finally:
-            await self._disk.remove_session(_FOLDER)
-
-    def _begin_file(self) -> tuple[BufferFile, int]:
-        file = self._disk.create_file(_FOLDER, 1)
-        return file, file.append([_BODY])
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> bool:

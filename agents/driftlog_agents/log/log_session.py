@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
@@ -24,15 +24,20 @@ import structlog
 
 from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
 from driftlog_agents.log.compaction.log_cleaner import CompactionPorts, LogCleaner
 from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
+from driftlog_agents.log.consolidation.rewrite_job import RewriteJob
 from driftlog_agents.log.ingest.admission import Admission
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.drain import drained
+from driftlog_agents.log.ingest.flush_memory import FlushMemory
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
@@ -43,6 +48,7 @@ from driftlog_agents.log.leadership.session_status import SessionStatus
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.led_partitions import LedPartitions
+from driftlog_agents.log.objects.flush_record_reads import FEW_READS_AT_ONCE, FlushRecordReads
 from driftlog_agents.log.objects.flush_records import MovedBatches
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
@@ -52,9 +58,12 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
+from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.recovery.recovery import Recovery, unreadable
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
+from driftlog_agents.log.sealing.attempts import SealAttempts
+from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
@@ -63,12 +72,14 @@ from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
+from driftlog_agents.log.session.signals import SessionSignals
 from driftlog_agents.log.session_ports import EngineSettings, Ports
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats.flush_object import Slice
+from driftlog_tiering.formats.manifest import Manifest
 
 T = TypeVar("T")
 
@@ -104,6 +115,8 @@ class Engine:
         self.agent = agent
         self.settings = settings
         self.health, self.counters = ports.health, ports.counters
+        signals = SessionSignals(ports.counters, ports.health, ports.backpressure)
+        clocks = Clocks(ports.now_ms, ports.wall_ms)
         self._log = structlog.get_logger()
         self.session = Session(
             store=ports.metadata,
@@ -136,15 +149,11 @@ class Engine:
             session=self.session,
             objects=ports.objects,
             buffer=self.buffer,
-            flush_settings=settings.flush,
-            memory_settings=settings.memory,
+            memory=FlushMemory(FlushPipeline(settings.flush, ports.rng), settings.memory),
             rng=ports.rng,
-            now_ms=ports.now_ms,
-            wall_ms=ports.wall_ms,
+            clocks=clocks,
             published=self._published,
-            counters=ports.counters,
-            backpressure=ports.backpressure,
-            outage=ports.health.flushes,
+            signals=signals,
         )
         self.admission = Admission(
             flusher=self.flusher,
@@ -188,27 +197,35 @@ class Engine:
         self._own = Taken()
         self._recovery: Recovery | None = None
         self._final_heads = FinalHeads(self.session, ports.objects)
-        rewriter = ObjectRewriter(
-            objects=ports.objects,
+        rewrite = RewriteJob(
+            session=self.session,
+            footers=self.footers,
+            rewriter=ObjectRewriter(
+                objects=ports.objects,
+                offload=ports.offload,
+                spool=ports.spool,
+                rng=ports.rng,
+                now_ms=ports.now_ms,
+            ),
+            records=ManagedFlushRecords(
+                agent.session_id, settings.consolidation, cluster.view.sessions
+            ),
+            logs=self.find,
+            settings=settings.consolidation,
             offload=ports.offload,
-            spool=ports.spool,
-            rng=ports.rng,
             now_ms=ports.now_ms,
         )
         self.flush_records = FlushRecordGc(
             session=self.session,
-            footers=self.footers,
-            rewriter=rewriter,
+            reads=FlushRecordReads(
+                self.session, self.footers, ports.strangers, at_once=FEW_READS_AT_ONCE
+            ),
+            rewrite=rewrite,
             final_heads=self._final_heads,
-            logs=self.find,
-            is_managed=lambda one: manager_of(one, cluster.view.placed()) == agent.node_id,
-            seen=lambda: cluster.view.sessions,
+            sessions=self,
             settings=settings.consolidation,
             now_ms=ports.now_ms,
-            offload=ports.offload,
-            backpressure=ports.backpressure,
-            health=ports.health,
-            strangers=ports.strangers,
+            signals=signals,
         )
         self._relocation = MovedBatches(
             session=self.session, footers=self.footers, strangers=ports.strangers
@@ -223,27 +240,27 @@ class Engine:
             counters=ports.counters,
             reader=RangeReader(ports.objects, self._relocation.look_again),
             decoding=ports.decoding,
+            producer_expiration_ms=settings.producers.expiration_ms,
         )
+        self._seal_policies = {} if topic_sealing is None else topic_sealing
         self.sealer = Sealer(
             session=self.session,
             keys=keys,
-            objects=ports.objects,
-            writer=writer,
+            edits=ManifestEdits(
+                session=self.session,
+                objects=ports.objects,
+                manifests=self.manifests,
+                writer=writer,
+                attempts=SealAttempts(settings.seal, ports.rng.random),
+                rng=ports.rng,
+                now_ms=ports.now_ms,
+                grace=settings.seal.grace,
+            ),
             probes=self.footers.probes,
-            logs=self.logs,
-            manifests=self.manifests,
+            partitions=self,
             settings=settings.seal,
-            topic_sealing=lambda: topic_sealing or {},
-            offload=ports.offload,
-            rng=ports.rng,
-            now_ms=ports.now_ms,
-            wall_ms=ports.wall_ms,
-            producer_expiration_ms=settings.producers.expiration_ms,
-            sealed=self.flush_records.sealed,
-            buffering=lambda tp: self._own.buffering(tp),
-            counters=ports.counters,
-            backpressure=ports.backpressure,
-            outage=ports.health.sealing,
+            clocks=clocks,
+            signals=signals,
         )
         self._topic_compaction = {} if topic_compaction is None else topic_compaction
         self._log_cleaner = LogCleaner(
@@ -328,12 +345,11 @@ class Engine:
         self.losses = LossAcceptance(
             session=self.session,
             objects=ports.objects,
+            examination=LossExamination(self.session, ports.objects, ports.now_ms),
             sealer=self.sealer,
-            keys=keys,
             handover=self.handover,
             find=self.find,
             topics=cluster.view.topics,
-            now_ms=ports.now_ms,
             spawn=self._spawn,
         )
         self.ready = asyncio.Event()
@@ -548,6 +564,30 @@ class Engine:
         """Stops serving a topic that is deleted, or is about to be."""
         if self.partitions.remove_topic(topic_id):
             self.flush_records.topic_gone(topic_id)
+
+    def seal_policies(self) -> dict[str, TopicSealPolicy]:
+        """The policies of topics that have their own, by name."""
+        return self._seal_policies
+
+    def buffering(self, tp: TopicPartition) -> set[str]:
+        """Dead sessions whose batches of *tp* are on this disk."""
+        return self._own.buffering(tp)
+
+    def sealed(self, tp: TopicPartition, end: int) -> None:
+        """Notes that *tp* is sealed below *end*, as its key shows."""
+        self.flush_records.sealed(tp, end)
+
+    def live(self) -> Collection[str]:
+        """The live sessions in the view."""
+        return self.cluster.view.sessions
+
+    def is_managed(self, session_id: str) -> bool:
+        """Whether this agent manages the flush records of that session, which is over."""
+        return manager_of(session_id, self.cluster.view.placed()) == self.agent.node_id
+
+    async def read_manifest(self, log: PartitionLog) -> Manifest:
+        """The manifest of *log*, at least up to its sealed end."""
+        return await self.manifests.get(log)
 
     async def refresh(self, log: PartitionLog) -> None:
         """Reads the manifest and the flush records of *log* again: one of its objects is gone.

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -39,6 +39,7 @@ from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
+from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.garbage.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
@@ -66,6 +67,7 @@ from driftlog_metadata.stores.store import MetadataStore
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.formats.file_likes import Spool
+from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import OtherClusterError
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -264,8 +266,7 @@ class AgentProcess:
             reader=LogReader(
                 store=ports.objects,
                 offload=ports.offload_read,
-                manifest=self._manifest,
-                refresh=self._refresh,
+                manifests=self,
                 now_ms=ports.now_ms,
                 settings=settings.reads,
                 decoding=self.decoding,
@@ -287,12 +288,16 @@ class AgentProcess:
         self.fitness = WriteHealthMonitor(
             node_id=number,
             metadata=self._metadata,
-            objects=ports.objects,
-            disk=ports.disk,
+            probe=WriteProbe(
+                node_id=number,
+                objects=ports.objects,
+                disk=ports.disk,
+                rng=ports.rng,
+                offload=ports.offload_disk,
+            ),
             view=self.broker.cluster.view,
             rng=ports.rng,
             now_ms=ports.now_ms,
-            offload=ports.offload_disk,
             settings=settings.fitness,
         )
         lanes = ConversionLanes(
@@ -313,13 +318,15 @@ class AgentProcess:
             started_at_ms=self._started_at_ms,
         )
 
-    async def _manifest(self, log: PartitionLog) -> Any:
+    async def read_manifest(self, log: PartitionLog) -> Manifest:
+        """See `LedManifests`."""
         engine = self.broker.engine
         if engine is None:
             raise UnavailableError("between two sessions")
-        return await engine.manifests.get(log)
+        return await engine.read_manifest(log)
 
-    async def _refresh(self, log: PartitionLog) -> None:
+    async def refresh(self, log: PartitionLog) -> None:
+        """See `LedManifests`."""
         engine = self.broker.engine
         if engine is not None:
             await engine.refresh(log)

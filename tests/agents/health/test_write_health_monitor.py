@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
+from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_metadata.schema.codec import decode_head
 from driftlog_metadata.schema.keys import AGENTS_PREFIX, head_key, session_key
@@ -102,16 +103,20 @@ class Agents:
 
     def watch_of(self, number: int) -> WriteHealthMonitor:
         """As each agent has one."""
-        life = self.lives[number]
+        life, rng = self.lives[number], Random(3)
         return WriteHealthMonitor(
             node_id=life.world.node_id,
             metadata=life.world.metadata,
-            objects=life.world.bucket,
-            disk=life.disk,
+            probe=WriteProbe(
+                node_id=life.world.node_id,
+                objects=life.world.bucket,
+                disk=life.disk,
+                rng=rng,
+                offload=_offload,
+            ),
             view=life.cluster.view,
-            rng=Random(3),
+            rng=rng,
             now_ms=now_ms,
-            offload=_offload,
         )
 
     def produce(self, number: int) -> None:

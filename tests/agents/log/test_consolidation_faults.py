@@ -378,8 +378,7 @@ async def test_a_tail_that_was_not_told_finds_its_batches_by_the_records() -> No
     reader = LogReader(
         store=world.bucket,
         offload=engine.ports.offload,
-        manifest=engine.manifests.get,
-        refresh=engine.refresh,
+        manifests=engine,
         now_ms=now_ms,
     )
 

@@ -151,7 +151,7 @@ async def test_a_manifest_that_is_ahead_of_its_key_alone_is_adopted() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    life.engine.sealer._keys.write = never  # type: ignore[assignment,method-assign]
+    life.engine.sealer.keys.write = never  # type: ignore[assignment,method-assign]
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(10):
             await life.seal()

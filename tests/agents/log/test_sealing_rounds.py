@@ -10,14 +10,19 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.log.ingest.flush_pipeline import MiB
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.sealing.attempts import SealAttempts
+from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
+from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.log.session.session_health import SessionHealth
+from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.sealing.test_policy import make_log
@@ -29,33 +34,49 @@ SETTINGS = SealSettings(
 Seal = Callable[[PartitionLog], Awaitable[None]]
 
 
+class Partitions:
+    """These, of topics without policies."""
+
+    def __init__(self, logs: tuple[PartitionLog, ...]) -> None:
+        self._logs = logs
+
+    def logs(self) -> list[PartitionLog]:
+        return list(self._logs)
+
+    def seal_policies(self) -> dict[str, TopicSealPolicy]:
+        return {}
+
+    def buffering(self, tp: TopicPartition) -> set[str]:
+        return set()
+
+    def sealed(self, tp: TopicPartition, end: int) -> None:
+        pass
+
+
 class Subject(Sealer):
     """Of these partitions; sealing one is what a test says."""
 
     def __init__(self, *logs: PartitionLog, seal: Seal | None = None) -> None:
         objects, self.counts = MemoryObjectStore(lambda: 0), LogCounters()
         self.pressed: list[bool] = []
-        self.pressure = Backpressure(self.pressed.append)
         super().__init__(
             session=cast(Any, None),
             keys=cast(Any, None),
-            objects=objects,
+            edits=ManifestEdits(
+                session=cast(Any, None),
+                objects=objects,
+                manifests=ManifestCache(objects, lambda: 0),
+                writer=cast(Any, None),
+                attempts=SealAttempts(SETTINGS, Random(1).random),
+                rng=Random(1),
+                now_ms=lambda: 0,
+                grace=SETTINGS.grace,
+            ),
             probes=cast(Any, None),
-            logs=lambda: logs,
-            manifests=ManifestCache(objects, lambda: 0),
+            partitions=Partitions(logs),
             settings=SETTINGS,
-            topic_sealing=dict,
-            offload=cast(Any, None),
-            writer=cast(Any, None),
-            rng=Random(1),
-            now_ms=lambda: 0,
-            wall_ms=lambda: 0,
-            producer_expiration_ms=1,
-            sealed=lambda _tp, _end: None,
-            buffering=lambda _tp: set(),
-            counters=self.counts,
-            backpressure=self.pressure,
-            outage=FailureTracker(),
+            clocks=Clocks(lambda: 0, lambda: 0),
+            signals=SessionSignals(self.counts, SessionHealth(), Backpressure(self.pressed.append)),
         )
         self.sealed: list[PartitionLog] = []
         self._seal_it = seal

@@ -83,8 +83,7 @@ def reader_of(life: Life) -> LogReader:
     return LogReader(
         store=life.world.bucket,
         offload=life.engine.ports.offload,
-        manifest=life.engine.manifests.get,
-        refresh=life.engine.refresh,
+        manifests=life.engine,
         now_ms=now_ms,
     )
 

@@ -162,8 +162,7 @@ class World:
         self.reader = LogReader(
             store=self.bucket,
             offload=self._offload,
-            manifest=self._manifest,
-            refresh=self._refresh,
+            manifests=self,
             now_ms=lambda: self.now_ms,
             settings=settings or ReadSettings(retry_backoff_ms=0),
         )
@@ -173,10 +172,10 @@ class World:
         await asyncio.sleep(0)
         return fn(*args)
 
-    async def _manifest(self, log: PartitionLog) -> Manifest:
+    async def read_manifest(self, log: PartitionLog) -> Manifest:
         return self.manifest
 
-    async def _refresh(self, log: PartitionLog) -> None:
+    async def refresh(self, log: PartitionLog) -> None:
         self.refreshed()
 
     def _next_nonce(self) -> str:

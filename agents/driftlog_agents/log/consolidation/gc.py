@@ -22,20 +22,18 @@ Shell.
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import structlog
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
 )
-from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords, reads_of
-from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
+from driftlog_agents.log.consolidation.managed_records import reads_of
 from driftlog_agents.log.consolidation.policy import (
     ConsolidationSettings,
 )
@@ -45,12 +43,11 @@ from driftlog_agents.log.objects.availability import (
     ObjectUnavailableError,
 )
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads
-from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
+from driftlog_agents.log.objects.footer_cache import RecordGoneError
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session.session_health import SessionHealth
-from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
+from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.unknown_keys import head_of, session_of
 from driftlog_metadata.schema.keys import (
     HEADS_PREFIX,
     SESSIONS_PREFIX,
@@ -72,67 +69,57 @@ from driftlog_tiering.formats.flush_object import CorruptFlushObjectError
 _FOOTERS_AT_ONCE: Final = 32
 """Records of a dead session whose footers are read together."""
 
-_FOOTER_READS_AT_ONCE: Final = 4
-"""An eighth of the reads of a takeover, for which clients wait."""
-
 _RETRY_MS: Final = 10_000
 """Time before the next rewrite after a failed one."""
+
+
+class ManagedSessions(Protocol):
+    """The sessions of the cluster, and which of their partitions are led here; see
+    `log/log_session`."""
+
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
+        """The partition's log if it is led here."""
+        ...
+
+    def live(self) -> Collection[str]:
+        """The live sessions in the view: when one disappears, the dead sessions are read soon."""
+        ...
+
+    def is_managed(self, session_id: str) -> bool:
+        """Whether this agent manages the records of that session, which is over."""
+        ...
 
 
 class FlushRecordGc:
     """See the module.
 
     Args:
-        logs: returns the partition's log if it is led here.
-        is_managed: whether this agent manages the records of that session, which is over.
-        seen: the live sessions in the view: when one disappears, the dead sessions are read soon.
-        offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
-        health: consolidation waits while flushes fail.
+        reads: a few at a time: clients wait for those of a takeover.
     """
 
     def __init__(
         self,
         *,
         session: Session,
-        footers: FooterCache,
-        rewriter: ObjectRewriter,
+        reads: FlushRecordReads,
+        rewrite: RewriteJob,
         final_heads: FinalHeads,
-        logs: Callable[[TopicPartition], PartitionLog | None],
-        is_managed: Callable[[str], bool],
-        seen: Callable[[], Collection[str]],
+        sessions: ManagedSessions,
         settings: ConsolidationSettings,
         now_ms: Callable[[], float],
-        offload: Offload,
-        backpressure: Backpressure,
-        health: SessionHealth,
-        strangers: UnknownKeys | None = None,
+        signals: SessionSignals,
     ) -> None:
         self._session = session
-        self._footers = footers
-        self._logs = logs
-        self._is_managed = is_managed
-        self._seen = seen
-        self.state = ManagedFlushRecords(session.session_id, settings, seen())
+        self._reads = reads
+        self._rewrite = rewrite
+        self._sessions = sessions
+        self.state = rewrite.records
         """The records that this agent manages."""
         self._settings = settings
         self._now_ms = now_ms
-        self._flushes = health.flushes
-        self._backpressure = backpressure
-        self._rewrite = RewriteJob(
-            session=session,
-            footers=footers,
-            rewriter=rewriter,
-            records=self.state,
-            logs=logs,
-            settings=settings,
-            offload=offload,
-            now_ms=now_ms,
-        )
+        self._flushes = signals.health.flushes
+        self._backpressure = signals.backpressure
         self._log = structlog.get_logger()
-        self._strangers = strangers or UnknownKeys()
-        self._reads = FlushRecordReads(
-            session, footers, self._strangers, at_once=_FOOTER_READS_AT_ONCE
-        )
         self._final_heads = final_heads
         self._forget_wanted = asyncio.Event()
         self._look_wanted = asyncio.Event()
@@ -140,7 +127,7 @@ class FlushRecordGc:
         self._look_wanted.set()
         self._has_ended = True  # perhaps this agent's last session
         self._retry_at_ms = 0.0
-        self.outage = health.consolidation
+        self.outage = signals.health.consolidation
         """Since when every attempt to consolidate has failed."""
 
     @property
@@ -224,7 +211,7 @@ class FlushRecordGc:
     async def _consolidating(self) -> None:
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
-            if self.state.has_ended(self._seen()):
+            if self.state.has_ended(self._sessions.live()):
                 self._has_ended = True
                 self._look_wanted.set()
             while await self.consolidate():
@@ -267,7 +254,7 @@ class FlushRecordGc:
                     await self._delete([known])
             self.state.deleted(batch)
             for known in batch:
-                self._footers.drop(known.record.object_key)
+                self._reads.drop(known.record.object_key)
 
     async def _delete(self, batch: Sequence[FlushRecordEntry]) -> bool:
         txn = flush_transactions.forget([(known.key, known.record) for known in batch])
@@ -293,9 +280,9 @@ class FlushRecordGc:
         heads = await self._reads.named(HEADS_PREFIX, head_of)
         live = await self._reads.named(SESSIONS_PREFIX, session_of)
         dead = heads - live
-        for session_id in self.state.managed_here(dead, self._is_managed):
+        for session_id in self.state.managed_here(dead, self._sessions.is_managed):
             await self._load(session_id)
-        return sorted(filter(self._is_managed, dead))
+        return sorted(filter(self._sessions.is_managed, dead))
 
     async def _load(self, session_id: str) -> None:
         """Loads the flush records of a session that is over."""
@@ -365,7 +352,7 @@ class FlushRecordGc:
     async def _look_for_sealed(self) -> None:
         elsewhere: list[TopicPartition] = []
         for tp in self.state.unsealed():
-            log = self._logs(tp)
+            log = self._sessions.find(tp)
             if log is not None and log.state is not State.CLOSED:
                 self.sealed(tp, log.sealed_end)
             else:

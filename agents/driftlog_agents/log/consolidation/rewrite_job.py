@@ -68,7 +68,7 @@ class RewriteJob:
         self._session = session
         self._footers = footers
         self._rewriter = rewriter
-        self._records = records
+        self.records = records
         self._logs = logs
         self._settings = settings
         self._offload = offload
@@ -95,13 +95,13 @@ class RewriteJob:
                 footers.pop()
                 break
         count, objects = await self._offload(
-            lay_out_most, footers, self._records.sealed_end, self._settings.object_bytes
+            lay_out_most, footers, self.records.sealed_end, self._settings.object_bytes
         )
         del chosen[count:], footers[count:]
         new: list[tuple[str, FlushRecord]] = []
         made: list[Footer] = []
         if objects:
-            keys = self._records.new_keys(managed, chosen, len(objects))
+            keys = self.records.new_keys(managed, chosen, len(objects))
             old = [(known.record, footer) for known, footer in zip(chosen, footers, strict=True)]
             seq = parse_flush_key(keys[0]).seq
             began_ms = self._now_ms()
@@ -129,7 +129,7 @@ class RewriteJob:
         old: Sequence[FlushRecordEntry],
         new: Sequence[Replacement],
     ) -> None:
-        for key in self._records.replaced(managed, old, new, self._now_ms()):
+        for key in self.records.replaced(managed, old, new, self._now_ms()):
             self._log.info("flush_object_readable_again", record=key)
         for known in old:
             self._footers.drop(known.record.object_key)

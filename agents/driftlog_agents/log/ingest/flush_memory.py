@@ -37,7 +37,7 @@ class FlushMemory:
     """The uncommitted batches of one session, and those in memory."""
 
     def __init__(self, pipeline: FlushPipeline, settings: MemorySettings) -> None:
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._settings = settings
         self.pending_bytes = 0
         """Admitted bytes that are not committed."""
@@ -49,9 +49,9 @@ class FlushMemory:
     @property
     def uncommitted_bytes(self) -> int:
         """Bytes of uncommitted batches in memory."""
-        return self._pipeline.open_bytes + sum(
+        return self.pipeline.open_bytes + sum(
             flush.size_bytes
-            for flush in self._pipeline.flushes
+            for flush in self.pipeline.flushes
             if flush.payload is not None and flush.payload.data.views is not None
         )
 
@@ -75,7 +75,7 @@ class FlushMemory:
         """Bytes of pending flushes that no buffer file holds: the disk fails."""
         return sum(
             flush.size_bytes
-            for flush in self._pipeline.flushes
+            for flush in self.pipeline.flushes
             if flush.payload is not None and not flush.payload.data.in_files
         )
 
@@ -95,7 +95,7 @@ class FlushMemory:
         over = self.uncommitted_bytes - self._settings.memory_bytes
         if over <= 0:
             return
-        for flush in reversed(list(self._pipeline.flushes)):
+        for flush in reversed(list(self.pipeline.flushes)):
             if over <= 0 or flush.payload is None:
                 return  # cut because the session was lost: no payload is laid out
             data = flush.payload.data

@@ -201,7 +201,7 @@ class FlushPipeline:
     """See the module."""
 
     def __init__(self, settings: FlushSettings, rng: Random) -> None:
-        self._settings = settings
+        self.settings = settings
         self._open: dict[PartitionLog, list[Batch]] = {}
         self._open_bytes = 0
         self._open_steps = 0
@@ -280,7 +280,7 @@ class FlushPipeline:
         if source is not None:
             self._sources.add(source)
             self._open_steps += _STEPS_LATER
-        settings = self._settings
+        settings = self.settings
         if self._open_bytes >= settings.flush_bytes:
             return True
         return self._open_steps >= settings.flush_steps and self._is_full()
@@ -291,7 +291,7 @@ class FlushPipeline:
         return (
             source in self._answered
             and 0 < source.answers - source.answers_then <= source.requests - source.requests_then
-            and source.heard_ms <= self._answered_ms + self._settings.lockstep_ms
+            and source.heard_ms <= self._answered_ms + self.settings.lockstep_ms
         )
 
     def hurry(self) -> None:
@@ -408,7 +408,7 @@ class FlushPipeline:
     # ── Cutting ──
 
     def _is_full(self) -> bool:
-        settings = self._settings
+        settings = self.settings
         if self._open_bytes >= settings.flush_bytes:
             return True
         return self._open_steps >= settings.flush_steps and len(self._flushes) < _MANY_FLUSHES
@@ -419,7 +419,7 @@ class FlushPipeline:
             return now_ms
         if self._uploading() + self._queued() >= self._throttle.limit:
             return None  # waiting costs nothing now, and makes one larger object
-        due = self._opened_at_ms + self._settings.flush_interval_ms
+        due = self._opened_at_ms + self.settings.flush_interval_ms
         if self._sources and not self._uploading() and not self._queued():
             due = min(due, self._complete_ms())
         return max(due, self._tokens.ready_at_ms(now_ms)) if due <= now_ms else due
@@ -429,7 +429,7 @@ class FlushPipeline:
 
         Where another producer was answered just now and may send again, the cut waits for it.
         """
-        quiet_ms = self._settings.quiet_ms
+        quiet_ms = self.settings.quiet_ms
         if self._answered <= self._sources:
             return max(s.heard_ms + (0 if self.is_back(s) else quiet_ms) for s in self._sources)
         return max(source.heard_ms for source in self._sources) + quiet_ms
@@ -442,7 +442,7 @@ class FlushPipeline:
         due = self._cut_due_ms(now_ms)
         if due is None or due > now_ms or not self._tokens.take(now_ms):
             return None
-        aged = now_ms >= self._opened_at_ms + self._settings.flush_interval_ms
+        aged = now_ms >= self._opened_at_ms + self.settings.flush_interval_ms
         return "age" if aged else "early"
 
     def _cut(self, reason: str) -> Cut:
@@ -496,7 +496,7 @@ class FlushPipeline:
     def _is_too_old(self, flush: Flush, now_ms: float) -> bool:
         """Whether the object of a stored *flush* may not be committed any more."""
         began_ms = flush.began_ms[flush.stored_attempt]
-        return now_ms - began_ms >= self._settings.max_object_age_ms
+        return now_ms - began_ms >= self.settings.max_object_age_ms
 
     def _requeue_old(self, now_ms: float) -> None:
         """Upload stored flushes again whose object is too old, and of which no commit was sent.

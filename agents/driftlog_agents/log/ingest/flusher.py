@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import structlog
 
-from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_body import read_body
-from driftlog_agents.log.ingest.flush_memory import FlushMemory, MemorySettings
+from driftlog_agents.log.ingest.flush_memory import FlushMemory
 from driftlog_agents.log.ingest.flush_payload import Payload
 from driftlog_agents.log.ingest.flush_pipeline import (
     Abandon,
@@ -32,7 +32,6 @@ from driftlog_agents.log.ingest.flush_pipeline import (
     Expired,
     Flush,
     FlushPipeline,
-    FlushSettings,
     Publish,
     SessionFenced,
     Upload,
@@ -40,10 +39,9 @@ from driftlog_agents.log.ingest.flush_pipeline import (
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
 from driftlog_agents.log.partition.tail import lay_out, restore_facts, tail_slice
-from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
-from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
+from driftlog_agents.log.session.signals import SessionSignals
 from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord
 from driftlog_metadata.stores.errors import (
     FencedError,
@@ -65,6 +63,7 @@ class Flusher:
     """Performs the effects of one session's pipeline.
 
     Args:
+        memory: of the session's pipeline, whose effects this performs.
         published: called for each committed flush, after high watermarks moved: (seq, record,
             footer, slices).
     """
@@ -75,41 +74,37 @@ class Flusher:
         session: Session,
         objects: ObjectStore,
         buffer: BufferLog,
-        flush_settings: FlushSettings,
-        memory_settings: MemorySettings,
+        memory: FlushMemory,
         rng: Random,
-        now_ms: Callable[[], float],
-        wall_ms: Callable[[], int],
+        clocks: Clocks,
         published: Published,
-        counters: LogCounters,
-        backpressure: Backpressure,
-        outage: FailureTracker,
+        signals: SessionSignals,
     ) -> None:
         self._session = session
         self._objects = objects
         self._buffer = buffer
-        self._settings = flush_settings
+        self.memory = memory
+        self._pipeline = memory.pipeline
+        self._settings = memory.pipeline.settings
         self._rng = rng
-        self._now_ms = now_ms
-        self._wall_ms = wall_ms
+        self._now_ms = clocks.now_ms
+        self._wall_ms = clocks.wall_ms
         self._published = published
         self._log = structlog.get_logger()
-        self._counters = counters
-        self._backpressure = backpressure
-        self._pipeline = FlushPipeline(flush_settings, rng)
+        self._counters = signals.counters
+        self._backpressure = signals.backpressure
         self._tasks: asyncio.TaskGroup | None = None
         self._uploads: dict[tuple[Flush, int], asyncio.Task[None]] = {}
         """Flush and attempt → the upload in progress."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_when = 0.0
-        self.memory = FlushMemory(self._pipeline, memory_settings)
         self._idle = asyncio.Event()
         self._ended_by: Exception | None = None
         """What `run` raises: an error of code that runs in no task of it."""
         self._has_ended = asyncio.Event()
         self._early_armed = False
         """The timer was set when a producer waited for the open buffer."""
-        self.outage = outage
+        self.outage = signals.health.flushes
         """Since when flushes are not committed, and why."""
         self.lost = False
 

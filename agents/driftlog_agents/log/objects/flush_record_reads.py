@@ -32,6 +32,9 @@ from driftlog_tiering.formats.flush_object import Footer
 _READS_AT_ONCE: Final = 32
 """Concurrent reads of footers; `footer_cache` has no more in flight anyway."""
 
+FEW_READS_AT_ONCE: Final = 4
+"""An eighth of the reads of a takeover, for which clients wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class Footers:
@@ -62,6 +65,10 @@ class FlushRecordReads:
         self._strangers = strangers
         self._slots = asyncio.Semaphore(at_once)
         self._log = structlog.get_logger()
+
+    def drop(self, object_key: str) -> None:
+        """Removes the footer of an object that no flush record names any more."""
+        self._footers.drop(object_key)
 
     async def named(self, prefix: str, parse: Callable[[str], str]) -> set[str]:
         """The ids of the sessions that keys under *prefix* name."""

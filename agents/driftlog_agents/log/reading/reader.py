@@ -22,7 +22,7 @@ Shell.
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -61,15 +61,24 @@ from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectSt
 T = TypeVar("T")
 
 
+class LedManifests(Protocol):
+    """The manifests of the partitions that are led here."""
+
+    async def read_manifest(self, log: PartitionLog) -> Manifest:
+        """The partition's manifest, at least up to its sealed end."""
+        ...
+
+    async def refresh(self, log: PartitionLog) -> None:
+        """Reads the manifest and the flush records of *log* again: one of its objects is gone."""
+        ...
+
+
 class LogReader:
     """Reads of all partitions that an agent leads.
 
     Args:
         offload: ``await offload(fn, *args)`` runs CPU work on threads of cold reads; inline in
             the simulator.
-        manifest: the partition's manifest, at least up to its sealed end.
-        refresh: called when an object that a partition's state names is gone: reads its manifest
-            and flush records anew.
         now_ms: a clock that never goes back.
         decoding: decodes large batches in turns, for the whole process.
     """
@@ -79,16 +88,14 @@ class LogReader:
         *,
         store: ObjectStore,
         offload: Offload,
-        manifest: Callable[[PartitionLog], Awaitable[Manifest]],
-        refresh: Callable[[PartitionLog], Awaitable[None]],
+        manifests: LedManifests,
         now_ms: Callable[[], float],
         settings: ReadSettings | None = None,
         decoding: BatchDecoder | None = None,
     ) -> None:
         self._settings = settings or ReadSettings()
         decoding = decoding or BatchDecoder()
-        self._provider = manifest
-        self._refresh = refresh
+        self._manifests = manifests
         self._log = structlog.get_logger()
         self._now_ms = now_ms
         self.objects = RangedReads(store, self._settings, now_ms, offload)
@@ -246,7 +253,7 @@ class LogReader:
 
     async def _renew(self, log: PartitionLog) -> None:
         try:
-            await self._refresh(log)
+            await self._manifests.refresh(log)
         except (OutcomeUnknownError, TimeoutError) as error:
             raise UnavailableError(f"{log!r}: {error!r}") from error
 
@@ -255,7 +262,7 @@ class LogReader:
         if missing is not None and self.objects.missing.waits(missing, self._now_ms()):
             raise ObjectUnavailableError(missing, "missing", known=True)
         try:
-            manifest = await self._provider(log)
+            manifest = await self._manifests.read_manifest(log)
         except (OutcomeUnknownError, TimeoutError) as error:
             raise UnavailableError(f"the manifest of {log!r}: {error!r}") from error
         except MissingManifestError as error:

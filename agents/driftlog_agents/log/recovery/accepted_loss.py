@@ -29,7 +29,6 @@ import structlog
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.leadership.claim_transactions import release
 from driftlog_agents.log.leadership.handover import Handover
-from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.objects.flush_object_ends import in_time
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.accepted_loss_plan import LogPiece, LossPlan
@@ -71,23 +70,21 @@ class LossAcceptance:
         *,
         session: Session,
         objects: ObjectStore,
+        examination: LossExamination,
         sealer: Sealer,
-        keys: PartitionKeys,
         handover: Handover,
         find: Callable[[TopicPartition], PartitionLog | None],
         topics: Mapping[UUID, TopicEntry],
-        now_ms: Callable[[], float],
         spawn: Callable[[Coroutine[Any, Any, _Outcome]], asyncio.Task[_Outcome]],
     ) -> None:
         self._session = session
         self._objects = objects
-        self._examination = LossExamination(session, objects, now_ms)
+        self._examination = examination
         self._sealer = sealer
-        self._keys = keys
+        self._keys = sealer.keys
         self._handover = handover
         self._find_log = find
         self._topics = topics
-        self._now_ms = now_ms
         self._spawn = spawn
         self._works: set[asyncio.Task[_Outcome]] = set()
         self._log = structlog.get_logger()
@@ -250,7 +247,7 @@ class LossAcceptance:
         """Seals the pieces; then writes the partition's key."""
         manifest = found.manifest
         if found.segments:
-            manifest = await self._sealer.drop_segments(
+            manifest = await self._sealer.edits.drop_segments(
                 manifest, list(found.segments), read_at_ms=found.read_at_ms
             )
             # The key keeps the sessions with unsealed batches.
@@ -266,11 +263,11 @@ class LossAcceptance:
         self, log: PartitionLog, found: LostPartition, manifest: Manifest, piece: LogPiece
     ) -> Manifest:
         """Adds one range to *manifest*, in as many segments as needed."""
-        part = found.part(log, piece, self._now_ms())
+        part = found.part(log, piece, self._examination.now_ms())
         while manifest.end < piece.end:
             segments: list[SegmentRef] = []
             stop = piece.end if piece.lost else self._sealer.next_end(part, piece.end)
-            manifest = await self._sealer.extend(
+            manifest = await self._sealer.edits.extend(
                 part,
                 manifest,
                 stop,

@@ -179,7 +179,11 @@ class LeftoverBatches:
                 self.recovered.add(log)
                 directory.has_appended = True
                 return log
-            case Verdict.SET_ASIDE | Verdict.DELETED | Verdict.DROP | Verdict.UNKNOWN:
+            case Verdict.DELETED:  # it lies below log start: the batches after it lack nothing
+                if batch.acks_one:
+                    directory.files.setdefault(number, set()).add(tp)
+                return None
+            case Verdict.SET_ASIDE | Verdict.DROP | Verdict.UNKNOWN:
                 reason = LED_ELSEWHERE
                 if committed is not None and continues and log is not None:
                     reason = why_not_appended(batch, committed)

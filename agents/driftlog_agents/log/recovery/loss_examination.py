@@ -64,7 +64,7 @@ class LossExamination:
         self._objects = objects
         self._shown_ends = FlushObjectEnds(objects)
         self._gone = MissingObjects(objects, now_ms)
-        self._now_ms = now_ms
+        self.now_ms = now_ms
 
     async def keys(self, tp: TopicPartition) -> KeysRead:
         """Both keys of *tp*.
@@ -96,7 +96,7 @@ class LossExamination:
             return await self._sealed(topic, keys)
         missing = keys.missing()
         version = 0 if keys.state is None else keys.state.manifest_version
-        read_at_ms = int(self._now_ms())
+        read_at_ms = int(self.now_ms())
         part = UnsealedPart(
             keys=keys,
             missing=missing,
@@ -111,7 +111,7 @@ class LossExamination:
 
     async def _sealed(self, topic: TopicEntry, keys: KeysRead) -> LostPartition:
         state = keys.state_of_served()
-        read_at_ms = int(self._now_ms())
+        read_at_ms = int(self.now_ms())
         manifest = await self._newest(topic.topic.name, keys.tp, state.manifest_version)
         if manifest.end != state.sealed_end:
             raise UnavailableError("the partition is being sealed: try again")

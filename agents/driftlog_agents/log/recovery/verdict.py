@@ -19,8 +19,8 @@ had they kept their offsets.  So none is set aside; `displaced_records` logs and
 ones.
 
 *It may be appended* if only sessions of this disk have led the partition since the batch was
-accepted, if no earlier batch of the partition was left out, and if it continues the log at its end
-in an epoch that is not older than the log's newest.
+accepted, if no earlier batch of the partition was left out (a DELETED one leaves no hole), and if
+it continues the log at its end in an epoch that is not older than the log's newest.
 
 `tests/agents/log/recovery/test_verdict.py` has these rules as a table.
 Pure.

@@ -14,25 +14,23 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from random import Random
-from typing import Final, NoReturn
+from collections.abc import Iterable
+from typing import Final, NoReturn, Protocol
 
 import structlog
 
-from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
-from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.manifest_verdict import older_than_bucket
 from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.partition.tail import unsealed_sessions
-from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealAttempts, SealStep
+from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealStep
+from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.policy import (
     SealingLag,
     SealSettings,
@@ -41,104 +39,79 @@ from driftlog_agents.log.sealing.policy import (
     fullness,
 )
 from driftlog_agents.log.sealing.sealed_range import (
-    flush_times,
-    leader_epochs,
-    neighbours,
-    producer_snapshot,
     sealed_state,
 )
 from driftlog_agents.log.sealing.segment_writer import (
     FILLING,
-    SealedRangeWriter,
 )
-from driftlog_agents.log.session.backpressure import Backpressure
-from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
+from driftlog_agents.log.session.signals import SessionSignals
 from driftlog_metadata.schema.keys import leader_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import (
     FencedError,
     UnavailableError,
 )
-from driftlog_tiering.batches.batch import BatchHeader
-from driftlog_tiering.batches.producers import ProducerStates
-from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import (
-    AddSegments,
-    LeaderEpoch,
     Manifest,
-    ProducerSnapshotRef,
-    ReplaceSegments,
     SegmentRef,
-    SetLogStart,
 )
-from driftlog_tiering.formats.manifests import VoidEditError, commit_edit
-from driftlog_tiering.stores.object_store import ObjectStore
-
-_EDIT_DEADLINE_MS: Final = 30_000
+from driftlog_tiering.formats.manifests import VoidEditError
 
 _AT_ONCE: Final = FILLING + 1
 """Partitions sealed at once: some fill a segment while another's is uploaded and committed."""
 
 
-class Sealer:
-    """Seals the partitions of one session.
+class SealedPartitions(Protocol):
+    """The partitions that a session leads, as the sealer needs them; see `log/log_session`."""
 
-    Args:
-        sealed: called with each partition's new sealed end.
-        buffering: sessions that stay in the key of a partition although all their batches are
-            sealed.
-    """
+    def logs(self) -> list[PartitionLog]:
+        """The log of each."""
+
+    def seal_policies(self) -> dict[str, TopicSealPolicy]:
+        """The policies of topics that have their own, by name."""
+
+    def buffering(self, tp: TopicPartition) -> set[str]:
+        """Sessions that stay in the key of *tp* although all their batches are sealed."""
+
+    def sealed(self, tp: TopicPartition, end: int) -> None:
+        """Notes that *tp* is sealed below *end*, as its key shows."""
+
+
+class Sealer:
+    """Seals the partitions of one session."""
 
     def __init__(
         self,
         *,
         session: Session,
         keys: PartitionKeys,
-        objects: ObjectStore,
-        writer: SealedRangeWriter,
+        edits: ManifestEdits,
         probes: BucketProbes,
-        logs: Callable[[], Iterable[PartitionLog]],
-        manifests: ManifestCache,
+        partitions: SealedPartitions,
         settings: SealSettings,
-        topic_sealing: Callable[[], dict[str, TopicSealPolicy]],
-        offload: Offload,
-        rng: Random,
-        now_ms: Callable[[], float],
-        wall_ms: Callable[[], int],
-        producer_expiration_ms: float,
-        sealed: Callable[[TopicPartition, int], None],
-        buffering: Callable[[TopicPartition], set[str]],
-        counters: LogCounters,
-        backpressure: Backpressure,
-        outage: FailureTracker,
+        clocks: Clocks,
+        signals: SessionSignals,
     ) -> None:
         self._session = session
-        self._keys = keys
-        self._objects = objects
+        self.keys = keys
+        self.edits = edits
+        self._attempts = edits.attempts
+        self._manifests = edits.manifests
         self._probes = probes
-        self._logs = logs
-        self._manifests = manifests
+        self._partitions = partitions
         self._settings = settings
-        self._topic_sealing = topic_sealing
-        self._writer = writer
-        self._rng = rng
-        self._now_ms = now_ms
-        self._wall_ms = wall_ms
-        self._producer_expiration_ms = producer_expiration_ms
-        self._offload = offload
-        self._sealed = sealed
-        self._buffering = buffering
+        self._now_ms = clocks.now_ms
+        self._wall_ms = clocks.wall_ms
         self._sealing = KeyedLock[PartitionLog]()
         """One seal at a time for a partition."""
-        self._attempts = SealAttempts(settings, rng.random)
         self.sealed_cache = SealedCache()
-        self._counters = counters
-        self._backpressure = backpressure
+        self._counters = signals.counters
+        self._backpressure = signals.backpressure
         self.lag = SealingLag()
         self._failing: dict[PartitionLog, ReadDeadline] = {}
         """Partitions whose last attempt failed."""
-        self.outage = outage
+        self.outage = signals.health.sealing
         """Since when no attempt to seal has succeeded."""
         self._log = structlog.get_logger()
 
@@ -159,14 +132,14 @@ class Sealer:
         False: nothing was sealed.
         """
         self.sealed_cache.trim()
-        logs = list(self._logs())
+        logs = self._partitions.logs()
         self._report_full(logs)
         self._failing = {
             log: failing for log, failing in self._failing.items() if log.state not in NOT_SERVED
         }
         work = self._attempts.work(
             logs,
-            self._topic_sealing(),
+            self._partitions.seal_policies(),
             self._manifests.known,
             self._now_ms(),
             float(self._wall_ms()),
@@ -237,7 +210,7 @@ class Sealer:
         interval_s = self._settings.check_interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s / 20 if self.lag.near else interval_s)
-            logs = [log for log in self._logs() if can_be_sealed(log)]
+            logs = [log for log in self._partitions.logs() if can_be_sealed(log)]
             was_behind = self.lag.behind
             self.lag.update(fullness(logs, self._settings))
             self._backpressure.set("sealing", held=self.lag.held)
@@ -265,7 +238,7 @@ class Sealer:
 
     def next_end(self, log: PartitionLog, wanted: int) -> int:
         """Where the next segment of *log* ends on the way to *wanted*."""
-        return self._attempts.next_end(log, wanted, self._topic_sealing().get(log.topic))
+        return self._attempts.next_end(log, wanted, self._partitions.seal_policies().get(log.topic))
 
     async def seal(self, log: PartitionLog, end: int | None = None) -> int:
         """Seal *log* up to *end* (default: its high watermark); returns its sealed end.
@@ -334,7 +307,7 @@ class Sealer:
         read_at_ms = int(self._manifests.read_at_ms(log))
         segments: list[SegmentRef] = []
         try:
-            newest = await self.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
+            newest = await self.edits.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
         except VoidEditError as error:
             # Another session was faster, or an unanswered attempt succeeded: adopt that manifest.
             self._manifests.put(log, error.manifest, started_ms)
@@ -356,135 +329,34 @@ class Sealer:
         )
         return True
 
-    async def extend(
-        self,
-        log: PartitionLog,
-        manifest: Manifest,
-        end: int,
-        segments: list[SegmentRef],
-        *,
-        read_at_ms: int,
-        lost: tuple[LeaderEpoch, ...] | None = None,
-    ) -> Manifest:
-        """Add ``[manifest.end, end)`` of *log* to *manifest*; returns the newest.  *segments* gets
-        the new segments.  For a range whose records are lost, *lost* has its leader epochs, and
-        there is no segment.
-
-        Raises:
-            VoidEditError: another edit was faster.
-            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.
-            CorruptError, NotFoundError: the manifest or a flush object is damaged.
-        """
-        base = manifest.end
-        states = await self._manifests.producers(manifest)  # first: the snapshot may be damaged
-        headers: list[BatchHeader] = []
-        if lost is None:
-            segments += await self._writer.write(log, base, end, headers)
-        producers = await self._snapshot(log, states, headers, end)
-        edit = AddSegments(
-            base=base,
-            end=end,
-            segments=tuple(segments),
-            leader_epochs=leader_epochs(headers) if lost is None else lost,
-            producers=producers,
-        )
-        self._attempts.sent(log, edit)
-        try:
-            edited = await commit_edit(
-                self._objects,
-                manifest,
-                edit,
-                self._nonce(),
-                author=self._session.author,
-                read_at_ms=read_at_ms,
-                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
-                now_ms=lambda: int(self._now_ms()),
-                grace=self._settings.grace,
-            )
-        except (VoidEditError, UnavailableError):
-            self._attempts.not_made(log, edit)
-            raise
-        return await self._manifests.read_back(log, edited.version)
-
-    async def drop_segments(
-        self, manifest: Manifest, segments: Sequence[SegmentRef], *, read_at_ms: int
-    ) -> Manifest:
-        """Make the ranges of *segments* empty; returns the manifest without them.
-
-        Raises:
-            VoidEditError: another edit was faster.
-            UnavailableError, OutcomeUnknownError: a store; try again.
-            CorruptError: a list of older segments is damaged.
-        """
-        for run in neighbours(segments):
-            manifest = await commit_edit(
-                self._objects,
-                manifest,
-                ReplaceSegments(replaced=run, added=()),
-                self._nonce(),
-                author=self._session.author,
-                read_at_ms=read_at_ms,
-                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
-                now_ms=lambda: int(self._now_ms()),
-                grace=self._settings.grace,
-            )
-        return manifest
-
     # ── Deleted records ──
 
     async def _move_log_start(self, log: PartitionLog, manifest: Manifest) -> None:
         """Move the manifest's log start to that of the partition's key: Spark no longer sees the
         records below it, and the collector deletes their segments."""
         began_ms = self._now_ms()
-        edited = await commit_edit(
-            self._objects,
-            manifest,
-            SetLogStart(min(log.log_start, manifest.end)),
-            self._nonce(),
-            author=self._session.author,
-            read_at_ms=int(self._manifests.read_at_ms(log)),
-            deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
-            now_ms=lambda: int(self._now_ms()),
-            # The edit applies to the newest manifest, even if that is the next leader's.
-            wanted=lambda: log.state not in NOT_SERVED,
-            grace=self._settings.grace,
+        # The edit applies to the newest manifest, even if that is the next leader's.
+        edited = await self.edits.move_log_start(
+            log, manifest, wanted=lambda: log.state not in NOT_SERVED
         )
         self._manifests.put(log, edited, began_ms)
         self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
 
-    # ── Producer snapshot and partition key ──
-
-    async def _snapshot(
-        self, log: PartitionLog, states: ProducerStates, headers: list[BatchHeader], end: int
-    ) -> ProducerSnapshotRef | None:
-        """PUT the producer state at exactly *end*: the previous snapshot and the sealed batches."""
-        encoded = await self._offload(
-            producer_snapshot,
-            states,
-            headers,
-            flush_times(log, end),
-            end,
-            self._producer_expiration_ms,
-        )
-        if encoded is None:
-            return None
-        tp = TopicPartition(log.topic_id, log.partition)
-        key = layout.producer_snapshot_key(log.topic, tp, end, self._nonce())
-        await self._writer.put(key, [encoded])
-        return ProducerSnapshotRef(offset=end, key=key)
+    # ── Partition key ──
 
     async def _write_key(self, log: PartitionLog, manifest: Manifest) -> None:
         """Write sealed end and manifest version to the partition's key: now it is sealed."""
         end = manifest.end
         tp = TopicPartition(log.topic_id, log.partition)
-        needed = unsealed_sessions(log, end) | self._buffering(tp) | {self._session.session_id}
-        await self._keys.write(log, lambda state: sealed_state(state, manifest, needed))
+        needed = (
+            unsealed_sessions(log, end)
+            | self._partitions.buffering(tp)
+            | {self._session.session_id}
+        )
+        await self.keys.write(log, lambda state: sealed_state(state, manifest, needed))
         self._attempts.key_written(log)
         self.sealed_cache.add(log, log.seal(end))
-        self._sealed(tp, end)
-
-    def _nonce(self) -> str:
-        return f"{self._rng.getrandbits(64):016x}"
+        self._partitions.sealed(tp, end)
 
 
 def _name(log: PartitionLog) -> str:

@@ -1,4 +1,5 @@
-"""The objects of a sealed range: its batches, decoded in a worker thread, as Parquet in the bucket.
+"""The objects of a sealed range: its batches, decoded in a worker thread, as Parquet in the bucket,
+and the producers at its end.
 
     chunks of batches (`range_reader`) ──▶ columns ──▶ spool ──▶ PUT
                                              ╳ cannot be decoded: kept as they came, neighbours in
@@ -28,15 +29,21 @@ from driftlog_agents.log.sealing.batch_faults import (
     find_faults,
 )
 from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.sealed_range import batch_headers, raw_ref
+from driftlog_agents.log.sealing.sealed_range import (
+    batch_headers,
+    flush_times,
+    producer_snapshot,
+    raw_ref,
+)
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, check_batch
+from driftlog_tiering.batches.producers import EXPIRATION_MS, ProducerStates
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import SegmentRef
+from driftlog_tiering.formats.manifest import ProducerSnapshotRef, SegmentRef
 from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
 from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, ObjectStore
@@ -58,6 +65,7 @@ class SealedRangeWriter:
     Args:
         reader: reads the batches of a range.
         decoding: decodes large batches in turns, for the whole process.
+        producer_expiration_ms: a snapshot has no older producers.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class SealedRangeWriter:
         counters: LogCounters,
         reader: RangeReader,
         decoding: BatchDecoder | None = None,
+        producer_expiration_ms: float = EXPIRATION_MS,
     ) -> None:
         self._objects = objects
         self._offload = offload
@@ -77,6 +86,7 @@ class SealedRangeWriter:
         self._rng = rng
         self._reader = reader
         self._decoding = decoding or BatchDecoder()
+        self._producer_expiration_ms = producer_expiration_ms
         self._filling = asyncio.Semaphore(FILLING)
         """Limits the segments that are filled at a time: each takes memory.  It does not limit
         uploads."""
@@ -143,6 +153,30 @@ class SealedRangeWriter:
                     undecodable += len(bad)
         self._tell(log, undecodable, refs)
         return refs
+
+    async def write_producers(
+        self, log: PartitionLog, states: ProducerStates, headers: list[BatchHeader], end: int
+    ) -> ProducerSnapshotRef | None:
+        """The producers at exactly *end*: *states* of the previous snapshot, and the sealed
+        batches.  None: there are none.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: as `put`.
+        """
+        encoded = await self._offload(
+            producer_snapshot,
+            states,
+            headers,
+            flush_times(log, end),
+            end,
+            self._producer_expiration_ms,
+        )
+        if encoded is None:
+            return None
+        tp = TopicPartition(log.topic_id, log.partition)
+        key = layout.producer_snapshot_key(log.topic, tp, end, self._nonce())
+        await self.put(key, [encoded])
+        return ProducerSnapshotRef(offset=end, key=key)
 
     async def _neighbours(
         self, carried: list[Buffer], chunks: AsyncIterator[list[Buffer]]

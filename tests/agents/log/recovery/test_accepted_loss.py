@@ -56,8 +56,7 @@ async def everything(life: Life) -> dict[int, bytes]:
     reader = LogReader(
         store=life.world.bucket,
         offload=offload,
-        manifest=life.engine.manifests.get,
-        refresh=life.engine.refresh,
+        manifests=life.engine,
         now_ms=now_ms,
     )
     offset = log.log_start

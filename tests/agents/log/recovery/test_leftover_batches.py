@@ -111,6 +111,22 @@ def test_a_noted_batch_gets_no_place_at_a_later_start(retained: bool) -> None:
     assert ({1: {TP}}, {}) == (directory.files, directory.passed_over)
 
 
+def test_a_batch_below_log_start_leaves_no_hole_before_the_later_ones() -> None:
+    """
+    The directory begins with copies of a directory before it, which a user has deleted since.
+    """
+    log = log_of()
+    log.epochs, log.log_start = [(2, 4)], 4
+    directory, leftovers = Directory(Leftovers("dead")), LeftoverBatches()
+    deleted = [BufferedBatch(0, 1, False), BufferedBatch(0, 2, True)]
+
+    of_deleted = [leftovers.decide(taken_of(log), directory, 1, TP, batch) for batch in deleted]
+    appended_to = leftovers.decide(taken_of(log), directory, 2, TP, BATCH)
+
+    assert ([None, None], log) == (of_deleted, appended_to)
+    assert {1: {TP}} == directory.files, "the acks=1 record is counted as deleted"
+
+
 def test_the_manifest_is_asked_for_only_if_it_can_have_a_later_epoch_and_once() -> None:
     """
     A start after a crash does not depend on the manifest.
