@@ -78,6 +78,8 @@ def test_what_was_acknowledged_comes_back_at_its_offset(tmp_path: Path) -> None:
         shutil.rmtree(directory)
         directory.mkdir()
         restore = ("restore", *store, "--dir", str(directory), "--from-cluster", ids[-1])
+        looked = json.loads(run(*restore, "--dry-run", "--json").stdout)
+        assert not list(directory.iterdir())
         done = run(*restore, "--agents-stopped", "--json")
         assert 0 == done.returncode, done.stderr.decode()
         report = json.loads(done.stdout)
@@ -85,6 +87,7 @@ def test_what_was_acknowledged_comes_back_at_its_offset(tmp_path: Path) -> None:
         assert [ids[-2], ids[-1]] == [report["from_id"], report["to_id"]]
         assert ids[-2] != ids[-1]
         assert 2 == report["topics"]
+        assert looked["joined_records"] == report["joined_records"]
         again = run(*restore, "--agents-stopped", "--json")
         assert 0 == again.returncode, again.stderr.decode()
         with DriftlogProcess(directory, arguments=store) as agent:
@@ -164,7 +167,7 @@ def _read(agent: DriftlogProcess, topic: str) -> dict[tuple[str, int], dict[int,
         message: Any = consumer.poll(_WAIT_S)
         assert message is not None, "a record is missing"
         if message.error() is not None:
-            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF  # noqa: SLF001
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
             ends += 1
             continue
         found.setdefault((topic, message.partition()), {})[message.offset()] = message.value()

@@ -201,8 +201,9 @@ async def join_cluster(
     if in_bucket.cluster_id != cluster.cluster_id:
         raise WrongClusterError(
             f"{location} belongs to cluster {in_bucket.cluster_id}, and this metadata store to "
-            f"{cluster.cluster_id}: two clusters cannot share a prefix.  Choose another location, "
-            f"or the metadata store of {in_bucket.cluster_id} (its --dir, or its --etcd)"
+            f"{cluster.cluster_id}: two clusters cannot share a prefix, or `driftlog restore` made "
+            f"the first one of the second.  Choose another location, or the metadata store of "
+            f"{in_bucket.cluster_id} (its --dir, or its --etcd)"
         )
     return cluster
 
@@ -211,8 +212,8 @@ def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
     return WrongClusterError(
         f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
         "know.  Start with that cluster's metadata store (its --dir, or its --etcd), or choose "
-        "another location.  If that store is lost, a backup of it starts too, but records "
-        "acknowledged after the backup may be lost, and partitions sealed after it stay offline"
+        "another location.  If that store is lost, `driftlog restore` brings the cluster back from "
+        "the bucket"
     )
 
 

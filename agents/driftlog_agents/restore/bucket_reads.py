@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.objects.flush_object_ends import do_all
+from driftlog_agents.log.objects.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.restore.evidence import FlushEvidence
-from driftlog_agents.restore.report import Report
+from driftlog_agents.restore.report import RestoreReport
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.producers import ProducerStates
@@ -33,9 +33,6 @@ from driftlog_tiering.stores.object_store import (
     ObjectInfo,
     ObjectStore,
 )
-
-AT_ONCE: Final = 32
-"""Requests in flight.  More: a restore is faster; fewer: the bucket has more left for others."""
 
 _TAILS_BYTES: Final = (64 * 1024, 1024 * 1024)
 """Sizes of the first reads of an object's end, before it is read whole."""
@@ -69,7 +66,7 @@ class BucketTopic:
 class BucketReads:
     """See the module."""
 
-    def __init__(self, objects: ObjectStore, report: Report, progress: Progress) -> None:
+    def __init__(self, objects: ObjectStore, report: RestoreReport, progress: Progress) -> None:
         self._objects = objects
         self._report = report
         self._progress = progress
@@ -123,7 +120,7 @@ class BucketReads:
         return listed_ms
 
     async def _footers(self, infos: list[ObjectInfo], evidence: FlushEvidence) -> None:
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(READS_AT_ONCE)
 
         async def read(info: ObjectInfo) -> None:
             key = layout.parse_key(info.key)

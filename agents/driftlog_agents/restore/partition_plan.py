@@ -16,14 +16,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from driftlog_agents.log.recovery.lost_partition import EPOCHS_SKIPPED
 from driftlog_agents.restore.evidence import PartitionFacts
 from driftlog_agents.restore.join import JoinedRun
 from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats.manifest import Manifest
-
-EPOCHS_SKIPPED: Final = 2**20
-"""Leaders that committed nothing in that time: more than an agent a second for a week."""
 
 _OFFSETS_BELIEVED: Final = 2**40
 """How far above everything in the bucket a group's offset may be.  Larger: a client that commits

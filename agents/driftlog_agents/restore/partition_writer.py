@@ -12,6 +12,7 @@ Shell.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -60,6 +61,9 @@ _SEGMENT_BYTES: Final = 256 * 1024 * 1024
 """Bytes of batches in one segment, at least, but for the last.  More: fewer objects, more room of
 the spool."""
 
+_WRITE_RETRY: Final = replace(RETRY, timeout_s=900.0)
+"""Of the segments up to one end: they are read, written and put again under new names."""
+
 
 class PartitionWriter:
     """See the module.
@@ -104,7 +108,7 @@ class PartitionWriter:
             CorruptError: its newest manifest is damaged, or of a third cluster.
             StoreError: the bucket.
         """
-        return await self._edit(await self._newest(topic, tp), SetCluster(self._was))
+        return await self._edit(await self.newest(topic, tp), SetCluster(self._was))
 
     async def write(self, topic: str, plan: PartitionPlan) -> PartitionState:
         """Seal what *plan* has; returns the partition's key.
@@ -113,7 +117,7 @@ class PartitionWriter:
             CorruptError, NotFoundError: an object is damaged or missing.
             StoreError, TimeoutError: the bucket.
         """
-        manifest = await self._newest(topic, plan.tp)
+        manifest = await self.newest(topic, plan.tp)
         assert manifest.end == plan.base, "another restore seals the partition"
         state = PartitionState(sealed_end=manifest.end, log_start=plan.log_start)
         log = sealed_log(topic, plan.tp, plan.leader_epoch, state)
@@ -133,10 +137,14 @@ class PartitionWriter:
 
     async def _seal(self, log: PartitionLog, manifest: Manifest, end: int) -> Manifest:
         """Add ``[manifest.end, end)`` of *log* to *manifest*."""
-        headers: list[BatchHeader] = []
         read_at_ms = self._now_ms()
         states = await self._states(manifest)
-        segments = await self._writer.write(log, manifest.end, end, headers)
+
+        async def write() -> tuple[list[SegmentRef], list[BatchHeader]]:
+            headers: list[BatchHeader] = []
+            return await self._writer.write(log, manifest.end, end, headers), headers
+
+        segments, headers = await _WRITE_RETRY.run(write)
         encoded = await self._offload(
             producer_snapshot, states, headers, flush_times(log, end), end, EXPIRATION_MS
         )
@@ -167,7 +175,8 @@ class PartitionWriter:
         producers = None
         if snapshot is not None:
             key = layout.producer_snapshot_key(manifest.topic, manifest.tp, end, self._nonce())
-            await self._writer.put(key, [snapshot])
+            body = [snapshot]
+            await RETRY.run(lambda: self._writer.put(key, body))
             producers = ProducerSnapshotRef(offset=end, key=key)
         edit = AddSegments(
             base=manifest.end,
@@ -178,7 +187,8 @@ class PartitionWriter:
         )
         return await self._edit(manifest, edit, read_at_ms)
 
-    async def _newest(self, topic: str, tp: TopicPartition) -> Manifest:
+    async def newest(self, topic: str, tp: TopicPartition) -> Manifest:
+        """The newest manifest of the partition; raises as `fence`."""
         newest = await RETRY.run(lambda: load_newest(self._objects, topic, tp))
         return newest or empty_manifest(topic, tp)
 

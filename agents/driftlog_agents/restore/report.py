@@ -17,11 +17,13 @@ class EmptyRange:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class RestoreReport:
     """See the module."""
 
     from_id: str
     to_id: str
+    dry_run: bool = False
+    """Nothing was written: the counts are of what a restore would do."""
     topics: int = 0
     partitions: int = 0
     sessions: int = 0

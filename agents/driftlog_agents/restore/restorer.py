@@ -14,6 +14,9 @@
 3. Damage stops one partition and no other: it has no leader until the object is put back and the
    restore runs again.
 4. The collector deletes no flush object that was listed here until the restore is discarded.
+5. A flush object whose footer cannot be read may have records of any partition: the restore ends
+   before it seals anything, unless damage is to be skipped.
+6. A dry run reads the same, and writes nothing.
 
 Shell.
 """
@@ -29,10 +32,9 @@ from uuid import UUID
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.storage_format import decode_page
-from driftlog_agents.log.objects.flush_object_ends import do_all
+from driftlog_agents.log.objects.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.log.session.producer_id_ranges import SKIPPED
 from driftlog_agents.restore.bucket_reads import (
-    AT_ONCE,
     RETRY,
     BucketReads,
     BucketTopic,
@@ -43,7 +45,7 @@ from driftlog_agents.restore.join import UnsealedBatches
 from driftlog_agents.restore.metadata_writes import MetadataWrites
 from driftlog_agents.restore.partition_plan import PartitionPlan, plan_partition
 from driftlog_agents.restore.partition_writer import PartitionWriter
-from driftlog_agents.restore.report import EmptyRange, Report
+from driftlog_agents.restore.report import EmptyRange, RestoreReport
 from driftlog_metadata.schema.keys import GROUPS_PREFIX, INT32_MAX, parse_group_key
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, Restore, Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError
@@ -83,29 +85,35 @@ class RestorePorts:
 class Restorer:
     """One restore; see the module."""
 
-    def __init__(self, ports: RestorePorts) -> None:
+    def __init__(
+        self, ports: RestorePorts, *, dry_run: bool = False, skip_damaged: bool = False
+    ) -> None:
         self._ports = ports
+        self._dry_run = dry_run
+        self._skip_damaged = skip_damaged
         self._objects = ports.objects
         self._writes = MetadataWrites(ports.metadata)
         self._topics: dict[UUID, Topic] = {}
         self._manifests: dict[TopicPartition, Manifest] = {}
         self._done: Collection[TopicPartition] = ()
 
-    async def run(self, from_id: str) -> Report:
+    async def run(self, from_id: str) -> RestoreReport:
         """Restore the cluster *from_id*.
 
         Raises:
             WrongBucketError: the bucket is another cluster's.
             FencedError: the metadata store is not empty, or another restore was faster.
-            CorruptError: a cluster file, or a key, is damaged.
+            CorruptError: a cluster file, a key, or the footer of a flush object is damaged.
             StoreError, TimeoutError: a store.
         """
         ports = self._ports
         restore = await self._begin(from_id)
-        report = Report(from_id=from_id, to_id=restore.to_id)
+        report = RestoreReport(from_id=from_id, to_id=restore.to_id, dry_run=self._dry_run)
         author = Cluster(restore.to_id, FORMAT_VERSION)
         body = await self._mark_bucket(restore, author)
-        await ports.wait()
+        is_finished = await self._writes.is_finished()
+        if not self._dry_run and not is_finished:
+            await ports.wait()
         was = bucket_files.decode_restored_from(body)
         reads = BucketReads(self._objects, report, ports.progress)
         writer = PartitionWriter(
@@ -118,12 +126,12 @@ class Restorer:
             rng=ports.rng,
             now_ms=ports.now_ms,
         )
-        is_finished = await self._writes.is_finished()
         self._done, offline = await self._writes.keys()
         folders = await reads.topics()
         await self._fence(folders, writer, report, only=offline if is_finished else None)
         evidence = FlushEvidence(self._manifests)
         listed_ms = await reads.flushes(evidence)
+        self._check_readable(report)
         self._name(folders, evidence)
         report.sessions, report.flush_objects = evidence.sessions, evidence.objects
         deleted = await self._find_topics(folders, evidence, reads, report)
@@ -132,7 +140,7 @@ class Restorer:
         snapshot = await self._groups(reads, was, report)
         await self._partitions(evidence, snapshot, await reads.audited_epochs(), writer, report)
         report.topics = len(self._topics)
-        if is_finished:
+        if is_finished or self._dry_run:
             return report
         await self._writes.topics(self._topics.values(), deleted)
         if snapshot is not None:
@@ -166,7 +174,8 @@ class Restorer:
         raw = UUID(int=self._ports.rng.getrandbits(128), version=4).bytes
         to_id = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
         restore = Restore(from_id, to_id, number + 1)
-        await self._writes.begin(restore)
+        if not self._dry_run:
+            await self._writes.begin(restore)
         return restore
 
     async def _mark_bucket(self, restore: Restore, author: Cluster) -> bytes:
@@ -181,6 +190,8 @@ class Restorer:
         else:
             was = (*bucket_files.decode_restored_from(old), restore.from_id)
             body = bucket_files.encode_cluster(author, bucket_files.decode_grace(old), was)
+            if self._dry_run:
+                return body
             key = layout.cluster_key(restore.cluster_file)
             try:
                 await RETRY.run(lambda: self._objects.create(key, [body]))
@@ -191,7 +202,8 @@ class Restorer:
             raise WrongBucketError(
                 f"the bucket belongs to cluster {there} now: another restore was faster"
             )
-        await self._replace_first_file(body)
+        if not self._dry_run:
+            await self._replace_first_file(body)
         return body
 
     async def _replace_first_file(self, body: bytes) -> None:
@@ -209,7 +221,7 @@ class Restorer:
         self,
         folders: Mapping[UUID, BucketTopic],
         writer: PartitionWriter,
-        report: Report,
+        report: RestoreReport,
         only: Collection[TopicPartition] | None,
     ) -> None:
         """Fence the partitions of live topics that have objects; *only*: of these."""
@@ -224,7 +236,7 @@ class Restorer:
         await self._fence_all(wanted, writer, report)
 
     async def _fence_unknown(
-        self, evidence: FlushEvidence, writer: PartitionWriter, report: Report
+        self, evidence: FlushEvidence, writer: PartitionWriter, report: RestoreReport
     ) -> None:
         """Fence the partitions that only topic files or footers show."""
         wanted = [
@@ -242,20 +254,39 @@ class Restorer:
                 evidence.sealed(self._manifests[tp])
 
     async def _fence_all(
-        self, wanted: list[tuple[str, TopicPartition]], writer: PartitionWriter, report: Report
+        self,
+        wanted: list[tuple[str, TopicPartition]],
+        writer: PartitionWriter,
+        report: RestoreReport,
     ) -> None:
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(READS_AT_ONCE)
 
         async def fence(topic: str, tp: TopicPartition) -> None:
             async with limit:
                 try:
-                    self._manifests[tp] = await writer.fence(topic, tp)
+                    manifest = await (writer.newest if self._dry_run else writer.fence)(topic, tp)
+                    self._manifests[tp] = manifest
                 except (OtherClusterError, *_DAMAGE) as error:
-                    report.offline[_name(topic, tp)] = str(error) or "an object is missing"
-                    await self._writes.partition(tp, INT32_MAX // 2, None)
-            self._ports.progress("partitions fenced", len(self._manifests))
+                    await self._take_offline(topic, tp, INT32_MAX // 2, error, report)
+            self._ports.progress("manifests read", len(self._manifests))
 
         await do_all(fence(*one) for one in wanted)
+
+    async def _take_offline(
+        self, topic: str, tp: TopicPartition, epoch: int, error: Exception, report: RestoreReport
+    ) -> None:
+        report.offline[_name(topic, tp)] = str(error) or "an object is missing"
+        if not self._dry_run:
+            await self._writes.partition(tp, epoch, None)
+
+    def _check_readable(self, report: RestoreReport) -> None:
+        damaged = [key for key in report.unreadable if key.startswith(layout.FLUSH_PREFIX)]
+        if damaged and not (self._skip_damaged or self._dry_run):
+            raise CorruptError(
+                f"{len(damaged)} flush objects cannot be read, such as {damaged[0]} "
+                f"({report.unreadable[damaged[0]]}): put them back.  --skip-damaged restores "
+                "without their records, and without unsealed records behind them"
+            )
 
     # ── 4: topics ──
 
@@ -269,7 +300,7 @@ class Restorer:
         folders: Mapping[UUID, BucketTopic],
         evidence: FlushEvidence,
         reads: BucketReads,
-        report: Report,
+        report: RestoreReport,
     ) -> list[Topic]:
         """Find the live topics; returns the deleted ones."""
         flushed: dict[UUID, int] = {}
@@ -297,7 +328,7 @@ class Restorer:
     # ── 5: groups ──
 
     async def _groups(
-        self, reads: BucketReads, was: Collection[str], report: Report
+        self, reads: BucketReads, was: Collection[str], report: RestoreReport
     ) -> GroupSnapshot | None:
         for cluster_id in reversed(tuple(was)):
             snapshot = await reads.groups(cluster_id)
@@ -317,7 +348,7 @@ class Restorer:
         snapshot: GroupSnapshot | None,
         audited: Mapping[TopicPartition, int],
         writer: PartitionWriter,
-        report: Report,
+        report: RestoreReport,
     ) -> None:
         report.refuted = evidence.refuted()
         batches = UnsealedBatches(evidence.possible(report.refuted))
@@ -345,20 +376,20 @@ class Restorer:
         )
 
     async def _restore(
-        self, topic: str, plan: PartitionPlan, writer: PartitionWriter, report: Report
+        self, topic: str, plan: PartitionPlan, writer: PartitionWriter, report: RestoreReport
     ) -> None:
         name = _name(topic, plan.tp)
         for offset in plan.not_believed:
             report.left_out[f"offset {offset} of {name}"] = (
                 "a group committed it, far above all records: new records begin below it"
             )
-        try:
-            state = await writer.write(topic, plan)
-        except _DAMAGE as error:
-            report.offline[name] = str(error) or "an object is missing"
-            await self._writes.partition(plan.tp, plan.leader_epoch, None)
-            return
-        await self._writes.partition(plan.tp, plan.leader_epoch, state)
+        if not self._dry_run:
+            try:
+                state = await writer.write(topic, plan)
+            except _DAMAGE as error:
+                await self._take_offline(topic, plan.tp, plan.leader_epoch, error, report)
+                return
+            await self._writes.partition(plan.tp, plan.leader_epoch, state)
         report.joined_records += plan.joined_end - plan.base
         if plan.empty is not None:
             base, end = plan.empty
@@ -383,7 +414,7 @@ class Restorer:
 
 
 def _committed_offsets(
-    snapshot: GroupSnapshot | None, report: Report
+    snapshot: GroupSnapshot | None, report: RestoreReport
 ) -> dict[TopicPartition, set[int]]:
     """The largest offsets that groups committed, by partition."""
     found: dict[TopicPartition, set[int]] = {}

@@ -156,29 +156,9 @@ class Bucket:
     def _footer(
         self, session: Session, flush: Flush, committed: int, place: tuple[int, int]
     ) -> Footer:
-        batches = sorted(flush.batches, key=lambda b: (b.partition, b.base))
-        count = len(batches)
-        lengths = array("i", [10] * count)
-        columns = (
-            array("i", [0] * count),
-            array("i", [b.partition for b in batches]),
-            array("i", [b.epoch for b in batches]),
-            array("q", [b.base for b in batches]),
-            array("i", [b.end - b.base - 1 for b in batches]),
-            array("h", [0] * count),
-            array("q", [-1] * count),
-            array("h", [-1] * count),
-            array("i", [-1] * count),
-            array("q", [0] * count),
-            array("i", accumulate(lengths[:-1], initial=0)),
-            lengths,
-            array("q", [0] * count),
+        return footer_of(
+            session.name, flush.seq, flush.batches, committed, place if self._facts else None
         )
-        facts = RestoreFacts(
-            ("t",), array("q", [b.epoch_start for b in batches]), array("q", [0] * count), *place
-        )
-        of = facts if self._facts else None
-        return Footer(session.name, flush.seq, committed, (TOPIC,), columns, of)
 
     def _commit(self) -> None:
         session = self.rng.choice(self._sessions)
@@ -262,3 +242,36 @@ class Bucket:
             session.live = False
         elif self.rng.random() < 0.5:
             self.heads[session.name] = session.committed
+
+
+def footer_of(
+    session_id: str,
+    seq: int,
+    unordered: list[Batch],
+    committed: int = 0,
+    place: tuple[int, int] | None = (0, 0),
+) -> Footer:
+    """The footer of an object of batches of the topic; *place* None: of format level 1."""
+    batches = sorted(unordered, key=lambda b: (b.partition, b.base, b.epoch))
+    count = len(batches)
+    lengths = array("i", [10] * count)
+    columns = (
+        array("i", [0] * count),
+        array("i", [b.partition for b in batches]),
+        array("i", [b.epoch for b in batches]),
+        array("q", [b.base for b in batches]),
+        array("i", [b.end - b.base - 1 for b in batches]),
+        array("h", [0] * count),
+        array("q", [-1] * count),
+        array("h", [-1] * count),
+        array("i", [-1] * count),
+        array("q", [0] * count),
+        array("i", accumulate(lengths[:-1], initial=0)),
+        lengths,
+        array("q", [0] * count),
+    )
+    facts = None
+    if place is not None:
+        starts = array("q", [b.epoch_start for b in batches])
+        facts = RestoreFacts(("t",), starts, array("q", [0] * count), *place)
+    return Footer(session_id, seq, committed, (TOPIC,), columns, facts)

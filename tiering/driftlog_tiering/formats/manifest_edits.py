@@ -8,8 +8,8 @@ An edit says what it adds and what it replaces, so that it can be applied again 
 that won: `apply` is a function of manifest, edit, nonce and author, and of nothing else.
 
 The author is a cluster and its format level.  A manifest of format 2 names the cluster; an edit by
-another cluster is refused for good, but for `SetCluster`, the fence of a restore.  A version has the
-larger of its predecessor's format and its author's level, so the format only rises.
+another cluster is refused for good, but for `SetCluster`, the fence of a restore.  A version has
+the larger of its predecessor's format and its author's level, so the format only rises.
 
 Pure.
 """

@@ -21,7 +21,7 @@ from driftlog.cli.common.parsers import STORE_VARIABLE, Commands, add_command
 from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
 
 if TYPE_CHECKING:
-    from driftlog_agents.restore.report import Report
+    from driftlog_agents.restore.report import RestoreReport
     from driftlog_metadata.stores.store import MetadataStore
 
 
@@ -62,6 +62,17 @@ def add_commands(commands: Commands) -> None:
         "them acknowledges while the restore runs may be lost",
     )
     restore.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write nothing: print what a restore would bring back, as the bucket is now",
+    )
+    restore.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="restore without the flush objects that cannot be read: their records are lost, and "
+        "all unsealed records behind them in their partitions",
+    )
+    restore.add_argument(
         "--discard",
         action="store_true",
         help="let the collector delete the old cluster's flush objects, which a restore keeps",
@@ -71,7 +82,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def _restore(options: argparse.Namespace) -> int:
-    if (options.etcd is None) == (options.dir is None):
+    if options.etcd is not None and options.dir is not None:
+        raise UsageError("give --etcd URL or --dir DIR, and not both")
+    if options.etcd is None and options.dir is None and not options.dry_run:
         raise UsageError("where do the metadata go?  Give --etcd URL, or --dir DIR of the agent")
     try:
         return _discard(options) if options.discard else _run(options)
@@ -86,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("where are the objects?  Give --store LOCATION")
     if not options.from_cluster:
         raise UsageError("which cluster is lost?  Give --from-cluster ID")
-    if not options.agents_stopped:
+    if not options.agents_stopped and not options.dry_run:
         raise UsageError(
             "stop all agents of the old cluster, on every machine, and give --agents-stopped: what "
             "one of them acknowledges while the restore runs may be lost"
@@ -103,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
     return OK if report.is_whole else FAILED
 
 
-def _restored(options: argparse.Namespace, location: str) -> "Report":
+def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
     """Restore.
 
     Raises:
@@ -115,7 +128,7 @@ def _restored(options: argparse.Namespace, location: str) -> "Report":
 
     from driftlog_agents.foundation.offload import inline  # noqa: PLC0415  # an extra
     from driftlog_agents.log.local.spool import spool_in  # noqa: PLC0415
-    from driftlog_agents.restore.restorer import Restorer, RestorePorts  # noqa: PLC0415
+    from driftlog_agents.restore.restorer import RestorePorts, Restorer  # noqa: PLC0415
     from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
     from driftlog_tiering.formats import layout  # noqa: PLC0415
     from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
@@ -132,9 +145,9 @@ def _restored(options: argparse.Namespace, location: str) -> "Report":
     async def at_once() -> None:
         """No agent of the old cluster runs."""
 
-    async def main() -> "Report":
+    async def main() -> "RestoreReport":
         with tempfile.TemporaryDirectory(prefix="driftlog-restore-") as spools:
-            async with _metadata(options) as metadata:
+            async with _metadata(options, Path(spools)) as metadata:
                 objects = open_object_store(location)
                 try:
                     ports = RestorePorts(
@@ -147,7 +160,10 @@ def _restored(options: argparse.Namespace, location: str) -> "Report":
                         wait=at_once,
                         progress=progress,
                     )
-                    return await Restorer(ports).run(options.from_cluster)
+                    restorer = Restorer(
+                        ports, dry_run=options.dry_run, skip_damaged=options.skip_damaged
+                    )
+                    return await restorer.run(options.from_cluster)
                 except NotFoundError as error:
                     raise CommandError(
                         f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
@@ -200,8 +216,11 @@ def _discard(options: argparse.Namespace) -> int:
 
 
 @asynccontextmanager
-async def _metadata(options: argparse.Namespace) -> "AsyncIterator[MetadataStore]":
-    """The metadata store: etcd, or the embedded one, which is made where there is none."""
+async def _metadata(
+    options: argparse.Namespace, scratch: Path | None = None
+) -> "AsyncIterator[MetadataStore]":
+    """The metadata store: etcd, or the embedded one, which is made where there is none; by a dry
+    run in *scratch*."""
     store: MetadataStore
     if options.etcd is not None:
         from driftlog_metadata.stores.etcd.etcd_store import (  # noqa: PLC0415  # an extra
@@ -212,8 +231,11 @@ async def _metadata(options: argparse.Namespace) -> "AsyncIterator[MetadataStore
     else:
         from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore  # noqa: PLC0415
 
-        options.dir.mkdir(parents=True, exist_ok=True)
-        database = options.dir / "metadata.db"
+        database = None if options.dir is None else options.dir / "metadata.db"
+        if options.dry_run and scratch is not None and (database is None or not database.exists()):
+            database = scratch / "metadata.db"
+        assert database is not None
+        database.parent.mkdir(parents=True, exist_ok=True)
         store = await SqliteMetadataStore.open(database, lambda: time.time_ns() // 1_000_000)
     try:
         yield store
@@ -221,18 +243,21 @@ async def _metadata(options: argparse.Namespace) -> "AsyncIterator[MetadataStore
         await store.close()
 
 
-def _print(report: "Report") -> None:
-    print(f"cluster {report.from_id} is restored as {report.to_id}")
+def _print(report: "RestoreReport") -> None:
+    if report.dry_run:
+        print(f"a restore of cluster {report.from_id} would bring back:")
+    else:
+        print(f"cluster {report.from_id} is restored as {report.to_id}")
     print(
         f"{plural(report.topics, 'topic')}, {plural(report.partitions, 'partition')}, "
         f"{plural(report.groups, 'group')}"
     )
     print(
-        f"{plural(report.joined_records, 'record')} of {plural(report.flush_objects, 'flush object')}"
-        " came back; sealed records are where they were"
+        f"{plural(report.joined_records, 'record')} of "
+        f"{plural(report.flush_objects, 'flush object')}, and all sealed records"
     )
     if report.refuted:
-        print(f"{plural(len(report.refuted), 'flush object')} were never committed")
+        print(f"never committed: {plural(len(report.refuted), 'flush object')}")
     for one in report.empty:
         print(f"{one.partition}: no records in [{one.base}, {one.end})")
     if report.groups_revision is None:
