@@ -26,6 +26,18 @@ async def test_the_file_of_the_largest_number_is_valid() -> None:
     assert (11, "c11") == (number, bucket_files.decode_cluster(found).cluster_id)
 
 
+async def test_a_restore_may_be_interrupted_while_it_replaces_the_first_file() -> None:
+    """
+    The next file is there then, and counts.
+    """
+    bucket = MemoryObjectStore(lambda: 0)
+    await bucket.put(layout.cluster_key(1), [bucket_files.encode_cluster(Cluster("c"))])
+
+    number, found = await newest_cluster_file(bucket)
+
+    assert (1, "c") == (number, bucket_files.decode_cluster(found).cluster_id)
+
+
 def test_a_file_says_which_clusters_the_bucket_had() -> None:
     """
     The newest last; the file of a new cluster names none.

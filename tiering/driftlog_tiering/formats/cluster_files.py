@@ -10,20 +10,26 @@ Shell.
 
 from contextlib import suppress
 
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import ObjectStore
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 
-async def newest_cluster_file(objects: ObjectStore) -> tuple[int, Buffer]:
-    """The number of the newest cluster file, and its bytes: one LIST and one GET.
+async def newest_cluster_file(objects: ObjectStore) -> tuple[int, bytes]:
+    """The number of the newest cluster file, and its bytes.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is none; the bucket was not listed.
     """
-    number = 0
+    number, body = 0, b""
+    try:
+        body = bytes(await objects.get(layout.CLUSTER_KEY))
+    except NotFoundError:  # a restore that replaces it was interrupted, or there is no cluster
+        number, body = 1, bytes(await objects.get(layout.cluster_key(1)))
+    newest = number
     async for page in objects.list(layout.CLUSTER_PREFIX):
         for info in page.objects:
             with suppress(ValueError):  # an unrecognised object
-                number = max(number, layout.parse_cluster_key(info.key).number)
-    return number, await objects.get(layout.cluster_key(number))
+                newest = max(newest, layout.parse_cluster_key(info.key).number)
+    if newest > number:
+        number, body = newest, bytes(await objects.get(layout.cluster_key(newest)))
+    return number, body
