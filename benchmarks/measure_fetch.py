@@ -19,7 +19,7 @@ from benchmarks.peers import (
     wait_idle,
 )
 from benchmarks.rawclient import connected, produce
-from benchmarks.rawfetch import fetch_all
+from benchmarks.rawfetch import Fetcher, fetch_all
 from benchmarks.table import Row, Sample, at_least, both, cpu_at_most, medians
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -54,6 +54,53 @@ def recent(options: Options) -> list[Row]:
             )
         )
     return rows
+
+
+def idle(options: Options) -> list[Row]:
+    """CPU of the broker for one poll of a consumer of very many partitions without new records: in
+    a fetch session, and as a full fetch."""
+    count = 2_000
+    polls = 300 if options.quick else 2_000
+    notes: dict[str, str] = {}
+
+    def poll(name: str, peer: Peer, _: int) -> Sample:
+        fetcher = Fetcher(peer.bootstrap, _TOPIC, dict.fromkeys(range(count), 0), max_wait_ms=1)
+        session, found = fetcher.poll((0, 0), everything=True)
+        if not session or found != count:
+            raise ValueError(f"no session, or {found} partitions instead of {count}")
+        fetcher.poll((session, 1), everything=False)
+
+        def cost(times: int, *, everything: bool) -> float:
+            before = peer.usage().cpu_seconds
+            for number in range(times):
+                fetcher.poll(
+                    (0, -1) if everything else (session, 2 + number), everything=everything
+                )
+            return (peer.usage().cpu_seconds - before) / times * 1000
+
+        value = cost(polls, everything=False)
+        notes[name] = f"{name} without a session {cost(polls // 20, everything=True):.1f}"
+        fetcher.close()
+        return Sample(value=value)
+
+    with brokers(options) as found:
+        for peer in found.values():
+            with connected(peer.bootstrap) as connection:
+                connection.create_topic(_TOPIC, count)
+            wait_idle(peer)
+        samples = interleaved(options, found, poll)
+    ours = medians(samples[OURS])
+    return [
+        Row(
+            measure=f"a poll of {count:,} idle partitions, raw",
+            unit="ms of CPU",
+            ours=ours,
+            kafka=medians(samples[KAFKA]),
+            goal="≤ 1 ms",
+            reached=None if ours is None else ours.value <= 1,
+            note="; ".join(notes.values()),
+        )
+    ]
 
 
 def java_recent(options: Options) -> list[Row]:

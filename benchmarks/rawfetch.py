@@ -102,6 +102,28 @@ class Fetcher:
             self.log_bytes += len(view)
         return self.records - before
 
+    def poll(self, session: tuple[int, int], *, everything: bool) -> tuple[int, int]:
+        """Send one request of a fetch *session* (id, epoch): *everything*: all partitions, else
+        none; returns the session's id and the number of partitions in the answer.
+
+        Raises: as `fetch`.
+        """
+        self.requests += 1
+        self._socket.sendall(
+            wire.fetch_request(
+                self._topic,
+                self.offsets if everything else {},
+                self.requests,
+                max_wait_ms=self._max_wait_ms,
+                min_bytes=self._min_bytes,
+                max_bytes=self._max_bytes,
+                partition_max_bytes=self._partition_max_bytes,
+                session=session,
+            )
+        )
+        answer = self._receive()
+        return wire.fetch_session(answer), len(wire.fetch_answer(answer))
+
     def close(self) -> None:
         self._socket.close()
 

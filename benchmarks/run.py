@@ -41,6 +41,7 @@ MEASURES: dict[str, Callable[[Options], list[Row]]] = {
     "acks_all": measure_produce.acks_all,
     "tiny": measure_produce.tiny,
     "fetch": measure_fetch.recent,
+    "idle_fetch": measure_fetch.idle,
     "java_fetch": measure_fetch.java_recent,
     "sealed": measure_fetch.sealed,
     "idempotent": measure_store.idempotent,
@@ -49,7 +50,11 @@ MEASURES: dict[str, Callable[[Options], list[Row]]] = {
     "memory": measure_memory.memory,
     "spark": measure_spark.scans,
 }
-PRINTED = {"sealing": "benchmarks.sealing", "spark_scan": "benchmarks.spark_scan"}
+PRINTED = {
+    "sealing": "benchmarks.sealing",
+    "spark_scan": "benchmarks.spark_scan",
+    "compaction": "benchmarks.compaction",
+}
 """Programs with tables of their own, printed unchanged below the table."""
 _PRINTED_TIMEOUT_SECONDS = 1800
 

@@ -164,10 +164,13 @@ def fetch_request(
     max_bytes: int,
     partition_max_bytes: int,
     isolation_level: int = 0,
+    session: tuple[int, int] = (0, -1),
 ) -> bytes:
-    """Fetch 11 without a session: the *offsets* of each partition of one topic."""
-    body = struct.pack(">iiiibii", -1, max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1)
-    body += _I32.pack(1) + string(topic) + _I32.pack(len(offsets))
+    """Fetch 11: the *offsets* of each partition of one topic, and the id and epoch of the
+    *session*, by itself none."""
+    body = struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, isolation_level)
+    body += struct.pack(">ii", *session)
+    body += _I32.pack(1) + string(topic) + _I32.pack(len(offsets)) if offsets else _I32.pack(0)
     for partition, offset in offsets.items():
         body += struct.pack(">iiqqi", partition, -1, offset, -1, partition_max_bytes)
     return request(FETCH, 11, correlation_id, body + _I32.pack(0) + string(b""))
@@ -182,6 +185,14 @@ class FetchedPartition:
     high_watermark: int
     start: int
     end: int
+
+
+def fetch_session(data: memoryview) -> int:
+    """The session id of a framed Fetch 11 answer."""
+    reader = Reader(data, 4 + 4 + 4)
+    if code := reader.i16():
+        raise KafkaError("Fetch", code)
+    return reader.i32()
 
 
 def fetch_answer(data: memoryview) -> list[FetchedPartition]:

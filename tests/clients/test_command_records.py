@@ -546,7 +546,7 @@ def test_who_types_records_sees_no_progress_line(agent: DriftlogProcess) -> None
         with contextlib.suppress(OSError):  # Linux ends a terminal so
             for typed in (b"one\n", b"two\n", b"\x04", b""):
                 if typed == b"one\n":
-                    while b"Ctrl-D" not in shown:
+                    while b"Ctrl-D ends\r\n" not in shown:
                         shown += os.read(ours, 1 << 16)
                 else:
                     time.sleep(1)  # a progress line would come after 0.4 s

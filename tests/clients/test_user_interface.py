@@ -328,7 +328,8 @@ DIFFERENCES: Final = (
         "what an agent is set to is said when it starts; nothing is taken that nobody would read",
         "^SET of a broker log\\.retention\\.ms\tnull$",
         "^SET of a broker log\\.retention\\.ms\tInvalidRequestException\t"
-        "Cannot update these configs dynamically: \\[log\\.retention\\.ms\\]$",
+        "Cannot update these configs dynamically: \\[log\\.retention\\.ms\\]\\. Agents take them "
+        "at their start: --config log\\.retention\\.ms=\\d+$",
     ),
     Difference(
         "protocol",

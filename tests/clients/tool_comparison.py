@@ -42,7 +42,7 @@ MASKS: Final = (
     Mask("run", "which thread of our JVM it is", r"\[run-\d+\]"),
     Mask("client", "clients are counted in a JVM", r"\b(?:adminclient|producer|consumer)-\d+"),
     Mask("member", "member ids are random", r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
-    Mask("uuid", "member ids of KIP-848 are random", r"\b[A-Za-z0-9_-]{22}(?=\s|$)"),
+    Mask("uuid", "member ids of KIP-848 are random", r"(?<![\w-])[\w-]{22}(?=\s|$)"),
     Mask("group", "a consumer without a group takes a random one", r"console-consumer-\d+"),
     Mask("time", "runs are at different times", r"(?<=CreateTime:)\d{13}"),
     Mask("time", "runs are at different times", r'(?<="timestamp":)\d{13}'),

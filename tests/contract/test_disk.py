@@ -19,7 +19,8 @@ import pytest
 from driftlog_agents.log.local import posix_disk
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.leftovers import Leftovers
-from driftlog_agents.log.local.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
+from driftlog_agents.log.local.posix_buffer_file import PosixBufferFile
+from driftlog_agents.log.local.posix_disk import DirectoryLockedError, PosixDisk
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.buffer_pool import BufferPool
 from tests.simulation.faults import Process
@@ -406,7 +407,7 @@ async def test_numbers_of_files_that_change_are_not_taken_for_files_that_do(
     what has no name any more is removed, and a healthy agent goes on.
     """
     numbers = itertools.count()
-    monkeypatch.setattr(posix_disk, "_identity", lambda _: (1, next(numbers)))
+    monkeypatch.setattr(posix_disk, "identity_of", lambda _: (1, next(numbers)))
     disk = PosixDisk(tmp_path)
     await disk.create_session(SESSION)
     file = disk.create_file(SESSION, 1)
@@ -591,7 +592,7 @@ async def test_a_session_stays_until_what_is_set_aside_of_it_is_durable(
         await disk.finish_kept(SESSION, NOTE)
 
     with monkeypatch.context() as patch:
-        patch.setattr(posix_disk, "_sync_directory", fails)
+        patch.setattr(posix_disk, "sync_directory", fails)
         with pytest.raises(UnavailableError, match="Input/output error"):
             await set_aside()
     assert ([SESSION], []) == (disk.sessions(), disk.kept())
@@ -620,7 +621,7 @@ async def test_a_start_removes_no_session_before_what_is_set_aside_is_durable(
     steps: list[Path] = []
 
     with monkeypatch.context() as patch:
-        patch.setattr(posix_disk, "_sync_directory", steps.append)
+        patch.setattr(posix_disk, "sync_directory", steps.append)
         patch.setattr(posix_disk, "_remove_folder", steps.append)
         PosixDisk(tmp_path).close()
 

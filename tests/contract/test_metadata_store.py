@@ -496,6 +496,18 @@ async def test_values_are_any_bytes(store: MetadataStore) -> None:
         assert (value, bytes) == (kv.value, type(kv.value))
 
 
+async def test_get_prefix_of_keys_only_has_empty_values(store: MetadataStore) -> None:
+    """
+    A listing of what there is does not read what it says.
+    """
+    at = [await put(store, "/k/1", b"one"), await put(store, "/k/2", b"two")]
+
+    _, kvs = await store.get_prefix("/k/", keys_only=True)
+
+    keys = zip(("/k/1", "/k/2"), at, strict=True)
+    assert [KeyValue(key, b"", revision, revision) for key, revision in keys] == kvs
+
+
 async def test_get_prefix_tells_the_revision_it_read_at(store: MetadataStore) -> None:
     """
     A watch from the next revision misses nothing and repeats nothing; also of an empty prefix.

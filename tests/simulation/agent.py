@@ -7,8 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.handlers.api.fetch import FetchHandler
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.garbage.collector import CollectorSettings

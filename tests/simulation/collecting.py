@@ -112,7 +112,7 @@ class CollectedObjects:
             if isinstance(parsed, layout.ManifestKey) and parsed.tp.topic_id in live:
                 self._world.count("superseded manifests collected")
                 self._version_goes(key, parsed)
-            elif isinstance(parsed, _SEALED) and parsed.tp.topic_id in live:
+            elif isinstance(parsed, SEALED) and parsed.tp.topic_id in live:
                 self._world.count("sealed objects collected")
                 self._object_goes(key, parsed.tp)
 
@@ -120,7 +120,7 @@ class CollectedObjects:
         """Whether a sealed object may be there when all is collected: a version of now names it, or
         one of less than a grace ago, or it is younger itself."""
         parsed = _parsed(key)
-        assert isinstance(parsed, (layout.ManifestKey, *_SEALED))
+        assert isinstance(parsed, (layout.ManifestKey, *SEALED))
         entitled = self._entitled(parsed.tp)
         if isinstance(parsed, layout.ManifestKey):
             return parsed.version in entitled
@@ -194,7 +194,7 @@ class CollectedObjects:
         self._world.expect(holds, f"collected: {message}")
 
 
-_SEALED: Final = (layout.SegmentKey, layout.SegmentListKey, layout.ProducerSnapshotKey)
+SEALED: Final = (layout.SegmentKey, layout.SegmentListKey, layout.ProducerSnapshotKey)
 
 
 def _key_of(like: layout.ManifestKey, version: int) -> str:

@@ -8,7 +8,12 @@ import pytest
 
 from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed import superseded_versions, unnamed_objects
-from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
+from driftlog_agents.log.garbage.sealed.manifest_names import EVERYTHING
+from driftlog_agents.log.garbage.sealed.partition_reads import (
+    ListsRead,
+    PartitionReads,
+    Versions,
+)
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
 from driftlog_agents.log.garbage.sealed.version_pairs import (
@@ -24,8 +29,6 @@ from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest, empty_manifest
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-
-_EVERYTHING: Final = 1 << 62
 
 
 def collected_before_grace(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +71,9 @@ def names_used_for_later_pages(patch: pytest.MonkeyPatch) -> None:
                 manifest = await self._reads.manifest(partition, version)
                 if manifest is None:
                     return None
-                names |= await self._reads.named_within(manifest, 0, _EVERYTHING, {})
+                names |= await self._reads.named_within(
+                    manifest, EVERYTHING, EVERYTHING, ListsRead()
+                )
             known[partition] = names
         return set(objects) - known[partition]
 

@@ -296,9 +296,13 @@ class FaultyMetadata:
         )
         return result
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         result: tuple[int, list[KeyValue]] = await self._network.request(
-            f"get_prefix {prefix}", lambda: self._store.get_prefix(prefix), writes=False
+            f"get_prefix {prefix}",
+            lambda: self._store.get_prefix(prefix, keys_only=keys_only),
+            writes=False,
         )
         return result
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.session.producer_memory import ProducerSettings
+from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_tiering.batches.producers import PRODUCER_BYTES
 from tests.simulation.clients import Attempt, Producer

@@ -25,7 +25,6 @@ from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
 from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership import claims as claimed_keys
 from driftlog_agents.log.leadership import takeover
-from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.log_session import Engine
@@ -40,6 +39,7 @@ from driftlog_agents.log.recovery.leftover_batches import Directory
 from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_agents.log.sealing import manifest_edits
 from driftlog_agents.log.sealing.attempts import SealAttempts, SealStep
+from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.session import producer_id_blocks as id_blocks
 from driftlog_agents.log.session.backpressure import Backpressure

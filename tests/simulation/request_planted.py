@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from driftlog_agents.handlers.api import list_offsets
-from driftlog_agents.handlers.api.fetch import _Fetch
-from driftlog_agents.handlers.common.fetch_reads import FetchReads
+from driftlog_agents.handlers.fetch.handler import _Fetch
+from driftlog_agents.handlers.fetch.reads import FetchReads
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode

@@ -8,6 +8,7 @@ import pytest
 
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.retention import policy, segment_expiry
+from driftlog_agents.log.retention.checks import LastCheck
 from driftlog_agents.log.retention.policy import Expiry
 from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
@@ -99,7 +100,7 @@ def manifest_moves_before_the_key(patch: pytest.MonkeyPatch) -> None:
 
 def checked_once(patch: pytest.MonkeyPatch) -> None:
     """A partition of which nothing was due is not looked at again."""
-    patch.setattr(segment_expiry._Checked, "holds", lambda *_: True)
+    patch.setattr(LastCheck, "holds", lambda *_: True)
 
 
 def failed_moves_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ Adapter.
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.limits import check_key, check_lease_id, check_ttl_ms, check_txn
@@ -87,11 +87,16 @@ class MemoryMetadataStore:
         self._begin()
         return self._kvs.get(key)
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         """See `driftlog_metadata.stores.store.MetadataStore.get_prefix`."""
         check_key(prefix)
         self._begin()
-        return self._history.revision, [self._kvs[key] for key in self._keys_under(prefix)]
+        found = [self._kvs[key] for key in self._keys_under(prefix)]
+        if keys_only:
+            found = [replace(kv, value=b"") for kv in found]
+        return self._history.revision, found
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
         """See `driftlog_metadata.stores.store.MetadataStore.grant_lease`."""

@@ -186,7 +186,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "The default of segment.jitter.ms; it changes nothing here.",
     ),
     ("log.roll.ms", LONG, None, "The default of segment.ms."),
-    ("max.incremental.fetch.session.cache.slots", INT, "1000", "Most fetch sessions."),
     (
         "max.request.partition.size.limit",
         INT,

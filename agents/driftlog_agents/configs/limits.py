@@ -21,6 +21,7 @@ from typing import Final
 from driftlog_agents.configs.definitions import (
     ConfigDef,
     ConfigType,
+    at_least,
     between,
     definitions_of,
     setting,
@@ -127,6 +128,16 @@ class Limits:
         "Most bytes of a request other than Produce, if socket.request.max.bytes is larger.",
     )
 
+    max_incremental_fetch_session_cache_slots: int = setting(
+        1_000, "Most fetch sessions; beyond it clients send full fetches.", check=at_least(0)
+    )
+    driftlog_max_fetch_session_bytes: int = setting(
+        64 * MiB,
+        "Most bytes of all fetch sessions, 768 for each of their partitions.",
+        LONG,
+        at_least(0),
+    )
+
     # ── Topics ──
 
     driftlog_max_topics_per_request: int = setting(
@@ -215,6 +226,7 @@ DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(Li
 
 CONNECTIONS_MAX_IDLE: Final = "connections.max.idle.ms"
 FETCH_MAX_BYTES: Final = "fetch.max.bytes"
+FETCH_SESSIONS: Final = "driftlog.max.fetch.session.bytes"
 LOG_LINES: Final = "driftlog.log.lines.per.second"
 MAX_MESSAGE_BYTES: Final = "message.max.bytes"
 MAX_REBALANCE_TIMEOUT: Final = "driftlog.max.rebalance.timeout.ms"

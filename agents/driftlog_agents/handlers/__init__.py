@@ -1,7 +1,7 @@
 """One module per API: a request becomes a response.
 
 A handler is ``async def handle(broker, request, context) -> response``.  Produce and Fetch, the hot
-path, have their own shape in `produce.handler` and `api.fetch`.
+path, have their own shape in `produce.handler` and `fetch.handler`.
 
 Pure.
 """

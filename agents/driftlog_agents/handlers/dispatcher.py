@@ -15,6 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 import structlog
@@ -22,9 +23,9 @@ import structlog
 from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large, work_for
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.coordinator.budget import ASKING
-from driftlog_agents.handlers.api.fetch import FetchHandler
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.context import AnswerBytes, RequestContext
+from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
@@ -105,7 +106,9 @@ _FORGOTTEN: Final = 0.9
 class Dispatcher:
     """Routes the requests of all connections of one agent."""
 
-    def __init__(self, broker: Broker, offload: Offload, now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, broker: Broker, offload: Offload, now_ms: Callable[[], float], rng: Random
+    ) -> None:
         self._broker = broker
         self._now_ms = now_ms
         self._log = structlog.get_logger()
@@ -114,7 +117,7 @@ class Dispatcher:
         self._one_large = asyncio.Lock()
         """One large Produce is decoded and admitted at a time."""
         self.producing = ProduceHandler(broker, offload, self.spawn)
-        self.fetching = FetchHandler(broker, self.spawn)
+        self.fetching = FetchHandler(broker, self.spawn, rng)
         self._counts: Counter[ApiKey] = Counter()
         self._answer_bytes: Counter[ApiKey] = Counter()
         """Bytes that an answer of each API is expected to have, by the recent ones."""

@@ -43,7 +43,6 @@ from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.partition_claims import PartitionClaims
-from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.leadership.session_status import SessionStatus
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
@@ -64,6 +63,7 @@ from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.attempts import SealAttempts
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
+from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
@@ -72,8 +72,9 @@ from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import EngineSettings, Ports
+from driftlog_agents.log.verification.partition_verification import PartitionVerification
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
@@ -290,6 +291,15 @@ class Engine:
             logs=self.logs,
             wall_ms=ports.wall_ms,
         )
+        self.verification = PartitionVerification(
+            objects=ports.objects,
+            offload=ports.offload,
+            settings=settings.verification,
+            backpressure=ports.backpressure,
+            counters=ports.counters,
+            logs=self.logs,
+            wall_ms=ports.wall_ms,
+        )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
             session_id=agent.session_id,
@@ -312,14 +322,11 @@ class Engine:
         self.partitions = LedPartitions(
             topics=led,
             assignments=self.assignments,
-            manifests=self.manifests,
-            loader=self._loading,
+            manifests=self.manifests.cached,
             view=cluster.view,
             counters=ports.counters,
-            spawn=self._spawn,
-            now_ms=ports.now_ms,
         )
-        self.loaded, self.admits = self.partitions.loaded, self.partitions.admits
+        self.loaded, self.admits = self._loading.loaded, self._loading.admits
         self.offline = self.partitions.offline
         self.status = SessionStatus(agent.node_id, self.session, cluster)
         self.claims = PartitionClaims(
@@ -436,6 +443,7 @@ class Engine:
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
                 background.append(spawn(tasks, self.retention.run(self._topic_retention)))
+                background.append(spawn(tasks, self.verification.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
@@ -558,7 +566,11 @@ class Engine:
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
-        return self.partitions.open(taken)
+        served = self.partitions.open(taken, self.ports.now_ms())
+        for log in served.values():
+            if log.state is State.LOADING:
+                self._loading.begin(self._spawn, log)
+        return served
 
     def remove_topic(self, topic_id: UUID) -> None:
         """Stops serving a topic that is deleted, or is about to be."""

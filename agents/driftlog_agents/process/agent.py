@@ -306,7 +306,7 @@ class AgentProcess:
             decoding=self.decoding,
             now_ms=ports.now_ms,
         )
-        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms)
+        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng)
 
     def _agent(self) -> Agent:
         return Agent(

@@ -25,7 +25,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from driftlog_agents.configs.limits import LOG_LINES, PRODUCER_STATE
+from driftlog_agents.configs.limits import FETCH_SESSIONS, LOG_LINES, PRODUCER_STATE
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.retention.policy import ExpiryReason
@@ -76,6 +76,16 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     yield _counter(
         "driftlog_cold_fetches", "Fetches that read from the bucket", fetching.cold_reads
     )
+    sessions = fetching.sessions
+    yield GaugeMetricFamily("driftlog_fetch_sessions", "Fetch sessions", len(sessions))
+    yield GaugeMetricFamily(
+        "driftlog_fetch_session_partitions", "Partitions of all fetch sessions", sessions.partitions
+    )
+    yield _counter(
+        "driftlog_fetch_sessions_evicted",
+        "Fetch sessions that made room for others",
+        sessions.evicted,
+    )
     yield _counter(
         "driftlog_damaged_reads",
         "Reads that failed because an object cannot be read; the log names it",
@@ -90,6 +100,7 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     counts = {
         **agent.broker.refusals.counts,
         LOG_LINES: left_out.get("rate", 0),
+        FETCH_SESSIONS: sessions.full,
         PRODUCER_STATE: agent.counters.producers_refused,
     }
     for limit, count in sorted(counts.items()):
@@ -243,6 +254,17 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         engine.producers.used_bytes,
     )
     yield _gauge(
+        "driftlog_verification_damaged_ranges",
+        "Damaged ranges of sealed records, each partition at its last verification by this agent; "
+        "the log names the objects",
+        engine.verification.damaged,
+    )
+    yield _gauge(
+        "driftlog_verification_overdue_seconds",
+        "For how long the verification that is due longest has been due",
+        engine.verification.overdue_ms / 1000,
+    )
+    yield _gauge(
         "driftlog_flush_records",
         "Flush records in the metadata store",
         engine.flush_records.records,
@@ -275,6 +297,8 @@ _LOG_COUNTERS: Final = {
     "from DIR/buffer because nothing tells whether the log had them",
     "producers_refused": "Batches refused because their idempotent producer is unknown and the "
     "memory for producers is used up; see the log",
+    "verified_partitions": "Verifications of a partition's sealed objects",
+    "verified_bytes": "Bytes of the segments that were right",
     "segments_sealed": "Segments sealed",
     "sealed_bytes": "Bytes sealed, uncompressed",
     "undecodable_batches": "Batches stored as they came because their records cannot be decoded",

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.objects.flush_object_ends import READS_AT_ONCE, do_all
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.restore.evidence import FlushEvidence
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_metadata.schema.model import Topic, TopicPartition

@@ -32,7 +32,7 @@ from uuid import UUID
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.storage_format import decode_page
-from driftlog_agents.log.objects.flush_object_ends import READS_AT_ONCE, do_all
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.log.session.producer_id_ranges import SKIPPED
 from driftlog_agents.restore.bucket_reads import (
     RETRY,

@@ -95,6 +95,7 @@ PRAGMA user_version = {DATABASE_VERSION};
 """
 
 _COLUMNS: Final = "key, value, create_revision, mod_revision, lease_id"
+_COLUMNS_WITHOUT_VALUE: Final = "key, x'', create_revision, mod_revision, lease_id"
 
 Change = tuple[int, list[WatchEvent]]
 """A revision and its events."""
@@ -430,23 +431,26 @@ def read_key(connection: sqlite3.Connection, key: str) -> KeyValue | None:
     return None if row is None else KeyValue(row[0].decode(), *row[1:])
 
 
-def read_prefix(connection: sqlite3.Connection, prefix: str) -> list[KeyValue]:
-    """The keys under *prefix* in the order of their bytes."""
+def read_prefix(
+    connection: sqlite3.Connection, prefix: str, *, keys_only: bool = False
+) -> list[KeyValue]:
+    """The keys under *prefix* in the order of their bytes; *keys_only*: with empty values."""
+    columns = _COLUMNS_WITHOUT_VALUE if keys_only else _COLUMNS
     found = connection.execute(
-        f"SELECT {_COLUMNS} FROM kv WHERE key >= ? AND key < ? ORDER BY key", _range(prefix)
+        f"SELECT {columns} FROM kv WHERE key >= ? AND key < ? ORDER BY key", _range(prefix)
     )
     rows: list[_Row] = found.fetchall()
     return [KeyValue(row[0].decode(), *row[1:]) for row in rows]
 
 
 def read_prefix_at_one_revision(
-    connection: sqlite3.Connection, prefix: str
+    connection: sqlite3.Connection, prefix: str, *, keys_only: bool
 ) -> tuple[int, list[KeyValue]]:
     """The keys under *prefix*, and the revision at which they are read."""
     connection.execute("BEGIN")
     try:
         (revision,) = connection.execute("SELECT revision FROM store").fetchone()
-        return revision, read_prefix(connection, prefix)
+        return revision, read_prefix(connection, prefix, keys_only=keys_only)
     finally:
         connection.execute("COMMIT")
 

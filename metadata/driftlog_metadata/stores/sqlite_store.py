@@ -152,10 +152,14 @@ class SqliteMetadataStore:
             await self._recorded(found.mod_revision)
         return found
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         """See `driftlog_metadata.stores.store.MetadataStore.get_prefix`."""
         check_key(prefix)
-        at = await self._read(lambda connection: read_prefix_at_one_revision(connection, prefix))
+        at = await self._read(
+            lambda connection: read_prefix_at_one_revision(connection, prefix, keys_only=keys_only)
+        )
         await self._recorded(at[0])
         return at
 

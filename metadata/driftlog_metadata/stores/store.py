@@ -217,11 +217,14 @@ class MetadataStore(Protocol):
         """Read one key, linearizably."""
         ...
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         """Read a prefix at one revision, linearizably: (revision, keys in ascending order).
 
         With any number of keys: the adapter reads a prefix over the transport's message
-        limit in pages at one revision.
+        limit in pages at one revision.  *keys_only*: the values are not read, and are empty in
+        the result.
         """
         ...
 

@@ -60,11 +60,13 @@ class WitnessedStore:
         self.refuse()
         return found
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         """See `driftlog_metadata.stores.store.MetadataStore.get_prefix`."""
         self.refuse()
         asked = self.witness.asked()
-        revision, kvs = await self._store.get_prefix(prefix)
+        revision, kvs = await self._store.get_prefix(prefix, keys_only=keys_only)
         self.witness.answered(asked, revision)
         self.refuse()
         return revision, kvs

@@ -43,14 +43,14 @@ class Weather:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def get_prefix(self, prefix: str) -> Any:
+    async def get_prefix(self, prefix: str, *, keys_only: bool = False) -> Any:
         self.reads.append((now_ms(), prefix))
         if prefix == TOPICS_PREFIX and self.fates:
             fate = self.fates.pop(0)
             if fate is None:
                 await asyncio.Event().wait()
             raise cast(Exception, fate)
-        return await self.store.get_prefix(prefix)
+        return await self.store.get_prefix(prefix, keys_only=keys_only)
 
     def watch(self, prefix: str, start_revision: int) -> Watch:
         self.cuts[prefix] = asyncio.get_running_loop().create_future()

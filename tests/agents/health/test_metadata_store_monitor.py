@@ -130,8 +130,8 @@ async def test_answers_that_overtake_each_other_are_no_evidence() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(world.behind, name)
 
-        async def get_prefix(self, prefix: str) -> Any:
-            answer = await world.behind.get_prefix(prefix)
+        async def get_prefix(self, prefix: str, *, keys_only: bool = False) -> Any:
+            answer = await world.behind.get_prefix(prefix, keys_only=keys_only)
             await slow.wait()
             return answer
 

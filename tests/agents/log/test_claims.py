@@ -132,9 +132,9 @@ async def test_what_nobody_ever_led_is_claimed_without_looking_for_records() -> 
     read: list[str] = []
 
     class Reads(LossyClaims):
-        async def get_prefix(self, prefix: str) -> Any:
+        async def get_prefix(self, prefix: str, *, keys_only: bool = False) -> Any:
             read.append(prefix)
-            return await self._store.get_prefix(prefix)
+            return await self._store.get_prefix(prefix, keys_only=keys_only)
 
     session = await opened(world, behind=lambda store: Reads(store, []))
     read.clear()

@@ -46,10 +46,10 @@ class Silent:
         if name == "watch":
             return method
 
-        async def call(*args: Any) -> Any:
+        async def call(*args: Any, **how: Any) -> Any:
             if self.silent:
                 await asyncio.Event().wait()
-            return await method(*args)
+            return await method(*args, **how)
 
         return call
 

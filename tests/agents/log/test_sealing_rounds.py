@@ -20,8 +20,7 @@ from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_agents.log.session.session_health import SessionHealth
-from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.session_health import SessionHealth, SessionSignals
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import NotFoundError

@@ -92,7 +92,7 @@ async def test_a_footer_that_is_not_given_costs_its_own_record() -> None:
     """
     world = World(t=2)
     life = await world.start(SMALL)
-    life.engine.footers._budget_bytes = 0  # as where there are more than have room
+    life.engine.footers.encoded.budget_bytes = 0  # as where there are more than have room
     await flushes(life, 2)
     world.bucket.withheld = {world.bucket.puts[0]}
 

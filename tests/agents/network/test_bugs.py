@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.handlers.common.fetch_reads import FetchReads
 from driftlog_agents.handlers.common.producer_ids import ProducerIds
+from driftlog_agents.handlers.fetch.reads import FetchReads
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import delete_topics, fetch, init_producer_id, metadata

@@ -64,9 +64,11 @@ class GatedMetadata:
     async def get(self, key: str) -> KeyValue | None:
         return await self._behind.get(key)
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         await self.gates["get_prefix"].passed()
-        return await self._behind.get_prefix(prefix)
+        return await self._behind.get_prefix(prefix, keys_only=keys_only)
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
         await self.gates["grant_lease"].passed()

@@ -173,10 +173,12 @@ class EtcdOnVirtualTime:
         await self._expire()
         return await self._etcd.get(key)
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         """Of etcd."""
         await self._expire()
-        return await self._etcd.get_prefix(prefix)
+        return await self._etcd.get_prefix(prefix, keys_only=keys_only)
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
         """Of etcd, and ours if it is new."""

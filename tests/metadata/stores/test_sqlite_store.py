@@ -181,7 +181,7 @@ async def test_leases_end_by_themselves(path: Path) -> None:
     Nobody calls anything, and the watch still tells that the key went.
     """
     store = await SqliteMetadataStore.open(path, wall_clock)
-    await store.grant_lease(7, 50)
+    await store.grant_lease(7, 2_000)
     revision = (await store.txn([], [Put("/a", b"", 7)])).revision
     watch = store.watch("/a", revision + 1)
 

@@ -47,6 +47,8 @@ FLUSH_PREFIX: Final = "flush/"
 TOPICS_PREFIX: Final = "topics/"
 AUDIT_PREFIX: Final = "audit/"
 PRODUCER_IDS_PREFIX: Final = "producer-ids/"
+LISTS_FOLDER: Final = "/manifest-lists/"
+"""In the keys of segment lists, and in no other key."""
 
 MAX_VERSION: Final = 10**20 - 1
 """Largest version of a manifest: a larger one has a negative countdown."""
@@ -277,6 +279,12 @@ def partition_prefix(topic: str, tp: TopicPartition) -> str:
 def manifest_prefix(topic: str, tp: TopicPartition) -> str:
     """Prefix of a partition's manifests; the newest is the first key under it."""
     return f"{partition_prefix(topic, tp)}manifest/"
+
+
+def audit_topic_prefix(topic: str, topic_id: UUID) -> str:
+    """Prefix of the records of the losses that were accepted in one topic."""
+    assert is_topic_name(topic), f"not a topic name: {topic!r}"
+    return f"{AUDIT_PREFIX}{topic}/{topic_id}/"
 
 
 def is_topic_name(topic: str) -> bool:

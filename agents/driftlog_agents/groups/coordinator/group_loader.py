@@ -72,14 +72,16 @@ LISTED_AT_ONCE: Final = 50
 LISTED_BYTES: Final = 500_000
 """Most bytes of one claim; a single group may be larger."""
 
+_VALUE_BYTES: Final = 2_000
+"""Assumed size of a member or of a page of offsets: a listing has the keys and not the values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A stored group: its own key as it was read, and its bytes in a transaction, which names each
-    key three times and each value once."""
+    """A stored group, and its estimated bytes in a transaction, which names each key three times
+    and each value once."""
 
     group_id: str
-    kv: KeyValue
     size_bytes: int
 
 
@@ -144,22 +146,22 @@ class GroupLoader:
         )
 
     async def listed(self) -> list[Listed]:
-        """List every stored group.
+        """List every stored group; the store returns keys alone: most groups are another agent's.
 
         Raises:
             FencedError: the session ended first.
         """
-        found: dict[str, KeyValue] = {}
+        found: dict[str, None] = {}
         sizes: Counter[str] = Counter()
-        for kv in await self._session.read_prefix(GROUPS_PREFIX):
+        for kv in await self._session.read_prefix(GROUPS_PREFIX, keys_only=True):
             try:
                 key = parse_group_key(kv.key)
             except ValueError:
                 continue  # An unrecognised key.
-            sizes[key.group_id] += 3 * len(kv.key) + len(kv.value)
+            sizes[key.group_id] += 3 * len(kv.key) + _VALUE_BYTES
             if key.member_id is None and key.topic_id is None:
-                found[key.group_id] = kv
-        return [Listed(group_id, kv, sizes[group_id]) for group_id, kv in found.items()]
+                found[key.group_id] = None
+        return [Listed(group_id, sizes[group_id]) for group_id in found]
 
     async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
         """Claim and read a group, while *wanted* returns True; None: it does not exist.
@@ -205,10 +207,16 @@ class GroupLoader:
         Raises:
             FencedError: the session ended first.
         """
+        gets = tuple(Get(group_key(one.group_id)) for one in some)
+        reads = (await self._session.transact(Txn((), gets))).reads
         claims: dict[str, tuple[KeyValue, StoredGroup]] = {}
-        for one in some:
-            with contextlib.suppress(CorruptError):  # `load` logs it.
-                claims[one.group_id] = one.kv, self._as_claimed(one.kv)
+        size_bytes = 0
+        for one, kvs in zip(some, reads, strict=True):
+            for kv in kvs:
+                size_bytes += one.size_bytes + len(kv.value)
+                if not claims or size_bytes <= LISTED_BYTES:
+                    with contextlib.suppress(CorruptError):  # `load` logs it.
+                        claims[one.group_id] = kv, self._as_claimed(kv)
         if not claims:
             return {}
         revision, _ = await self._claim(list(claims.values()))

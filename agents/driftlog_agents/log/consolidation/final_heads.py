@@ -20,11 +20,11 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.log.consolidation.known_final_heads import KnownFinalHeads, final_head
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.schema.codec import decode_ended_head, decode_head
 from driftlog_metadata.schema.keys import head_key
-from driftlog_metadata.schema.model import CLOSED, FINAL_HEADS_LEVEL
-from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.schema.model import FINAL_HEADS_LEVEL
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
@@ -39,17 +39,12 @@ class FinalHeads:
     def __init__(self, session: Session, objects: ObjectStore) -> None:
         self._session = session
         self._objects = objects
-        self._closed: dict[str, FinalHead] = {}
-        """Heads that were closed here: the metadata store has their numbers no more."""
-        self._done: set[str] = set()
+        self._known = KnownFinalHeads()
         self._log = structlog.get_logger()
 
     def closed(self, heads: Mapping[str, KeyValue]) -> None:
         """These sessions' heads had these values when they were closed."""
-        for session_id, kv in heads.items():
-            final = _final(session_id, kv)
-            if final is not None:
-                self._closed[session_id] = final
+        self._known.closed(heads)
 
     async def put(self, ended: Collection[str]) -> None:
         """Put the final heads of the sessions that were closed here, and of *ended*, whose keys
@@ -60,8 +55,10 @@ class FinalHeads:
         """
         if self._session.author.format_version < FINAL_HEADS_LEVEL:
             return
-        for session_id in sorted({*self._closed, *ended} - self._done):
-            final = self._closed.get(session_id) or await self._read(session_id)
+        for session_id in self._known.pending(ended):
+            final = self._known.of_closed(session_id)
+            if final is None:
+                final = final_head(session_id, await self._session.read(head_key(session_id)))
             try:
                 if final is not None:
                     async with asyncio.timeout(_TIMEOUT_S):
@@ -69,33 +66,9 @@ class FinalHeads:
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._log.debug("final_head_not_put", session=session_id, error=str(error))
                 return
-            self._done.add(session_id)
-            self._closed.pop(session_id, None)
-
-    async def _read(self, session_id: str) -> FinalHead | None:
-        kv = await self._session.read(head_key(session_id))
-        if kv is None or _is_marked(kv):
-            return None
-        return _final(session_id, kv)
+            self._known.done(session_id)
 
     async def _create(self, final: FinalHead) -> None:
         key = layout.final_head_key(final.session_id, final.head)
         with contextlib.suppress(AlreadyExistsError):
             await self._objects.create(key, [encode_final_head(final)])
-
-
-def _is_marked(kv: KeyValue) -> bool:
-    """Whether the collector has recorded the session's end, hours ago: the final head was put, and
-    may be deleted already."""
-    try:
-        return decode_ended_head(kv.value) is not None
-    except CorruptError:
-        return True  # the collector of heads logs it
-
-
-def _final(session_id: str, kv: KeyValue) -> FinalHead | None:
-    try:
-        head = decode_head(kv.value)
-    except CorruptError:
-        return None  # the collector of heads logs it
-    return None if head == CLOSED else FinalHead(session_id, head, kv.mod_revision)

@@ -33,6 +33,12 @@ from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
 )
+from driftlog_agents.log.consolidation.gc_schedule import (
+    LagNews,
+    LookSchedule,
+    RewriteSchedule,
+    hold_back,
+)
 from driftlog_agents.log.consolidation.managed_records import reads_of
 from driftlog_agents.log.consolidation.policy import (
     ConsolidationSettings,
@@ -46,7 +52,7 @@ from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads
 from driftlog_agents.log.objects.footer_cache import RecordGoneError
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session.unknown_keys import head_of, session_of
 from driftlog_metadata.schema.keys import (
     HEADS_PREFIX,
@@ -68,9 +74,6 @@ from driftlog_tiering.formats.flush_object import CorruptFlushObjectError
 
 _FOOTERS_AT_ONCE: Final = 32
 """Records of a dead session whose footers are read together."""
-
-_RETRY_MS: Final = 10_000
-"""Time before the next rewrite after a failed one."""
 
 
 class ManagedSessions(Protocol):
@@ -123,10 +126,10 @@ class FlushRecordGc:
         self._final_heads = final_heads
         self._forget_wanted = asyncio.Event()
         self._look_wanted = asyncio.Event()
-        """Wakes `_looking` early: a topic may be deleted, or `_has_ended`."""
+        """Wakes `_looking` early: a topic may be deleted, or a session has ended."""
         self._look_wanted.set()
-        self._has_ended = True  # perhaps this agent's last session
-        self._retry_at_ms = 0.0
+        self._looks = LookSchedule(settings, now_ms())
+        self._rewrites = RewriteSchedule()
         self.outage = signals.health.consolidation
         """Since when every attempt to consolidate has failed."""
 
@@ -192,19 +195,17 @@ class FlushRecordGc:
             await self.forget()
 
     async def _looking(self) -> None:
-        settings = self._settings
-        due_ms = self._now_ms() + settings.sealed_interval_ms
+        looks = self._looks
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout((due_ms - self._now_ms()) / 1000):
+                async with asyncio.timeout(looks.wait_ms(self._now_ms()) / 1000):
                     await self._look_wanted.wait()
             self._look_wanted.clear()
-            if self._has_ended:
-                await asyncio.sleep(settings.ended_ms / 1000)
-            if self._has_ended or self._now_ms() >= due_ms:
-                self._has_ended = False
+            if looks.delay_ms:
+                await asyncio.sleep(looks.delay_ms / 1000)
+            if looks.takes_all(self._now_ms()):
                 await self.look()
-                due_ms = self._now_ms() + settings.sealed_interval_ms
+                looks.looked(self._now_ms())
             else:
                 await self._look_for_topics()
 
@@ -212,7 +213,7 @@ class FlushRecordGc:
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
             if self.state.has_ended(self._sessions.live()):
-                self._has_ended = True
+                self._looks.session_ended()
                 self._look_wanted.set()
             while await self.consolidate():
                 pass
@@ -224,20 +225,17 @@ class FlushRecordGc:
 
     def hold_back(self) -> None:
         """Holds producers back while too many flushes of this session wait for consolidation."""
-        lag = self.state.lag
-        behind, waiting = lag.behind, self.state.waiting()
-        # While rewrites fail, holding producers back would not help, and might last for days.
-        failing = self.outage.since_ms is not None
-        lag.update(0 if failing else waiting)
-        self._backpressure.set("consolidation", held=lag.held)
-        if lag.behind and not behind:
+        waiting = self.state.waiting()
+        news = hold_back(self.state.lag, waiting, failing=self.outage.since_ms is not None)
+        self._backpressure.set("consolidation", held=self.state.lag.held)
+        if news is LagNews.BEHIND:
             self._log.warning(
                 "consolidation_behind",
                 records=waiting,
                 advice="producers are slowed to the rate of consolidation: give the agent more "
                 "cores, or the partitions to more agents",
             )
-        elif behind and not lag.behind and not failing:
+        elif news is LagNews.CAUGHT_UP:
             self._log.info("consolidation_caught_up", records=waiting)
 
     # ── Forget ──
@@ -386,7 +384,8 @@ class FlushRecordGc:
             FencedError: the session is over.
         """
         now_ms = self._now_ms()
-        if now_ms < self._retry_at_ms or self._flushes.since_ms is not None:
+        failing = self._flushes.since_ms is not None
+        if not self._rewrites.may_begin(now_ms, flushes_fail=failing):
             return False
         due = self.state.to_rewrite(now_ms)
         return due is not None and await self._attempt(*due)
@@ -408,7 +407,7 @@ class FlushRecordGc:
         except RecordsChangedError as error:
             await self._know_again(managed)
             if error.answered:
-                self._retry_at_ms = self._now_ms() + _RETRY_MS
+                self._rewrites.failed(self._now_ms())
                 self._answered()
             else:
                 self._failed(str(error), began_ms)
@@ -430,7 +429,7 @@ class FlushRecordGc:
 
     def _failed(self, error: str, began_ms: float) -> None:
         now_ms = self._now_ms()
-        self._retry_at_ms = now_ms + _RETRY_MS
+        self._rewrites.failed(now_ms)
         if self.outage.failed(error, began_ms, now_ms):
             self._log.warning(
                 "consolidation_failed",

@@ -23,15 +23,14 @@ from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecord
 from driftlog_agents.log.consolidation.object_layout import encode, how_many_fit, lay_out_most
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.consolidation.replacement import RecordReplacement, ReplacementOutcome
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.partition import tail
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.schema.codec import encode_flush_record
 from driftlog_metadata.schema.keys import parse_flush_key
 from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError
-from driftlog_metadata.transactions import flush_transactions
 from driftlog_tiering.formats.flush_object import Footer
 
 _MOVES_AT_ONCE: Final = 8
@@ -160,26 +159,19 @@ class RewriteJob:
     ) -> None:
         """Sends the transaction until *until_ms*."""
         session = self._session
-        txn = flush_transactions.consolidate(
-            session.session_id,
-            session.revision,
-            [(known.key, known.record) for known in chosen],
-            new,
-            dead=managed.session_id if managed.dead else None,
-        )
+        replacement = RecordReplacement(session.session_id, session.revision, managed, chosen, new)
         try:
             async with asyncio.timeout((until_ms - self._now_ms()) / 1000):
-                result = await session.transact(txn)
+                result = await session.transact(replacement.txn)
         except TimeoutError as error:
             raise RecordsChangedError("no answer in time", answered=False) from error
-        if result.succeeded:
-            return
-        mine, first = result.reads
-        if first and first[0].value == encode_flush_record(new[0][1]):
-            return  # an earlier try; its answer was lost
-        if not mine or mine[0].create_revision != session.revision:
-            raise FencedError("the session ended while its flushes were consolidated")
-        raise RecordsChangedError("the records have changed", answered=True)
+        match replacement.outcome(result):
+            case ReplacementOutcome.SESSION_OVER:
+                raise FencedError("the session ended while its flushes were consolidated")
+            case ReplacementOutcome.CHANGED:
+                raise RecordsChangedError("the records have changed", answered=True)
+            case ReplacementOutcome.REPLACED:
+                return
 
     async def _tell_tails(
         self, new: Sequence[tuple[str, FlushRecord]], footers: Sequence[Footer]

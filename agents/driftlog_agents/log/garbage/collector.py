@@ -61,7 +61,7 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
@@ -193,7 +193,9 @@ class Collector:
         self._deletes_left = 0
         self._oldest_flush_ms: int | None = None
         """When the oldest flush object of the pass was put that stays; None: there is none."""
-        self._pages = ObjectPages(objects, deadline_ms, self._settings.pause_ms)
+        self._pages = ObjectPages(
+            objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
+        )
         self.sealed = SealedCollection(
             metadata=self._reads,
             pages=self._pages,

@@ -21,6 +21,7 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
+from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
@@ -99,7 +100,8 @@ class _DryRun:
             )
         }
         deleted = await self._deleted(objects)
-        reads = PartitionReads(self._reads, objects, self._strangers, self._offload, _DEADLINE_MS)
+        pages = ObjectPages(objects, _DEADLINE_MS, 0, PutTimes(found.grace))
+        reads = PartitionReads(self._reads, pages, self._strangers, self._offload)
 
         def damage(partition: NamedPartition, error: CorruptError) -> None:
             found.damaged[partition.name] = str(error)
@@ -108,7 +110,7 @@ class _DryRun:
             reads,
             found,
             found.grace,
-            superseded=lambda partition: self._walks.setdefault(partition),
+            superseded=lambda partition, _: self._walks.setdefault(partition),
             damaged=damage,
         )
         async for page in objects.list(""):

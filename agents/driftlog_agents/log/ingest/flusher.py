@@ -41,7 +41,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Wait
 from driftlog_agents.log.partition.tail import lay_out, restore_facts, tail_slice
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord
 from driftlog_metadata.stores.errors import (
     FencedError,

@@ -1,15 +1,12 @@
-"""The status that a session publishes to the other agents, in its key.
-
-    STARTING ──serve──▶ SERVING ──leave──▶ LEAVING      which topics it has seen
-                                                        whether it asks which agents can commit
+"""The status that a session publishes to the other agents, in its key; `own_status` says which.
 
 Shell.
 """
 
 from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.log.leadership.own_status import OwnStatus
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.schema.model import LiveSession, Stage
-from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.schema.model import Stage
 from driftlog_metadata.transactions import session_transactions as transactions
 
 
@@ -17,37 +14,28 @@ class SessionStatus:
     """See the module; for one session."""
 
     def __init__(self, node_id: int, session: Session, cluster: ClusterWatch) -> None:
-        self._node_id = node_id
         self._session = session
         self._cluster = cluster
         self._view = cluster.view
-        self._stage = Stage.STARTING
-        self._stored = LiveSession(node_id=node_id)
-        self._stored_revision = session.revision
-        self._asks = False
-        self._proofs = 0
+        self._status = OwnStatus(node_id, session.session_id)
 
     @property
     def asks(self) -> bool:
         """Whether this agent cannot commit, and asks which agents can."""
-        return self._asks
+        return self._status.asks
 
     def others(self) -> set[int]:
         """Node ids of the other agents that the plan uses."""
-        return set(self._view.placed()) - {self._node_id}
+        return self._status.others(self._view)
 
     def nodes(self) -> tuple[int, ...]:
         """Node ids of the agents that the plan uses, ascending.  This agent is one of them even
         before it is SERVING, and is not when it leaves."""
-        myself = set() if self._stage is Stage.LEAVING else {self._node_id}
-        return tuple(sorted(self.others() | myself))
+        return self._status.nodes(self._view)
 
     def others_start(self) -> bool:
         """Whether another agent is STARTING."""
-        return any(
-            entry.said.stage is Stage.STARTING and entry.session_id != self._session.session_id
-            for entry in self._view.sessions.values()
-        )
+        return self._status.others_start(self._view)
 
     async def set_stage(self, stage: Stage) -> None:
         """Publishes *stage*: partitions can be placed here, or this agent leaves.
@@ -55,12 +43,12 @@ class SessionStatus:
         Raises:
             FencedError: the session is over.
         """
-        self._stage = stage
+        self._status.stage = stage
         await self._store()
 
     def leave(self) -> None:
         """Removes this agent from `nodes`; `set_stage` publishes it."""
-        self._stage = Stage.LEAVING
+        self._status.stage = Stage.LEAVING
 
     async def ask(self, asks: bool) -> None:
         """Publishes *asks*: this agent cannot commit, and asks which agents can.
@@ -68,7 +56,7 @@ class SessionStatus:
         Raises:
             FencedError: the session is over.
         """
-        self._asks = asks
+        self._status.asks = asks
         await self._store_if_open()
 
     async def prove(self) -> None:
@@ -77,7 +65,7 @@ class SessionStatus:
         Raises:
             FencedError: the session is over.
         """
-        self._proofs += 1
+        self._status.proofs += 1
         await self._store_if_open()
 
     async def keep_told(self) -> None:
@@ -90,7 +78,7 @@ class SessionStatus:
         with self._cluster.changes() as changed:
             while True:
                 changed.clear()
-                if len(self._view.sessions) > 1 and self._stage is not Stage.STARTING:
+                if self._status.tells_topics(self._view):
                     await self._store()
                 await changed.wait()
 
@@ -101,26 +89,14 @@ class SessionStatus:
 
     async def _store(self) -> None:
         """Writes the session's key until it holds the present status."""
-        while True:
-            wanted = LiveSession(
-                node_id=self._node_id,
-                stage=self._stage,
-                topics_revision=self._view.topics_revision,
-                asks=self._asks,
-                proofs=self._proofs,
-            )
-            if wanted == self._stored:
-                return
-            session = self._session
+        session, status = self._session, self._status
+        while (wanted := status.to_store(self._view)) is not None:
             assert session.revision  # otherwise this would create the key without its head
-            revision = self._stored_revision or session.revision
+            revision = status.stored_revision or session.revision
             result = await session.transact(
                 transactions.report(session.session_id, session.revision, revision, wanted)
             )
             if result.succeeded:
-                self._stored, self._stored_revision = wanted, result.revision
-                continue
-            kvs = result.reads[0]
-            if not kvs or kvs[0].create_revision != session.revision:
-                raise FencedError("the session ended before it could publish its status")
-            self._stored_revision = kvs[0].mod_revision  # an earlier try; its answer was lost
+                status.stored(wanted, result.revision)
+            else:
+                status.refused(result.reads[0], session.revision)

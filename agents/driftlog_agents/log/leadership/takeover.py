@@ -40,7 +40,8 @@ from driftlog_agents.log.leadership.taken_partitions import (
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads, Footers
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
-from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest
+from driftlog_agents.log.objects.manifest_check import ManifestCheck
+from driftlog_agents.log.objects.manifest_listings import Newest
 from driftlog_agents.log.objects.manifest_verdict import repair
 from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor

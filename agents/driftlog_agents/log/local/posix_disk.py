@@ -1,16 +1,8 @@
 """The disk port on a POSIX directory.
 
-    DIR/lock                              flock; names the process that holds it
-    DIR/node_id.json, …                   small files of the agent
-    DIR/buffer/{session_id}/{number:010d}.buf
-    DIR/buffer/{session_id}/leftovers.json    the note about it
-    DIR/kept/{session_id}/…                   the files set aside of it, and leftovers.json
-
-Writes happen on the event loop's thread: a `write` to the page cache takes less time than passing
-it to a thread.  `fdatasync` runs on one thread.  Operations on folders and small files, with their
-`fsync`, run on another one, so that both keep their order.  Folders and files are private to the
-agent: 0700 and 0600, also those that an earlier release made.  The name of a buffer file is durable
-with the file's first sync: before, nothing in it is promised.
+`directory_names` says what is in it.  `fdatasync` runs on one thread.  Operations on folders and
+small files, with their `fsync`, run on another one, so that both keep their order.  Folders and
+files are private to the agent: 0700 and 0600, also those that an earlier release made.
 
 Adapter.
 """
@@ -18,40 +10,44 @@ Adapter.
 import asyncio
 import fcntl
 import os
-import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from driftlog_agents.log.local.disk import Buffer, BufferFile
-from driftlog_agents.log.local.leftovers import decode_leftovers
-from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
+from driftlog_agents.log.local.directory_names import (
+    BUFFER,
+    KEPT,
+    LOCK,
+    NOTE,
+    OWN_FOLDERS,
+    PARTS,
+    file_name,
+    file_numbers,
+    is_session,
+    part_name,
+    says_whole,
+    tightened,
+)
+from driftlog_agents.log.local.disk import BufferFile
+from driftlog_agents.log.local.posix_buffer_file import (
+    PosixBufferFile,
+    identity_of,
+    sync_directory,
+)
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.stores.buffer_pool import BufferPool
 
-_IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
-_JOIN_BYTES: Final = 4096
-_POOLED: Final = range(32 * 1024, 4 * 1024 * 1024 + 1)
-"""Reads of these sizes go into pooled memory."""
 _POOL_BYTES: Final = 32 * 1024 * 1024
 """Size of the pool, for answers on their way to consumers; the allocator serves the rest."""
-_SESSION: Final = re.compile(r"[0-9a-f]{32}")
-_FILE: Final = re.compile(r"[0-9]+\.buf")
-_NOTE: Final = "leftovers.json"
-_PART: Final = ".part"
-"""Suffix of a folder whose files are not all set aside yet."""
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
-_OTHERS: Final = 0o077
-"""Bits of a mode that group and others have."""
-_OWN_FOLDERS: Final = ("buffer", "kept", "spool")
 _SAME_TICK_NS: Final = 2_000_000_000
 """The coarsest clock of a file system: FAT stores even seconds."""
-_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 _T = TypeVar("_T")
@@ -59,111 +55,6 @@ _T = TypeVar("_T")
 
 class DirectoryLockedError(FencedError):
     """Another process has the lock of the directory."""
-
-
-class PosixBufferFile:
-    """A `BufferFile` on a file descriptor."""
-
-    __slots__ = (
-        "_executor",
-        "_named",
-        "_pool",
-        "_size",
-        "_torn",
-        "alive",
-        "descriptor",
-        "identity",
-        "path",
-        "trusted",
-    )
-
-    def __init__(
-        self, descriptor: int, path: Path, executor: ThreadPoolExecutor, pool: BufferPool
-    ) -> None:
-        self.descriptor = descriptor
-        self.path = path
-        self.identity = _identity(os.fstat(descriptor))
-        self.alive = True
-        self.trusted = True
-        self._executor = executor
-        self._pool = pool
-        self._size = 0
-        self._named = False
-        """Its folder was synced after the file got its name."""
-        self._torn = False
-        """A part of a failed append is at its end.  The bytes before it can still be synced."""
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    def append(self, buffers: Sequence[Buffer]) -> int:
-        assert self.alive
-        if self._torn or not self.trusted:
-            raise UnavailableError(f"{self.path} failed before and is not written to")
-        start = self._size
-        try:
-            for i in range(0, len(buffers), _IOV_MAX):
-                self._write(list(buffers[i : i + _IOV_MAX]))
-        except OSError as error:
-            self._torn = True
-            self._size = start
-            raise UnavailableError(f"cannot write {self.path}: {error.strerror}") from error
-        return start
-
-    def _write(self, buffers: list[Buffer]) -> None:
-        total = sum(map(len, buffers))
-        if total < len(buffers) * _JOIN_BYTES:
-            buffers = [b"".join(buffers)]  # copying small ones costs less than a vector of them
-        if (written := os.pwritev(self.descriptor, buffers, self._size)) == total:
-            self._size += total
-            return
-        self._write_rest(buffers, written)
-
-    def _write_rest(self, buffers: list[Buffer], written: int) -> None:
-        """Continue after a partial write: the disk is about to be full."""
-        self._size += written
-        rest = memoryview(b"".join(buffers))[written:]
-        while rest:
-            written = os.pwrite(self.descriptor, rest, self._size)
-            self._size += written
-            rest = rest[written:]
-
-    def read(self, position: int, length: int) -> bytes | memoryview:
-        assert self.alive
-        if position + length > self._size:
-            # The file may have bytes there, of an earlier use or of a failed append.
-            raise UnavailableError(f"{self.path} does not hold {length} bytes at {position}")
-        data: bytes | memoryview
-        try:
-            if _POOLED.start <= length < _POOLED.stop:
-                data = memoryview(self._pool.take(length))[:length]
-                found = os.preadv(self.descriptor, [data], position)
-            else:
-                data = os.pread(self.descriptor, length, position)
-                found = len(data)
-        except OSError as error:
-            raise UnavailableError(f"cannot read {self.path}: {error.strerror}") from error
-        if found != length:
-            raise UnavailableError(f"{self.path} is shorter than what was written to it")
-        return data
-
-    async def sync(self) -> None:
-        if not self.trusted:
-            # Linux reports a lost write once per descriptor: the next fdatasync would succeed.
-            raise UnavailableError(f"{self.path} failed before and is not trusted again")
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(self._executor, self._sync)
-        except OSError as error:
-            self.trusted = False
-            raise UnavailableError(f"cannot sync {self.path}: {error.strerror}") from error
-
-    def _sync(self) -> None:
-        if not self._named:
-            _sync_directory(self.path.parent)
-            self._named = True
-        _sync_data(self.descriptor)
 
 
 class PosixDisk:
@@ -176,8 +67,8 @@ class PosixDisk:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._buffer = root / "buffer"
-        self._kept = root / "kept"
+        self._buffer = root / BUFFER
+        self._kept = root / KEPT
         self._executor = ThreadPoolExecutor(1, "sync")
         self._folders = ThreadPoolExecutor(1, "folders")
         self._pool = BufferPool(_POOL_BYTES)
@@ -193,7 +84,7 @@ class PosixDisk:
             root.mkdir(mode=_FOLDER_MODE, exist_ok=True)
             self._buffer.mkdir(mode=_FOLDER_MODE, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._lock = os.open(root / "lock", flags, _FILE_MODE)
+            self._lock = os.open(root / LOCK, flags, _FILE_MODE)
         except OSError as error:
             raise UnavailableError(
                 f"cannot use {root} as data directory: {error.strerror}"
@@ -212,11 +103,11 @@ class PosixDisk:
         self._sweep_kept()
         self._tighten()
         self._identities = {
-            root / "lock": _identity(os.fstat(self._lock)),
-            self._buffer: _identity(self._buffer.stat()),
+            root / LOCK: identity_of(os.fstat(self._lock)),
+            self._buffer: identity_of(self._buffer.stat()),
         }
         self._identities_hold = self._identities == {
-            path: _identity(path.stat()) for path in self._identities
+            path: identity_of(path.stat()) for path in self._identities
         }
         """The file system reports the same number for a file each time; some FUSE, 9p and SMB do
         not."""
@@ -228,12 +119,13 @@ class PosixDisk:
         """
         try:
             paths = [self._root, *self._root.iterdir()]
-            for name in _OWN_FOLDERS:
+            for name in OWN_FOLDERS:
                 paths += (self._root / name).rglob("*")
             for path in paths:
                 status = path.lstat()
-                if status.st_mode & _OTHERS and not stat.S_ISLNK(status.st_mode):
-                    path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+                mode = tightened(stat.S_IMODE(status.st_mode))
+                if mode is not None and not stat.S_ISLNK(status.st_mode):
+                    path.chmod(mode)
                     self.tightened += 1
         except OSError as error:  # a path of another user, such as a mounted volume
             self.open_to_others = str(error)
@@ -244,8 +136,8 @@ class PosixDisk:
         try:
             now = Path(os.readlink(f"/proc/self/fd/{self._lock}"))
             found = {
-                self._root / "lock": _identity(now.stat()),
-                self._buffer: _identity((now.parent / self._buffer.name).stat()),
+                self._root / LOCK: identity_of(now.stat()),
+                self._buffer: identity_of((now.parent / self._buffer.name).stat()),
             }
             here = self._root.exists() and self._root.samefile(now.parent)
         except OSError:
@@ -257,7 +149,7 @@ class PosixDisk:
         expected = {**self._identities, **{file.path: file.identity for file in self._files}}
         for path, identity in expected.items():
             try:
-                there = _identity(path.stat())
+                there = identity_of(path.stat())
             except (FileNotFoundError, NotADirectoryError):
                 return str(path)
             except OSError:
@@ -272,7 +164,7 @@ class PosixDisk:
             return [
                 path.name
                 for path in self._buffer.iterdir()
-                if path.is_dir() and _SESSION.fullmatch(path.name) and path.name not in kept
+                if path.is_dir() and is_session(path.name) and path.name not in kept
             ]
         except OSError as error:
             raise UnavailableError(f"cannot list {self._buffer}: {error.strerror}") from error
@@ -328,7 +220,7 @@ class PosixDisk:
             return []
         except OSError as error:
             raise UnavailableError(f"cannot list {folder}: {error.strerror}") from error
-        return sorted(int(name[:-4]) for name in names if _FILE.fullmatch(name))
+        return file_numbers(names)
 
     async def read_file(self, session_id: str, number: int) -> bytes:
         path = self._path(session_id, number)
@@ -347,11 +239,11 @@ class PosixDisk:
         await self._keeping(_make_part, self._part(session_id))
 
     async def write_kept(self, session_id: str, number: int, data: bytes) -> None:
-        await self._keeping(_save, self._part(session_id) / _file_name(number), data)
+        await self._keeping(_save, self._part(session_id) / file_name(number), data)
 
     async def finish_kept(self, session_id: str, note: bytes) -> str:
         part, folder = self._part(session_id), self._kept / session_id
-        await self._keeping(_save, part / _NOTE, note)
+        await self._keeping(_save, part / NOTE, note)
         await self._keeping(_rename_durably, part, folder)
         await self.remove_session(session_id)
         return str(folder)
@@ -366,7 +258,7 @@ class PosixDisk:
     def kept(self) -> list[str]:
         with suppress(OSError):
             names = os.listdir(self._kept)
-            return [name for name in names if _SESSION.fullmatch(name) and self._is_kept(name)]
+            return [name for name in names if is_session(name) and self._is_kept(name)]
         return []
 
     def count_kept(self) -> int:
@@ -382,32 +274,28 @@ class PosixDisk:
         return self._counted[1]
 
     def _is_kept(self, session_id: str) -> bool:
-        """Whether the note says that the folder is whole.  A copy of a session's folder, and what
-        an interrupted removal left, have no such note."""
-        try:
-            note = _load(self._kept / session_id / _NOTE)
-            return note is not None and decode_leftovers(note).set_aside_at_ms is not None
-        except (UnavailableError, CorruptError):
-            return False
+        with suppress(UnavailableError):
+            return says_whole(_load(self._kept / session_id / NOTE))
+        return False
 
     def _part(self, session_id: str) -> Path:
-        return self._kept / f".{session_id}{_PART}"
+        return self._kept / part_name(session_id)
 
     def _sweep_kept(self) -> None:
         """Finish what a killed process began: delete the folders of sessions that are set aside,
         and the parts of unfinished ones."""
         with suppress(OSError):
-            _sync_directory(self._kept)  # the killed process may not have done this
+            sync_directory(self._kept)  # the killed process may not have done this
             for session_id in self.kept():
                 _remove_folder(self._buffer / session_id)
-        for part in self._kept.glob(f".*{_PART}"):
+        for part in self._kept.glob(PARTS):
             shutil.rmtree(part, ignore_errors=True)
 
     async def load_note(self, session_id: str) -> bytes | None:
-        return await self._run(_load, self._buffer / session_id / _NOTE)
+        return await self._run(_load, self._buffer / session_id / NOTE)
 
     async def save_note(self, session_id: str, data: bytes) -> None:
-        await self._run(_save, self._buffer / session_id / _NOTE, data)
+        await self._run(_save, self._buffer / session_id / NOTE, data)
 
     def load(self, name: str) -> bytes | None:
         return _load(self._root / name)
@@ -427,24 +315,24 @@ class PosixDisk:
         os.close(self._lock)
 
     def _path(self, session_id: str, number: int) -> Path:
-        return self._buffer / session_id / _file_name(number)
+        return self._buffer / session_id / file_name(number)
 
 
 def _make_folder(path: Path) -> None:
     path.mkdir(mode=_FOLDER_MODE, exist_ok=True)  # a failed attempt may have made it
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _remove_folder(folder: Path) -> None:
     noted = False
     with suppress(OSError):  # `exists` raises the error of a broken disk
-        noted = (folder / _NOTE).exists()
+        noted = (folder / NOTE).exists()
     if noted:
         # The note says which batches of the files are elsewhere already: no file stays without it.
         with suppress(OSError):
             for path in folder.glob("*.buf"):
                 path.unlink()
-            _sync_directory(folder)
+            sync_directory(folder)
             shutil.rmtree(folder, ignore_errors=True)
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -452,7 +340,7 @@ def _remove_folder(folder: Path) -> None:
 
 def _make_part(part: Path) -> None:
     part.parent.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-    _sync_directory(part.parent.parent)
+    sync_directory(part.parent.parent)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=_FOLDER_MODE)
 
@@ -460,31 +348,15 @@ def _make_part(part: Path) -> None:
 def _rename_durably(source: Path, target: Path) -> None:
     source.rename(target)
     try:
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     except OSError:
         # A power failure may undo the rename, so nothing may rely on it.
         target.rename(source)
         raise
 
 
-def _file_name(number: int) -> str:
-    return f"{number:010d}.buf"
-
-
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, _FILE_MODE)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _load(path: Path) -> bytes | None:
@@ -504,6 +376,6 @@ def _save(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         raise UnavailableError(f"cannot write {path}: {error.strerror}") from error

@@ -5,8 +5,6 @@
                                        ──yes──▶ again; after 5 s it is unavailable
                                        ──no───▶ sealed or consolidated meanwhile: RecordGoneError
 
-Encoded footers take a tenth of the memory.
-
 Claimed partitions wait for these reads, and no other agent can lead them:
 `foundation/failure_tracker` keeps since when the bucket has not answered, and if that lasts the
 agent is unfit.  If the bucket answers but does not return this object, no other agent could read it
@@ -16,7 +14,6 @@ Shell.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
@@ -25,6 +22,7 @@ from driftlog_agents.foundation.offload import Offload, inline
 from driftlog_agents.foundation.single_flight import SingleFlight
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
+from driftlog_agents.log.objects.encoded_footers import EncodedFooters
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.objects.object_retry import ANSWERED, ObjectRetry
 from driftlog_agents.log.session.session import Session
@@ -72,8 +70,7 @@ class FooterCache:
         self._session = session
         self._objects = objects
         self._offload = offload
-        self._budget_bytes = budget_bytes
-        self._encoded: OrderedDict[str, Buffer] = OrderedDict()
+        self.encoded = EncodedFooters(budget_bytes)
         self._reading = SingleFlight[str, Buffer]()
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
         self._hedged = HedgedReads(now_ms)
@@ -87,27 +84,24 @@ class FooterCache:
             event="footer_read_repeated",
             advice="retrying; the claimed partitions are led when the footer is read",
         )
-        self.size_bytes = 0
         self.reads = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the cached footers, encoded."""
+        return self.encoded.size_bytes
 
     def keep(self, object_key: str, encoded: Buffer) -> None:
         """Adds a footer that was just written."""
-        self.drop(object_key)
-        if len(encoded) > self._budget_bytes:
-            return
-        self._encoded[object_key] = encoded
-        self.size_bytes += len(encoded)
-        while self.size_bytes > self._budget_bytes:
-            self.size_bytes -= len(self._encoded.popitem(last=False)[1])
+        self.encoded.keep(object_key, encoded)
 
     def inherit(self, before: "FooterCache") -> None:
         """Adds the footers of an earlier session of this process: objects never change."""
-        for key, encoded in before._encoded.items():
-            self.keep(key, encoded)
+        self.encoded.inherit(before.encoded)
 
     def drop(self, object_key: str) -> None:
         """Removes the footer of an object that no flush record names any more."""
-        self.size_bytes -= len(self._encoded.pop(object_key, b""))
+        self.encoded.drop(object_key)
 
     async def fetch(
         self, records: Iterable[tuple[str, FlushRecord]]
@@ -121,7 +115,7 @@ class FooterCache:
         Raises:
             FencedError: the session ended first; perhaps in a group.
         """
-        room = self._budget_bytes // 2
+        room = self.encoded.budget_bytes // 2
         unavailable: dict[str, ObjectUnavailableError] = {}
 
         async def fetch(record_key: str, record: FlushRecord) -> None:
@@ -193,8 +187,7 @@ class FooterCache:
     async def _request(self, record: FlushRecord) -> Buffer:
         """The encoded footer: from the cache, by a request in flight, or by a new request."""
         key = record.object_key
-        if (encoded := self._encoded.get(key)) is not None:
-            self._encoded.move_to_end(key)
+        if (encoded := self.encoded.get(key)) is not None:
             return encoded
         return await self._reading.do(key, lambda: self._ask(record))
 

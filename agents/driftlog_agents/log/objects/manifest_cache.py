@@ -10,6 +10,7 @@ from typing import Final
 from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.offload import Offload, inline
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
+from driftlog_agents.log.partition.known_manifests import KnownManifests
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.model import TopicPartition
@@ -21,12 +22,6 @@ from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _LONGEST_TIMEOUT_S: Final = 30.0
 """Longest timeout while the store is slow for all: a manifest takes a few requests."""
-
-
-COMPACTED_AGE_MS: Final = 300_000.0
-"""A compacted partition's manifest is read again after this, while the partition is read: its
-tombstones go only so long after their horizon (`CleanerSettings.reader_ms`).  Longer: fewer
-listings, and tombstones stay longer."""
 
 
 class ManifestCache:
@@ -46,18 +41,15 @@ class ManifestCache:
         self._objects = objects
         self._offload = offload
         self._now_ms = now_ms
-        self._read_at_ms: dict[PartitionLog, float] = {}
         self._hedged = HedgedReads(now_ms, longest_timeout_s=_LONGEST_TIMEOUT_S)
-        self._newest: dict[PartitionLog, Manifest] = {}
+        self.cached = KnownManifests()
         self._reading = KeyedLock[PartitionLog]()
         self._strangers = strangers or UnknownKeys()
-        self._edited: dict[tuple[str, TopicPartition], None] = {}
 
     def take_edited(self) -> list[tuple[str, TopicPartition]]:
         """Partitions, with their topics' names, that got a newer version by `put` since the last
         call."""
-        edited, self._edited = self._edited, {}
-        return list(edited)
+        return self.cached.take_edited()
 
     async def get(self, log: PartitionLog) -> Manifest:
         """The newest manifest, at least at the version that the partition's key names.
@@ -66,18 +58,15 @@ class ManifestCache:
             CorruptManifestError: missing or damaged.
             UnavailableError, OutcomeUnknownError, TimeoutError: the store; try again.
         """
-        if (known := self._current(log)) is not None:
+        if (known := self.cached.current(log, self._now_ms())) is not None:
             return known
         async with self._reading.of(log):
-            while (known := self._current(log)) is None:
+            while (known := self.cached.current(log, self._now_ms())) is None:
                 began_ms = self._now_ms()
                 found = await self._load(log, log.manifest_version)
                 if log.state is State.CLOSED:
-                    return found  # not cached: `forget` would not remove it any more
-                newest = self._newest.get(log)
-                if newest is None or newest.version <= found.version:  # or `put` meanwhile
-                    self._newest[log] = found
-                    self._read_at_ms[log] = began_ms
+                    return found
+                self.cached.was_read(log, found, began_ms)
             return known
 
     def _strange(self, key: str) -> None:
@@ -97,46 +86,29 @@ class ManifestCache:
             partial(load_at_least, self._objects, log.topic, tp, version, self._strange)
         )
 
-    def _current(self, log: PartitionLog) -> Manifest | None:
-        """The cached manifest, if the partition's key names no newer one, and a compacted
-        partition's was read within `COMPACTED_AGE_MS`."""
-        known = self._newest.get(log)
-        if known is None or known.version < log.manifest_version:
-            return None
-        return None if known.cleaned_end and self.age_ms(log) > COMPACTED_AGE_MS else known
-
     def known(self, log: PartitionLog) -> Manifest | None:
         """The cached manifest, which may be old; None: there is none."""
-        return self._newest.get(log)
+        return self.cached.newest(log)
 
     def put(self, log: PartitionLog, manifest: Manifest, began_ms: float | None = None) -> None:
         """Caches a newer manifest, whose read or commit began at *began_ms*; None: just now."""
-        if manifest.version > 1:
-            self._edited[manifest.topic, manifest.tp] = None
-        known = self._newest.get(log)
-        if known is not None and known.version > manifest.version:
-            return  # another edit of this session was faster
-        if log.state is not State.CLOSED:
-            self._newest[log] = manifest
-            self._read_at_ms[log] = self._now_ms() if began_ms is None else began_ms
+        self.cached.was_edited(log, manifest, self._now_ms() if began_ms is None else began_ms)
 
     def read_at_ms(self, log: PartitionLog) -> float:
         """When the read of the cached manifest began; now, if there is none."""
-        return self._read_at_ms.get(log, self._now_ms())
+        return self.cached.read_at_ms(log, self._now_ms())
 
     def age_ms(self, log: PartitionLog) -> float:
         """How long ago the read of the cached manifest began; 0: there is none."""
-        return self._now_ms() - self.read_at_ms(log)
+        return self.cached.age_ms(log, self._now_ms())
 
     def drop(self, log: PartitionLog) -> None:
         """Removes the cached manifest, which may be old: the next `get` reads it again."""
-        self._newest.pop(log, None)
+        self.cached.drop(log)
 
     def forget(self, log: PartitionLog) -> None:
         """Removes every entry of *log*, which is closed: this session does not lead it any more."""
-        assert log.state is State.CLOSED
-        self.drop(log)
-        self._read_at_ms.pop(log, None)
+        self.cached.forget(log)
 
     async def producers(self, manifest: Manifest) -> ProducerStates:
         """The producer state at the manifest's end; its times are those of flushes.

@@ -10,16 +10,13 @@ The check comes before any batch is admitted or appended.
 A listing proves presence only.  `sealing/sealer` finds a manifest that the listing does not show:
 it never adopts a manifest that ends among the records of its own session unless it wrote it.
 
-One LIST per partition, and one per topic for partitions that have never had a leader: partitions'
-folders sort before the topic's files, so the first key of a topic shows whether any partition has
-an object.
+`manifest_listings` says what is listed.
 
 Shell.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -30,6 +27,13 @@ from driftlog_agents.foundation.offload import Offload, inline
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
+from driftlog_agents.log.objects.manifest_listings import (
+    Newest,
+    shows_use,
+    to_list,
+    topic_prefixes,
+    unlisted,
+)
 from driftlog_agents.log.objects.manifest_verdict import find_problem
 from driftlog_agents.log.objects.object_retry import ObjectRetry
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -54,16 +58,6 @@ _WAITING: Final = 1_024
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class Newest:
-    """The newest manifests of claimed partitions by the listings."""
-
-    versions: dict[TopicPartition, int] = field(default_factory=dict)
-    """Version of the newest manifest; 0: the listing shows none."""
-    unreadable: dict[TopicPartition, str] = field(default_factory=dict)
-    """Partitions whose listing failed, and why."""
 
 
 class ManifestCheck:
@@ -107,18 +101,14 @@ class ManifestCheck:
     ) -> Newest:
         """Lists the newest manifests of *logs*; *fresh*: partitions that were never led."""
         found = Newest()
-        topics = {tp.topic_id: logs[tp].topic for tp in fresh}
-        prefixes = {key: layout.topic_prefix(topic, key) for key, topic in topics.items()}
+        prefixes = topic_prefixes(logs, fresh)
         used, failed = await self._all(
             {key: (prefix, partial(self._is_used, prefix)) for key, prefix in prefixes.items()}
         )
-        for tp in fresh:
-            if tp.topic_id in failed:
-                found.unreadable[tp] = failed[tp.topic_id]
+        found.unreadable.update(unlisted(fresh, failed))
         wanted = {
             tp: (f"newest manifest of {log!r}", partial(self._newest_version, log.topic, tp))
-            for tp, log in logs.items()
-            if tp not in fresh or used.get(tp.topic_id)
+            for tp, log in to_list(logs, fresh, used).items()
         }
         found.versions, more = await self._all(wanted)
         found.unreadable.update(more)
@@ -166,7 +156,7 @@ class ManifestCheck:
     async def _is_used(self, prefix: str) -> bool:
         """Whether any partition of the topic has an object in the bucket."""
         async for page in self._objects.list(prefix, page_size=1):
-            return any(not info.key.startswith(f"{prefix}topic/") for info in page.objects)
+            return any(shows_use(info.key, prefix) for info in page.objects)
         return False
 
     async def _newest_version(self, topic: str, tp: TopicPartition) -> int:

@@ -11,11 +11,11 @@ Shell.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from driftlog_agents.log.partition.decoding_turns import DecodingTurns
 from driftlog_tiering.batches.batch_limits import BatchLimits
 
 CONFIG_PREFIX: Final = "driftlog.max.batch."
@@ -46,8 +46,7 @@ class BatchDecoder:
         self.limits = limits or BatchLimits()
         self._refused = refused
         self._settle = settle
-        self._held_bytes = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._turns = DecodingTurns[asyncio.Future[None]](self.limits.decompressed_bytes)
 
     def refuse(self, limit: str) -> None:
         """Count a batch over *limit*, of `BatchLimits`: it was refused, or sealed as it came."""
@@ -59,41 +58,23 @@ class BatchDecoder:
         have."""
         most = self.limits.decompressed_bytes
         size = most if size_bytes is None else min(size_bytes, most)
-        await self._take(size)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._turns.take(turn, size):
+            try:
+                await turn
+            except asyncio.CancelledError:
+                _begin(self._turns.abandon(turn, size))
+                raise
         try:
             try:
                 yield
             finally:
                 await self._settle()
         finally:
-            self._give(size)
+            _begin(self._turns.give(size))
 
-    async def _take(self, size: int) -> None:
-        if not self._waiting and self._fits(size):
-            self._held_bytes += size
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, size))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give(size)
-            elif (turn, size) in self._waiting:
-                self._waiting.remove((turn, size))
-                self._serve()
-            raise
 
-    def _give(self, size: int) -> None:
-        self._held_bytes -= size
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            turn, size = self._waiting.popleft()
-            if not turn.done():
-                self._held_bytes += size
-                turn.set_result(None)
-
-    def _fits(self, size: int) -> bool:
-        return self._held_bytes + size <= self.limits.decompressed_bytes
+def _begin(turns: Iterable[asyncio.Future[None]]) -> None:
+    for turn in turns:
+        if not turn.done():  # otherwise its caller was cancelled, and abandons it
+            turn.set_result(None)

@@ -40,6 +40,10 @@ class BatchSource(Protocol):
         """Index of the batch in ``[first, first + count)`` that holds *offset*."""
         ...
 
+    def bytes_before(self, index: int, first: int) -> int:
+        """Bytes of the batches ``[first, index)``."""
+        ...
+
 
 class StoredAt(NamedTuple):
     """Which object of the bucket holds the batches of a slice, and where in it.
@@ -116,6 +120,7 @@ class PartitionLog:
 
     __slots__ = (
         "_bases",
+        "_ends_bytes",
         "_flushed_ms",
         "_known_ms",
         "busy",
@@ -194,6 +199,8 @@ class PartitionLog:
         self.compacted_end = 0
         """Below it no local copy of a sealed slice is read: see `SealedCache.forget`."""
         self._bases: list[int] = []
+        self._ends_bytes = array("q")
+        """For each slice: bytes of all slices that were ever added, up to and with it."""
         self._known_ms = array("d")
         self._flushed_ms = array("d")
         """For each slice: since when it is known here, by a clock that never goes back; and when it
@@ -282,6 +289,8 @@ class PartitionLog:
         assert tail.base <= self.high_watermark < tail.end or tail.base == self.high_watermark
         self.slices.append(tail)
         self._bases.append(tail.base)
+        before = self._ends_bytes[-1] if self._ends_bytes else 0
+        self._ends_bytes.append(before + tail.size_bytes)
         self._known_ms.append(now_ms)
         self._note_flush(tail.flushed_at_ms or math.inf)
         self.high_watermark = tail.end
@@ -354,7 +363,7 @@ class PartitionLog:
         while gone < len(self.slices) and self.slices[gone].end <= end:
             gone += 1
         dropped = self.slices[:gone]
-        del self.slices[:gone], self._bases[:gone]
+        del self.slices[:gone], self._bases[:gone], self._ends_bytes[:gone]
         del self._known_ms[:gone], self._flushed_ms[:gone]
         for tail in dropped:
             self.unsealed_batches -= tail.count
@@ -394,7 +403,7 @@ class PartitionLog:
         return tail
 
     def bytes_from(self, offset: int) -> int:
-        """About how many committed bytes the tail has for a fetch from *offset* on.
+        """Bytes of the batches from the one that holds *offset* on, up to the high watermark.
 
         Sealed offsets count as 2^31 bytes: no fetch waits for more of them.
         """
@@ -402,8 +411,11 @@ class PartitionLog:
             return 0
         if not self.slices or offset < self._bases[0]:
             return 1 << 31
-        first = bisect_right(self._bases, offset) - 1
-        return sum(tail.size_bytes for tail in self.slices[first : first + 64])
+        at = bisect_right(self._bases, offset) - 1
+        tail = self.slices[at]
+        index = tail.data.index_of(offset, tail.first, tail.count)
+        behind = self._ends_bytes[-1] - self._ends_bytes[at]
+        return behind + tail.size_bytes - tail.data.bytes_before(index, tail.first)
 
     def index_of(self, tail: TailSlice) -> int:
         """The index of *tail* in `slices`."""

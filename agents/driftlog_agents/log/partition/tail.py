@@ -97,6 +97,10 @@ class FlushBatches:
         assert index >= first
         return index
 
+    def bytes_before(self, index: int, first: int) -> int:
+        """Bytes of the batches ``[first, index)``, which stand back to back."""
+        return self.positions[index] - self.positions[first]
+
     def read_local(self, index: int) -> memoryview | bytes | None:
         """The batch at *index* from memory or from its buffer file; None: neither has it, or the
         file is not trusted.

@@ -29,9 +29,9 @@ import structlog
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.leadership.claim_transactions import release
 from driftlog_agents.log.leadership.handover import Handover
-from driftlog_agents.log.objects.flush_object_ends import in_time
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.accepted_loss_plan import LogPiece, LossPlan
+from driftlog_agents.log.recovery.flush_object_ends import in_time
 from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.recovery.lost_partition import (
     RESTORE,

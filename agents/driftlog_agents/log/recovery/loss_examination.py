@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.objects.availability import DamagedObjectError
-from driftlog_agents.log.objects.flush_object_ends import FlushObjectEnds, do_all, in_time
-from driftlog_agents.log.objects.missing_objects import MissingObjects
+from driftlog_agents.log.recovery.flush_object_ends import FlushObjectEnds, do_all, in_time
 from driftlog_agents.log.recovery.lost_partition import (
     RESTORE,
     KeysRead,
@@ -26,6 +25,7 @@ from driftlog_agents.log.recovery.lost_partition import (
     found_sealed,
     slices_in,
 )
+from driftlog_agents.log.recovery.missing_objects import MissingObjects
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import decode_flush_record
 from driftlog_metadata.schema.keys import (

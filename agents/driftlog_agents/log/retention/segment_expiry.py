@@ -15,8 +15,6 @@ Shell.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -28,20 +26,18 @@ from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.object_retry import ANSWERED
 from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.retention.checks import RetentionChecks
 from driftlog_agents.log.retention.policy import (
     Expiry,
     Known,
-    NeededError,
     RetentionSettings,
     TopicRetention,
     check,
-    sealed_bytes,
-    tail_bytes,
 )
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import FencedError
-from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
+from driftlog_tiering.formats.manifest import Manifest, SegmentListRef
 from driftlog_tiering.formats.manifests import load_list
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -57,40 +53,6 @@ _TICKS: Final = 100
 _SHORTEST_TICK_S: Final = 0.05
 _LONGEST_TICK_S: Final = 5.0
 """A tick finds the partitions whose check is due: a hundred ticks an interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """The last check of a partition: what it saw, and when the next segment is due."""
-
-    retention: TopicRetention
-    log_start: int
-    high_watermark: int
-    manifest_version: int
-    due_ms: int | None
-
-    def holds(self, log: PartitionLog, retention: TopicRetention, now_ms: int) -> bool:
-        """Whether nothing can have expired since."""
-        if (self.retention, self.log_start) != (retention, log.log_start):
-            return False
-        if self.due_ms is not None and now_ms >= self.due_ms:
-            return False
-        if retention.size_bytes is None and self.due_ms is not None:
-            return True  # what came since is behind the first segment
-        return (self.high_watermark, self.manifest_version) == (
-            log.high_watermark,
-            log.manifest_version,
-        )
-
-
-@dataclass(slots=True)
-class _Partition:
-    """The state of one partition between two checks."""
-
-    next_check_s: float
-    checked: _Checked | None = None
-    opened: tuple[str, int, int] = ("", 0, 0)
-    """The list that log start is in: its key, that log start, and the bytes above it."""
 
 
 class SegmentExpiry:
@@ -118,10 +80,9 @@ class SegmentExpiry:
         self._deletion = deletion
         self._settings = settings
         self._counters = counters
-        self._rng = rng
         self._logs = logs
         self._wall_ms = wall_ms
-        self._partitions: dict[PartitionLog, _Partition] = {}
+        self._checks = RetentionChecks(settings, rng.random)
         self._outage = FailureTracker()
         self._log = structlog.get_logger()
 
@@ -133,45 +94,15 @@ class SegmentExpiry:
             await asyncio.sleep(tick_s)
             due = [
                 (log, retention)
-                for log in self._due(interval_s)
+                for log in self._checks.due(self._logs(), self._now_ms() / 1000)
                 if (retention := topics.get(log.topic)) is not None and not retention.keeps_all
             ]
             if due:
                 await each(due, lambda entry: self._attempt(*entry), _AT_ONCE)
 
     def size_bytes(self, log: PartitionLog) -> int:
-        """The size of *log*, as retention counts it: bytes as received that end above log start.
-
-        A list that log start is in counts whole until a check has opened it.
-        """
-        manifest = self._manifests.known(log)
-        if manifest is None:  # nothing is sealed, or the manifest is being loaded
-            return tail_bytes(log)
-        found = self._partitions.get(log)
-        key, start, opened_bytes = ("", 0, 0) if found is None else found.opened
-        refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
-        return tail_bytes(log) + sum(
-            opened_bytes if (ref.key, log.log_start) == (key, start) else ref.received_bytes
-            for ref in refs
-            if ref.end > log.log_start
-        )
-
-    def _due(self, interval_s: float) -> list[PartitionLog]:
-        """The partitions whose check is due; the next one is an interval later."""
-        now_s = asyncio.get_running_loop().time()
-        partitions: dict[PartitionLog, _Partition] = {}
-        due: list[PartitionLog] = []
-        for log in self._logs():
-            found = self._partitions.get(log)
-            if found is None:
-                first_ms = self._settings.first_check_ms(self._rng.random())
-                found = _Partition(now_s + first_ms / 1000)
-            elif found.next_check_s <= now_s:
-                found.next_check_s = now_s + interval_s
-                due.append(log)
-            partitions[log] = found
-        self._partitions = partitions
-        return due
+        """The size of *log*, as retention counts it."""
+        return self._checks.size_bytes(log, self._manifests.known(log))
 
     async def _attempt(self, log: PartitionLog, retention: TopicRetention) -> None:
         """Check *log*, or note why that failed: the next check tries again."""
@@ -195,27 +126,14 @@ class SegmentExpiry:
             self._outage.ended(self._now_ms())
 
     async def _check(self, log: PartitionLog, retention: TopicRetention) -> None:
-        partition = self._partitions.get(log)
-        if partition is None or log.state not in (State.ONLINE, State.LOADING):
-            return
-        if partition.checked is not None and partition.checked.holds(
-            log, retention, self._wall_ms()
-        ):
+        if not self._checks.is_needed(log, retention, self._wall_ms()):
             return
         known = Known()
         expiry, manifest = await self._expiry(log, retention, known)
         if expiry.log_start > log.log_start and self._manifests.age_ms(log) > _MANIFEST_AGE_MS:
             self._manifests.drop(log)
             expiry, manifest = await self._expiry(log, retention, known)
-        partition.checked = _Checked(
-            retention,
-            expiry.log_start,
-            log.high_watermark,
-            log.manifest_version,
-            expiry.due_ms,
-        )
-        if manifest is not None:
-            partition.opened = _opened(manifest, expiry.log_start, known)
+        self._checks.checked(log, retention, expiry, manifest, known)
         before = log.log_start
         if expiry.log_start > before:
             await self._deletion.delete_to(log, expiry.log_start)
@@ -255,14 +173,6 @@ class SegmentExpiry:
 
     def _now_ms(self) -> float:
         return asyncio.get_running_loop().time() * 1000
-
-
-def _opened(manifest: Manifest, log_start: int, known: Known) -> tuple[str, int, int]:
-    for ref in manifest.lists:
-        if ref.base < log_start < ref.end:
-            with suppress(NeededError):
-                return ref.key, log_start, sealed_bytes((ref,), log_start, known.lists)
-    return "", 0, 0
 
 
 def _name(log: PartitionLog) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_metadata.schema.model import PartitionState
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 

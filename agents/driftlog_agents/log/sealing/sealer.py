@@ -22,7 +22,6 @@ import structlog
 from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_verdict import older_than_bucket
 from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
@@ -31,6 +30,7 @@ from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealStep
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
+from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.policy import (
     SealingLag,
     SealSettings,
@@ -45,7 +45,7 @@ from driftlog_agents.log.sealing.segment_writer import (
     FILLING,
 )
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session.signals import SessionSignals
+from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_metadata.schema.keys import leader_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import (

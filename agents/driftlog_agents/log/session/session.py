@@ -316,14 +316,16 @@ class Session:
         """
         return await self._repeat(lambda: self._txn(txn), while_alive=True)
 
-    async def read_prefix(self, prefix: str) -> list[KeyValue]:
-        """Every key under *prefix*, repeated until it is answered.
+    async def read_prefix(self, prefix: str, *, keys_only: bool = False) -> list[KeyValue]:
+        """Every key under *prefix*, repeated until it is answered; *keys_only*: with empty values.
 
         Raises:
             FencedError: the session ended first.
         """
         _, kvs = await self._repeat(
-            lambda: self._store.get_prefix(prefix), while_alive=True, larger=True
+            lambda: self._store.get_prefix(prefix, keys_only=keys_only),
+            while_alive=True,
+            larger=True,
         )
         return kvs
 

@@ -9,6 +9,8 @@ Pure.
 from dataclasses import dataclass, field
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.counters import LogCounters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +47,13 @@ class SessionHealth:
         )
         going_on = [outage for outage in outages if outage.goes_on(now_ms)]
         return max(going_on, key=lambda outage: outage.lasted_ms(now_ms), default=FailureTracker())
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSignals:
+    """What the parts of a session tell the rest of the agent: each writes its own counters, its own
+    tracker and its own reason for which producers wait."""
+
+    counters: LogCounters
+    health: SessionHealth
+    backpressure: Backpressure

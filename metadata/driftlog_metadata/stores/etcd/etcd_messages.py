@@ -25,7 +25,7 @@ _TABLE: Final = """
 ResponseHeader          cluster_id:uint64=1 member_id:uint64=2 revision:int64=3 raft_term:uint64=4
 KeyValue                key:bytes=1 create_revision:int64=2 mod_revision:int64=3 version:int64=4 value:bytes=5 lease:int64=6
 
-RangeRequest            key:bytes=1 range_end:bytes=2 limit:int64=3 revision:int64=4
+RangeRequest            key:bytes=1 range_end:bytes=2 limit:int64=3 revision:int64=4 keys_only:bool=8
 RangeResponse           header:ResponseHeader=1 kvs:*KeyValue=2 more:bool=3 count:int64=4
 PutRequest              key:bytes=1 value:bytes=2 lease:int64=3
 PutResponse             header:ResponseHeader=1

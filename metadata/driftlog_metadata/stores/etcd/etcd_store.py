@@ -127,11 +127,16 @@ class EtcdMetadataStore:
         answer = await self._client.ask(messages.RANGE, request, Repeat.READS)
         return key_value(answer.kvs[0]) if answer.kvs else None
 
-    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+    async def get_prefix(
+        self, prefix: str, *, keys_only: bool = False
+    ) -> tuple[int, list[KeyValue]]:
         """See `driftlog_metadata.stores.store.MetadataStore.get_prefix`."""
         check_key(prefix)
         request = messages.RangeRequest(
-            key=prefix.encode(), range_end=prefix_end(prefix), limit=_FIRST_PAGE_KEYS
+            key=prefix.encode(),
+            range_end=prefix_end(prefix),
+            limit=_FIRST_PAGE_KEYS,
+            keys_only=keys_only,
         )
         found: list[KeyValue] = []
         while True:

@@ -618,9 +618,9 @@ async def test_the_partitions_of_a_large_topic_are_read_as_one_range() -> None:
     gets: list[int] = []
     get_prefix, txn = world.metadata.get_prefix, world.metadata.txn
 
-    async def counted(prefix: str) -> Any:
+    async def counted(prefix: str, **how: Any) -> Any:
         ranges.append(prefix)
-        return await get_prefix(prefix)
+        return await get_prefix(prefix, **how)
 
     async def counted_txn(compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
         gets.append(sum(isinstance(op, Get) for op in then))

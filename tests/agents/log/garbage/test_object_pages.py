@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Listing
 from tests.support.memory_object_store import MemoryObjectStore
@@ -32,7 +33,7 @@ async def keys(bucket: Bucket, **options: int) -> list[str]:
     """All keys, page by page."""
     for name in "abcde":
         await bucket.put(f"t/{name}", [b"x"])
-    pages = ObjectPages(bucket, 1_000, 0).of("t/", **options)  # type: ignore[arg-type]
+    pages = ObjectPages(bucket, 1_000, 0, PutTimes(Grace())).of("t/", **options)  # type: ignore[arg-type]
     return [info.key async for page in pages for info in page.objects]
 
 

@@ -344,9 +344,9 @@ async def test_states_and_records_are_read_in_pages_and_only_for_heads_that_are_
     works = world.store.get_prefix
     asked: list[str] = []
 
-    async def read(prefix: str) -> Any:
+    async def read(prefix: str, **how: Any) -> Any:
         asked.append(prefix)
-        return await works(prefix)
+        return await works(prefix, **how)
 
     world.store.get_prefix = read  # type: ignore[method-assign]
     await world.live(12)

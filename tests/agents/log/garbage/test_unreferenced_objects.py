@@ -318,12 +318,12 @@ async def test_a_commit_between_two_reads_of_a_look_counts(world: World) -> None
     await begin_session(world)
     works = world.metadata.get_prefix
 
-    async def commit_then_read(prefix: str) -> Any:
+    async def commit_then_read(prefix: str, **how: Any) -> Any:
         await commit()
-        return await works(prefix)
+        return await works(prefix, **how)
 
-    async def read_then_commit(prefix: str) -> Any:
-        found = await works(prefix)
+    async def read_then_commit(prefix: str, **how: Any) -> Any:
+        found = await works(prefix, **how)
         await commit()
         return found
 
@@ -374,9 +374,9 @@ async def test_records_are_read_one_session_after_the_other_and_decoded_off_the_
     asked: list[str] = []
     decoded: list[int] = []
 
-    async def read(prefix: str) -> Any:
+    async def read(prefix: str, **how: Any) -> Any:
         asked.append(prefix)
-        return await works(prefix)
+        return await works(prefix, **how)
 
     async def offload(fn: Callable[..., Any], *args: Any) -> Any:
         decoded.append(sum(len(arg) for arg in args if isinstance(arg, list)))
@@ -399,10 +399,10 @@ async def test_a_read_that_fails_is_repeated(world: World) -> None:
     await world.live(GRACE_H - 1)
     works, fates = world.metadata.get_prefix, [True, False]
 
-    async def read(prefix: str) -> Any:
+    async def read(prefix: str, **how: Any) -> Any:
         if fates and fates.pop():
             raise UnavailableError("no leader")
-        return await works(prefix)
+        return await works(prefix, **how)
 
     world.metadata.get_prefix = read  # type: ignore[method-assign]
     await world.live(1)

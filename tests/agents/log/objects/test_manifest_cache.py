@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.log.objects.manifest_cache import COMPACTED_AGE_MS, ManifestCache
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.partition.known_manifests import COMPACTED_AGE_MS
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout

@@ -46,11 +46,12 @@ def make_log(start: int = 0, *, epoch: int = 5) -> PartitionLog:
 def flushed(base: int, *counts: int, size_bytes: int = 100) -> TailSlice:
     """A flush that holds batches of so many records each, behind one batch of another partition."""
     bases = [base + sum(counts[:n]) for n in range(len(counts))]
+    each = size_bytes // len(counts)
     data = FlushBatches(
         session_id="s",
         base_offsets=array("q", [999, *bases]),
-        lengths=array("i", [10] * (len(counts) + 1)),
-        positions=array("i", range(0, 10 * len(counts) + 10, 10)),
+        lengths=array("i", [each] * (len(counts) + 1)),
+        positions=array("i", range(0, each * (len(counts) + 1), each)),
         max_timestamps_ms=array("q", [0] * (len(counts) + 1)),
     )
     end = base + sum(counts)
@@ -234,15 +235,31 @@ def test_an_empty_tail_holds_nothing() -> None:
     assert [None, None] == [make_log(10).find(offset) for offset in (9, 10)]
 
 
-def test_bytes_from_an_offset_are_those_of_its_slice_and_of_all_behind() -> None:
+def test_bytes_from_an_offset_are_those_of_its_batch_and_of_all_behind() -> None:
     """
     None at the end; a lot for what is sealed, so that no fetch waits for more of it.
     """
     log = tail_of_three()
 
-    expected = [1 << 31, 600, 600, 400, 300, 300, 0, 0]
+    expected = [1 << 31, 600, 500, 400, 300, 100, 0, 0]
     assert expected == [log.bytes_from(offset) for offset in (9, 10, 19, 20, 21, 29, 30, 40)]
     assert (1 << 31, 0) == (make_log(10).bytes_from(9), make_log(10).bytes_from(10))
+    log.seal(20)
+    assert [1 << 31, 400, 100] == [log.bytes_from(offset) for offset in (19, 20, 29)]
+    log.seal(30)
+    log.restore(flushed(30, 1, 1), 0.0)
+    assert [100, 50, 0] == [log.bytes_from(offset) for offset in (30, 31, 32)]
+
+
+def test_bytes_of_very_many_small_flushes_all_count() -> None:
+    """
+    A fetch that waits for more than they have together waits no longer for that.
+    """
+    log = make_log(10)
+    for base in range(10, 1_010):
+        log.restore(flushed(base, 1, size_bytes=7), 0.0)
+
+    assert [7_000, 3_500, 7] == [log.bytes_from(offset) for offset in (10, 510, 1_009)]
 
 
 def test_sealing_drops_the_slices_that_are_wholly_sealed() -> None:

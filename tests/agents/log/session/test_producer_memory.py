@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session.producer_memory import ProducerSettings
+from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_tiering.batches.producers import PRODUCER_BYTES, SILENT_MS, SILENT_WINDOW, WINDOW

@@ -2,7 +2,7 @@
 
     edited here ──▶ schedule ──due──▶ walk (`superseded_versions`)
                        ▲                        every other grace, a day of the default one:
-                       └── superseded versions ◀── listing (`unnamed_objects`)
+                       └── overdue versions ◀────── listing (`unnamed_objects`)
 
 An idle partition costs no request between two listings.
 
@@ -11,7 +11,6 @@ Shell.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -25,7 +24,7 @@ from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import MOST_FAILURES, UnnamedObjects
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, WalkSchedule
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Walk, WalkSchedule
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.grace import Grace
@@ -68,7 +67,7 @@ class SealedCollection:
         self._strangers = strangers
         self._share = share
         self._schedule = WalkSchedule(grace)
-        reads = PartitionReads(metadata, pages.objects, strangers, offload, pages.deadline_ms)
+        reads = PartitionReads(metadata, pages, strangers, offload)
         self._superseded = SupersededVersions(reads, deleter, grace, pause_ms=pages.pause_ms)
         self._unnamed = UnnamedObjects(
             reads, deleter, grace, superseded=self._hand_over, damaged=self._say_damaged
@@ -93,8 +92,7 @@ class SealedCollection:
         await self._walk_due(_now_ms())
         if self._list_at_ms is None:
             self._list_at_ms = _now_ms() + self._grace.short_ms
-        if _now_ms() >= self._list_at_ms:
-            await self.list_topics()
+        if _now_ms() >= self._list_at_ms and await self.list_topics():
             self._list_at_ms = _now_ms() + _GRACES * self._grace.ms
 
     async def _walk_due(self, began_ms: float) -> None:
@@ -114,29 +112,31 @@ class SealedCollection:
                     raise
                 self._log.warning(
                     "collection_abandoned",
-                    partition=due.name,
+                    partition=due.partition.name,
                     error=repr(error),
                     advice="retrying; the other partitions are collected",
                 )
 
-    async def _walk(self, partition: NamedPartition) -> None:
-        wait_ms: float = 0.0
+    async def _walk(self, walk: Walk) -> None:
         try:
-            step = await self._superseded.walk(partition)
+            walked = await self._superseded.walk(walk.partition)
         except CorruptError as error:
-            self._say_damaged(partition, error)
-            wait_ms = self._grace.ms
+            self._say_damaged(walk.partition, error)
+            self._schedule.again(walk, _now_ms(), self._grace.ms)
+            return
         except BaseException:
-            self._schedule.again(partition, _now_ms())
+            self._schedule.again(walk, _now_ms())
             raise
-        else:
-            if step is None:
-                return
-            wait_ms = step.ms
-        self._schedule.again(partition, _now_ms(), wait_ms)
+        if walked.lists_missing:
+            self._unnamed.judge_again(walk.partition.tp.topic_id)
+        if walked.next is None:
+            return
+        if walked.pairs or walked.interrupted or walk.is_own(_now_ms(), self._grace):
+            self._schedule.again(walk, _now_ms(), walked.next.ms)
 
-    async def list_topics(self) -> None:
-        """Judge the sealed objects of this agent's share of the topics, and delete the garbage.
+    async def list_topics(self) -> bool:
+        """Judge the sealed objects of this agent's share of the topics, and delete the garbage;
+        False: it has no share now, and nothing was listed.
 
         The topics of a share are neighbours in the bucket, so that small ones share a page.
 
@@ -144,7 +144,7 @@ class SealedCollection:
         """
         share = self._share()
         if share is None:
-            return
+            return False
         kvs = await self._metadata.prefix(TOPICS_PREFIX)
         known = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
         known.sort(key=_prefix)
@@ -156,11 +156,11 @@ class SealedCollection:
         live = {topic.topic_id: topic for topic in topics}
         left: set[UUID] = set()
         async for page in self._pages_of(topics):
-            ours = [i for i in page.objects if self._strangers.is_ours(i.key, layout.parse_key)]
-            left |= await self._unnamed.look(live, replace(page, objects=tuple(ours)))
+            left |= await self._unnamed.look(live, page)
         self._unnamed.looked(live.keys(), left, began_ms)
         self.listed_ms = began_ms
         self._log.info("sealed_objects_listed", topics=len(topics), walks=len(self._schedule))
+        return True
 
     async def _pages_of(self, topics: Sequence[Topic]) -> AsyncIterator[Listing]:
         """The pages from the first of *topics*, which ascend, to the last one."""
@@ -181,8 +181,9 @@ class SealedCollection:
             advice="restore the object; until then no sealed object of this partition is deleted",
         )
 
-    def _hand_over(self, partition: NamedPartition) -> None:
-        self._schedule.superseded(partition, _now_ms())
+    def _hand_over(self, partition: NamedPartition, is_overdue: bool) -> None:
+        if is_overdue:
+            self._schedule.superseded(partition, _now_ms())
 
 
 def _prefix(topic: Topic) -> str:

@@ -8,16 +8,24 @@ listing without it is not believed.
 Shell.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.sealed.manifest_names import Sizes, difference, named_within
+from driftlog_agents.log.garbage.sealed.manifest_names import (
+    EVERYTHING,
+    Sizes,
+    Window,
+    difference,
+    named_within,
+    windows,
+)
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_partition_state
@@ -27,9 +35,43 @@ from driftlog_tiering.formats.manifest import Manifest, SegmentList
 from driftlog_tiering.formats.manifest_codec import decode_segment_list
 from driftlog_tiering.formats.manifest_edits import NeedsLists
 from driftlog_tiering.formats.manifests import MissingManifestError, decode_version
-from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import (
+    Buffer,
+    Listing,
+    NotFoundError,
+    ObjectInfo,
+)
 
 T = TypeVar("T")
+
+_LISTS_KEPT: Final = 20
+"""Lists in memory between two steps.  More: fewer GETs, and 0.3 MB of memory each."""
+
+_FOUND_WITHIN_S: Final = 1.0
+"""Between the two reads that find no list."""
+
+
+class MissingListError(Exception):
+    """A list of *newer* is not there: another collector is at work, or it is lost."""
+
+    def __init__(self, newer: Manifest, key: str) -> None:
+        super().__init__(key)
+        self.newer = newer
+        self.key = key
+
+
+@dataclass(slots=True)
+class ListsRead:
+    """Lists of one partition that were read, by key; None: it is not there."""
+
+    lists: dict[str, SegmentList | None] = field(default_factory=dict)
+    missing: bool = False
+    """A list of a superseded version was not there: what was in it was collected, or is lost."""
+
+    def trim(self) -> None:
+        """Keep a bounded number."""
+        if len(self.lists) > _LISTS_KEPT:
+            self.lists.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +86,26 @@ class PartitionReads:
     """See the module.  A failed read is repeated before the work on its partition is abandoned.
 
     Args:
-        offload: decodes manifests and lists off the event loop: a large one takes 15 ms.
-        deadline_ms: of each request.
+        offload: decodes and compares manifests off the event loop: a large one takes 15 ms.
     """
 
     def __init__(
         self,
         metadata: CollectorReads,
-        objects: ObjectStore,
+        pages: ObjectPages,
         strangers: UnknownKeys,
         offload: Offload,
-        deadline_ms: float,
     ) -> None:
         self._metadata = metadata
-        self._objects = objects
+        self._objects = pages.objects
         self._strangers = strangers
         self._offload = offload
         self._retry = Retry(
-            wait_s=1.0, longest_wait_s=1.0, timeout_s=deadline_ms / 1000, attempts=3
+            wait_s=1.0, longest_wait_s=1.0, timeout_s=pages.deadline_ms / 1000, attempts=3
         )
         self._list_retry = replace(self._retry, timeout_s=None)
         """Each page of a listing has the deadline: a long history has hundreds."""
-        self._pages = ObjectPages(objects, deadline_ms, pause_ms=0)
+        self._pages = replace(pages, pause_ms=0)
 
     async def versions(self, partition: NamedPartition) -> Versions | None:
         """The partition's versions; None: it does not exist, or no longer.
@@ -105,42 +145,101 @@ class PartitionReads:
         found: Manifest = await self._offload(decode_version, body, topic, tp, number)
         return found
 
-    async def difference(
-        self, older: Manifest, newer: Manifest, lists: dict[str, SegmentList | None]
-    ) -> Sizes:
-        """See `manifest_names`; *lists* are the lists read so far, and get more.
+    async def check_newest(
+        self, partition: NamedPartition, before: Versions, error: MissingListError
+    ) -> None:
+        """A list that is missing of the newest version is damage, if it is still the newest one.
 
         Raises:
-            MissingManifestError: a list of *newer* is not there.
+            MissingManifestError: it is damage.
+            CorruptError, UnavailableError, OutcomeUnknownError, TimeoutError: as `versions`.
+        """
+        newest = before.ascending[-1]
+        if error.newer.version < newest.number:
+            return
+        there = await self.versions(partition)
+        if there is not None and there.ascending[-1:] == (newest,):
+            raise MissingManifestError(error.key, "missing") from error
+
+    async def replaced(
+        self, older: Manifest, later: Manifest, newest: Manifest, read: ListsRead
+    ) -> AsyncIterator[Sizes]:
+        """The objects that *older* names, and neither *later* nor *newest* does: in parts, which
+        ascend by offset.
+
+        Raises:
+            MissingListError: a list of *later* or *newest* is not there.
             CorruptManifestError: a list is damaged.
             UnavailableError, OutcomeUnknownError, TimeoutError: the store.
         """
         while True:
-            step = difference(older, newer, lists)
+            needs = await self._offload(difference, older, later, read.lists)
+            if not isinstance(needs, NeedsLists) or needs.refs[0].level == 1:
+                break
+            await self._read_lists(needs, later, read)
+        for window in windows(needs) if isinstance(needs, NeedsLists) else [EVERYTHING]:
+            gone = await self._difference(older, later, window, read)
+            if gone and later is not newest:
+                kept = await self._difference(older, newest, window, read)
+                gone = {key: size for key, size in gone.items() if key in kept}
+            yield gone
+            read.trim()
+
+    async def _difference(
+        self, older: Manifest, newer: Manifest, window: Window, read: ListsRead
+    ) -> Sizes:
+        while True:
+            step: Sizes | NeedsLists = await self._offload(
+                difference, older, newer, read.lists, window
+            )
             if not isinstance(step, NeedsLists):
                 return step
-            await self._read_lists(step, lists)
+            await self._read_lists(step, newer, read)
 
     async def named_within(
-        self, manifest: Manifest, base: int, end: int, lists: dict[str, SegmentList | None]
+        self, manifest: Manifest, segments: Window, of_lists: Window, read: ListsRead
     ) -> frozenset[str]:
-        """As `difference`."""
+        """See `manifest_names`; raises as `replaced`."""
         while True:
-            step = named_within(manifest, base, end, lists)
+            step: frozenset[str] | NeedsLists = await self._offload(
+                named_within, manifest, segments, of_lists, read.lists
+            )
             if not isinstance(step, NeedsLists):
+                read.trim()
                 return step
-            await self._read_lists(step, lists)
+            await self._read_lists(step, manifest, read)
 
-    async def _read_lists(self, needs: NeedsLists, lists: dict[str, SegmentList | None]) -> None:
+    async def parsed(self, page: Listing) -> list[tuple[layout.Key, ObjectInfo]]:
+        """The objects of *page* with keys that driftlog writes."""
+        return list(await self._offload(self._parse, page))
+
+    def _parse(self, page: Listing) -> list[tuple[layout.Key, ObjectInfo]]:
+        found: list[tuple[layout.Key, ObjectInfo]] = []
+        for info in page.objects:
+            key = self._strangers.parsed(info.key, layout.parse_key)
+            if key is not None:
+                found.append((key, info))
+        return found
+
+    async def _read_lists(self, needs: NeedsLists, newer: Manifest, read: ListsRead) -> None:
         for ref in needs.refs:
-            if ref.key in lists:
-                raise MissingManifestError(ref.key, "missing")
-            try:
-                body = await self._ask(partial(self._objects.get, ref.key))
-            except NotFoundError:
-                lists[ref.key] = None
+            if ref.key in read.lists:
+                raise MissingListError(newer, ref.key)
+            body = await self._list_object(ref.key)
+            if body is None:
+                read.lists[ref.key] = None
+                read.missing = True
             else:
-                lists[ref.key] = await self._offload(decode_segment_list, body, ref)
+                read.lists[ref.key] = await self._offload(decode_segment_list, body, ref)
+
+    async def _list_object(self, key: str) -> Buffer | None:
+        """None: two reads do not find it (a node of the store may lag)."""
+        for wait_s in (_FOUND_WITHIN_S, 0):
+            try:
+                return await self._ask(partial(self._objects.get, key))
+            except NotFoundError:
+                await asyncio.sleep(wait_s)
+        return None
 
     async def _list(self, partition: NamedPartition) -> Versions:
         found: list[Version] = []

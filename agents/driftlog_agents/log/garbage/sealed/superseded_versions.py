@@ -4,11 +4,15 @@
         ──▶ what v names, and neither w nor the newest does ──▶ delete: segments, snapshots,
             then lists, the lowest level first ──each answered as done──▶ delete v ──▶ next pair
 
-1. All versions are read.  One that is missing is no empty version: another collector is at work,
-   and the walk starts again later, with a new listing.
+1. All versions are read, and the lists of all but the older one.  What is missing is not empty:
+   another collector is at work, and the walk starts again later, with a new listing.  Only a list
+   of a version that is still the newest one is damage.
 2. Objects go before the version that names them, and what is in a list before the list: what an
    interrupted walk leaves is found again by the next one.
 3. What the newest version names stays.
+
+Two agents may walk one partition at once: the deletes are the same ones, and no edit names again
+what an edit has replaced.  So that they do not, see `version_pairs`.
 
 A walk costs one LIST, one GET for each superseded version, and the lists that edits have changed.
 No segments are listed.
@@ -17,12 +21,19 @@ Shell.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import structlog
 
 from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.manifest_names import Sizes
-from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.partition_reads import (
+    ListsRead,
+    MissingListError,
+    PartitionReads,
+    Versions,
+)
 from driftlog_agents.log.garbage.sealed.version_pairs import (
     NamedPartition,
     Pair,
@@ -32,7 +43,20 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
 )
 from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.manifest import Manifest, SegmentList
+from driftlog_tiering.formats.manifest import Manifest
+
+
+@dataclass(slots=True)
+class Walked:
+    """What a walk did.  ``next``: when the next pair is due; None: nothing is superseded."""
+
+    next: Wait | None
+    pairs: int = 0
+    """Versions that were collected."""
+    interrupted: bool = False
+    """Another collector is at work."""
+    lists_missing: bool = False
+    """A list of a superseded version was not there: what was in it may still be."""
 
 
 class SupersededVersions:
@@ -51,8 +75,8 @@ class SupersededVersions:
         self._pause_ms = pause_ms
         self._log = structlog.get_logger()
 
-    async def walk(self, partition: NamedPartition) -> Wait | None:
-        """Collect the due pairs; returns when to walk again, None: nothing is superseded any more.
+    async def walk(self, partition: NamedPartition) -> Walked:
+        """Collect the due pairs.
 
         Raises:
             CorruptError: a version, a list or the partition's key is damaged; what is left stays.
@@ -61,51 +85,67 @@ class SupersededVersions:
         """
         there = await self._reads.versions(partition)
         if there is None or not there.ascending:
-            return None
-        versions = there.ascending
-        newest: Manifest | None = None
-        older: Manifest | None = None
-        lists: dict[str, SegmentList | None] = {}
-        walked = 0
-        while True:
-            step = next_pair(versions, there.store_now_ms, self._grace)
-            if not isinstance(step, Pair):
-                break
-            older = older or await self._reads.manifest(partition, step.older)
-            newest = newest or await self._reads.manifest(partition, versions[-1])
-            later = newest
-            if step.later != versions[-1]:
-                later = await self._reads.manifest(partition, step.later)
-            if older is None or later is None or newest is None:
-                self._log.info("version_walk_interrupted", partition=partition.name)
-                return Wait(0)
-            gone = await self._reads.difference(older, later, lists)
-            not_in_newest = await self._reads.difference(older, newest, lists)
-            gone = {key: size for key, size in gone.items() if key in not_in_newest}
-            await self._collect(partition, step.older, gone)
-            walked += 1
-            versions, older = versions[1:], later
-            await asyncio.sleep(self._pause_ms / 1000)
-        if walked:
+            return Walked(None)
+        walked = Walked(None)
+        try:
+            await self._pairs(partition, there, walked)
+        except MissingListError as error:
+            await self._reads.check_newest(partition, there, error)
+            self._interrupted(partition, walked)
+        if walked.pairs:
             self._log.info(
                 "superseded_versions_collected",
                 partition=partition.name,
-                versions=walked,
-                left=len(versions) - 1,
+                versions=walked.pairs,
+                left=len(there.ascending) - walked.pairs - 1,
             )
-        return step
+        return walked
 
-    async def _collect(self, partition: NamedPartition, version: Version, gone: Sizes) -> None:
-        """Delete the objects, then the version."""
+    async def _pairs(self, partition: NamedPartition, there: Versions, walked: Walked) -> None:
+        versions = there.ascending
+        newest: Manifest | None = None
+        older: Manifest | None = None
+        read = ListsRead()
+        while True:
+            pair = next_pair(versions, there.store_now_ms, self._grace)
+            if not isinstance(pair, Pair):
+                walked.next = pair
+                return
+            older = older or await self._reads.manifest(partition, pair.older)
+            newest = newest or await self._reads.manifest(partition, versions[-1])
+            later = newest
+            if pair.later != versions[-1]:
+                later = await self._reads.manifest(partition, pair.later)
+            if older is None or later is None or newest is None:
+                self._interrupted(partition, walked)
+                return
+            gone = self._reads.replaced(older, later, newest, read)
+            await self._collect(partition, pair.older, gone)
+            walked.lists_missing |= read.missing
+            walked.pairs += 1
+            versions, older = versions[1:], later
+            await asyncio.sleep(self._pause_ms / 1000)
+
+    def _interrupted(self, partition: NamedPartition, walked: Walked) -> None:
+        walked.next, walked.interrupted = Wait(0), True
+        self._log.info("version_walk_interrupted", partition=partition.name)
+
+    async def _collect(
+        self, partition: NamedPartition, version: Version, gone: AsyncIterator[Sizes]
+    ) -> None:
+        """Delete segments and snapshots, then lists, the lowest level first, then the version."""
         by_level: dict[int, list[Garbage]] = {}
-        for key, size in gone.items():
-            by_level.setdefault(_level(key), []).append(Garbage(key, size, GarbageReason.REPLACED))
-        for _, garbage in sorted(by_level.items()):
-            await self._deleter.delete(garbage)
+        async for sizes in gone:
+            others: list[Garbage] = []
+            for key, size in sizes.items():
+                garbage = Garbage(key, size, GarbageReason.REPLACED)
+                if layout.LISTS_FOLDER in key:
+                    level = layout.parse_segment_list_key(key).level
+                    by_level.setdefault(level, []).append(garbage)
+                else:
+                    others.append(garbage)
+            await self._deleter.delete(others)
+        for _, lists in sorted(by_level.items()):
+            await self._deleter.delete(lists)
         key = layout.manifest_key(partition.topic, partition.tp, version.number)
         await self._deleter.delete([Garbage(key, version.size_bytes, GarbageReason.REPLACED)])
-
-
-def _level(key: str) -> int:
-    parsed = layout.parse_key(key)
-    return parsed.level if isinstance(parsed, layout.SegmentListKey) else 0

@@ -9,7 +9,9 @@ collected by edits (`superseded_versions`).  So
 
 1. each object is judged once, at the first look that finds it older than grace.  A partition
    without new objects costs no request of its own;
-2. a partition with superseded versions is handed over to the walk by edits.
+2. a partition with superseded versions is handed over to the walk by edits, if they are overdue:
+   others are walked by the agent that made them.  Where that walk misses a list, the topic's
+   objects are judged once more (`judge_again`): what was in the list is named by nothing.
 
 An object is garbage if no existing version names it, not only not the newest one, and if its PUT
 was older than grace when the reading of the names began: later than that nothing names it
@@ -22,20 +24,25 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import groupby
 from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
-from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads, Versions
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
+from driftlog_agents.log.garbage.sealed.manifest_names import Window
+from driftlog_agents.log.garbage.sealed.partition_reads import (
+    ListsRead,
+    MissingListError,
+    PartitionReads,
+    Versions,
+)
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version, overdue
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.manifest import SegmentList
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo
 
 _Key = layout.SegmentKey | layout.SegmentListKey | layout.ProducerSnapshotKey
@@ -49,7 +56,8 @@ class UnnamedObjects:
     """See the module.
 
     Args:
-        superseded: called with each partition that has superseded versions.
+        superseded: called with each partition that has superseded versions, and whether they are
+            overdue.
         damaged: called with each partition of which nothing is deleted, and why.
     """
 
@@ -59,7 +67,7 @@ class UnnamedObjects:
         deleter: Deleter,
         grace: Grace,
         *,
-        superseded: Callable[[NamedPartition], None],
+        superseded: Callable[[NamedPartition, bool], None],
         damaged: Callable[[NamedPartition, CorruptError], None],
     ) -> None:
         self._reads = reads
@@ -69,8 +77,8 @@ class UnnamedObjects:
         self._damaged = damaged
         self._judged_ms: dict[UUID, int] = {}
         """Per topic: every object whose PUT is not later was judged."""
-        self._versions: tuple[TopicPartition | None, int] = (None, 0)
-        """The last partition of the page before, and how many of its versions that page had."""
+        self._last_version: tuple[TopicPartition | None, int] = (None, 0)
+        """The last partition of the page before, and the PUT of its oldest version there."""
         self._failures = 0
         """Partitions in a row that could not be judged because a store did not answer."""
 
@@ -83,27 +91,32 @@ class UnnamedObjects:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store.
         """
         left: set[UUID] = set()
-        parsed = [(layout.parse_key(info.key), info) for info in page.objects]
         of_partitions = [
             (key.tp, key, info)
-            for key, info in parsed
+            for key, info in await self._reads.parsed(page)
             if isinstance(key, _Key | layout.ManifestKey) and key.tp.topic_id in topics
         ]
         for tp, entries in groupby(of_partitions, key=lambda entry: entry[0]):
             partition = NamedPartition(topics[tp.topic_id].name, tp)
             objects: dict[str, tuple[_Key, ObjectInfo]] = {}
-            versions = self._versions[1] if self._versions[0] == tp else 0
+            later_put_ms: int | None = None
             for _, key, info in entries:
-                if isinstance(key, layout.ManifestKey):
-                    versions += 1
+                if isinstance(key, layout.ManifestKey):  # the newest comes first
+                    same, put_ms = self._last_version
+                    if same == tp:
+                        later_put_ms = put_ms
+                    self._last_version = tp, info.modified_ms
                 elif self._is_due(tp.topic_id, info, page):
                     objects[info.key] = key, info
-            self._versions = tp, versions
-            if versions > 1:
-                self._superseded(partition)
+            if later_put_ms is not None:
+                self._superseded(partition, overdue(later_put_ms, page.store_now_ms, self._grace))
             if objects and not await self._attempt(partition, page, objects):
                 left.add(tp.topic_id)
         return left
+
+    def judge_again(self, topic_id: UUID) -> None:
+        """Forget which objects of the topic were judged."""
+        self._judged_ms.pop(topic_id, None)
 
     def looked(self, topics: Set[UUID], left: Set[UUID], began_ms: int) -> None:
         """Every page of *topics* was looked at, and all was judged but of those that are *left*.
@@ -146,7 +159,11 @@ class UnnamedObjects:
                 return False
             if there.store_now_ms - page.store_now_ms > self._grace.named_within_ms:
                 return False
-            unnamed = await self._unnamed(partition, there, objects)
+            try:
+                unnamed = await self._unnamed(partition, there, objects)
+            except MissingListError as error:
+                await self._reads.check_newest(partition, there, error)
+                return False
         except CorruptError as error:
             self._damaged(partition, error)
             return False
@@ -169,24 +186,27 @@ class UnnamedObjects:
     ) -> set[str] | None:
         """The keys that no version names; None: a version is missing, another collector is at
         work."""
-        ranges = [
-            (key.base, key.end)
-            for key, _ in objects.values()
-            if not isinstance(key, layout.ProducerSnapshotKey)
-        ]
-        base = min((base for base, _ in ranges), default=0)
-        end = max((end for _, end in ranges), default=0)
+        segments = _range(key for key, _ in objects.values() if isinstance(key, layout.SegmentKey))
+        of_lists = _range(
+            key for key, _ in objects.values() if isinstance(key, layout.SegmentListKey)
+        )
         unnamed = set(objects)
-        lists: dict[str, SegmentList | None] = {}
+        read = ListsRead()
         for version in _newest_first(there.ascending):
             if not unnamed:
                 break
             manifest = await self._reads.manifest(partition, version)
             if manifest is None:
                 return None
-            unnamed -= await self._reads.named_within(manifest, base, end, lists)
+            unnamed -= await self._reads.named_within(manifest, segments, of_lists, read)
             await asyncio.sleep(0)
         return unnamed
+
+
+def _range(keys: Iterable[layout.SegmentKey | layout.SegmentListKey]) -> Window:
+    """The offsets of all *keys*."""
+    ranges = [(key.base, key.end) for key in keys]
+    return (min(base for base, _ in ranges), max(end for _, end in ranges)) if ranges else (0, 0)
 
 
 def _newest_first(ascending: tuple[Version, ...]) -> tuple[Version, ...]:

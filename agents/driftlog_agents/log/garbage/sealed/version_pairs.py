@@ -67,36 +67,80 @@ class NamedPartition:
         return f"{self.topic}-{self.tp.partition}"
 
 
+@dataclass(slots=True)
+class _Due:
+    """``edited_here_ms``: when this agent last edited the partition; None: not that it knows."""
+
+    at_ms: float
+    edited_here_ms: float | None = None
+
+
 class WalkSchedule:
-    """Which partitions may have a due pair.  An idle partition without one has no entry."""
+    """Which partitions may have a due pair.  An idle partition without one has no entry.
+
+    The agent that edits a partition walks it.  Another one that knows of superseded versions, by a
+    listing or because it has edited the partition before, waits for *patience* longer: it walks
+    what is left then, and where nothing is left another collector is at work.
+    """
 
     def __init__(self, grace: Grace) -> None:
         self._grace = grace
-        self._due_ms: dict[NamedPartition, float] = {}
+        self._due: dict[NamedPartition, _Due] = {}
 
     def __len__(self) -> int:
-        return len(self._due_ms)
+        return len(self._due)
 
     def edited(self, partition: NamedPartition, now_ms: float) -> None:
         """Its manifest has a new version: the one before it is due after grace."""
-        self._add(partition, now_ms + self._grace.ms)
+        self._add(partition, now_ms + self._grace.ms, now_ms)
 
     def superseded(self, partition: NamedPartition, now_ms: float) -> None:
-        """A listing shows superseded versions, perhaps for long."""
-        self._add(partition, now_ms)
+        """A listing shows superseded versions that are `overdue`."""
+        self._add(partition, now_ms, None)
 
-    def again(self, partition: NamedPartition, now_ms: float, wait_ms: float = 0.0) -> None:
+    def take_due(self, now_ms: float) -> "Walk | None":
+        """The partition to walk now, which is no longer scheduled; None: none is due."""
+        partition = min(self._due, key=lambda there: self._due[there].at_ms, default=None)
+        if partition is None or self._due[partition].at_ms > now_ms:
+            return None
+        return Walk(partition, self._due.pop(partition).edited_here_ms)
+
+    def again(self, walk: "Walk", now_ms: float, wait_ms: float = 0.0) -> None:
         """It was walked, and its next pair is due after *wait_ms*.  Edits that follow each other
         are walked together."""
-        self._add(partition, now_ms + max(wait_ms, self._grace.short_ms))
+        own = walk.is_own(now_ms, self._grace)
+        wait_ms = max(wait_ms, self._grace.short_ms) + (0 if own else patience_ms(self._grace))
+        self._add(walk.partition, now_ms + wait_ms, walk.edited_here_ms)
 
-    def take_due(self, now_ms: float) -> NamedPartition | None:
-        """The partition to walk now, which is no longer scheduled; None: none is due."""
-        partition = min(self._due_ms, key=self._due_ms.__getitem__, default=None)
-        if partition is None or self._due_ms[partition] > now_ms:
-            return None
-        del self._due_ms[partition]
-        return partition
+    def _add(self, partition: NamedPartition, due_ms: float, edited_ms: float | None) -> None:
+        before = self._due.get(partition)
+        if before is None:
+            self._due[partition] = _Due(due_ms, edited_ms)
+            return
+        before.at_ms = min(due_ms, before.at_ms)
+        if edited_ms is not None:
+            before.edited_here_ms = max(edited_ms, before.edited_here_ms or 0)
 
-    def _add(self, partition: NamedPartition, due_ms: float) -> None:
-        self._due_ms[partition] = min(due_ms, self._due_ms.get(partition, due_ms))
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A walk that is due."""
+
+    partition: NamedPartition
+    edited_here_ms: float | None = None
+
+    def is_own(self, now_ms: float, grace: Grace) -> bool:
+        """Whether what is due was edited by this agent, as far as it knows."""
+        edited_ms = self.edited_here_ms
+        return edited_ms is not None and now_ms - edited_ms <= grace.ms + patience_ms(grace)
+
+
+def patience_ms(grace: Grace) -> int:
+    """For how long a due pair is left to the agent that made it."""
+    return 2 * grace.short_ms
+
+
+def overdue(later_put_ms: int, store_now_ms: int, grace: Grace) -> bool:
+    """Whether a pair whose later version was PUT then is due for so long that the agent that made
+    it does not collect it."""
+    return store_now_ms - later_put_ms > grace.ms + patience_ms(grace)

@@ -1,11 +1,12 @@
 """A partition whose manifest is edited by hand, in a bucket and a metadata store in memory."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.garbage.deletions import Deletions, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
@@ -28,6 +29,7 @@ from driftlog_tiering.formats.manifest import (
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
+from driftlog_tiering.stores.object_store import Listing, NotFoundError
 from tests.support.clusters import AUTHOR
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore
@@ -38,6 +40,8 @@ TP = TopicPartition(TOPIC.topic_id, 0)
 PARTITION = NamedPartition("t", TP)
 GRACE_H = 12.0
 
+Keys = list[str]
+
 
 class Bucket(MemoryObjectStore):
     """A bucket that may fail a delete, and that remembers requests."""
@@ -45,12 +49,23 @@ class Bucket(MemoryObjectStore):
     deletes_fail = False
     deletes_left = 1_000_000
     """After so many every delete fails."""
-    gets: list[str]
-    deleted: list[str]
+    gets: Keys
+    lists: Keys
+    deleted: Keys
+    hidden: set[str]
+    """Keys that no read finds, as a node of the store that lags."""
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         self.gets.append(key)
+        if key in self.hidden:
+            raise NotFoundError(key)
         return await super().get(key, start, end)
+
+    def list(
+        self, prefix: str, *, start_after: str = "", page_size: int = 1000
+    ) -> AsyncIterator[Listing]:
+        self.lists.append(prefix)
+        return super().list(prefix, start_after=start_after, page_size=page_size)
 
     async def delete(self, keys: Sequence[str]) -> None:
         if self.deletes_fail or len(self.deleted) >= self.deletes_left:
@@ -66,10 +81,12 @@ class History:
         self.now_h = 1_000.0
         self.bucket = Bucket(self.now_ms)
         self.bucket.gets, self.bucket.deleted = [], []
+        self.bucket.lists, self.bucket.hidden = [], set()
         self.metadata = MemoryMetadataStore(self.now_ms)
         self.deletions = Deletions(self.bucket, believe, deadline_ms=10_000)
+        self.pages = ObjectPages(self.bucket, 1_000, 0, PutTimes(Grace()))
         self.reads = PartitionReads(
-            CollectorReads(self.metadata, 1_000), self.bucket, UnknownKeys(), inline, 1_000
+            CollectorReads(self.metadata, 1_000), self.pages, UnknownKeys(), inline
         )
         self.handed_over: list[NamedPartition] = []
         self.damaged: list[CorruptError] = []
@@ -88,13 +105,15 @@ class History:
             self.reads,
             self.deletions,
             Grace(),
-            superseded=self.handed_over.append,
+            superseded=lambda partition, overdue: (
+                self.handed_over.append(partition) if overdue else None
+            ),
             damaged=lambda _, error: self.damaged.append(error),
         )
 
     async def list_with(self, unnamed: UnnamedObjects) -> bool:
         """One listing, of one page; False: not all of it was judged."""
-        (page,) = [page async for page in self.bucket.list("topics/")]
+        (page,) = [page async for page in self.pages.of("topics/")]
         left = await unnamed.look(LIVE, page)
         unnamed.looked(LIVE.keys(), left, page.store_now_ms)
         return not left

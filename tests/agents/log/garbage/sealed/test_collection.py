@@ -1,13 +1,14 @@
 """When sealed garbage is collected: else it stays, or idle partitions cost requests for ever."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.grace import HOUR_MS, Grace
@@ -22,14 +23,15 @@ class Agent:
 
     def __init__(self, history: History, share: tuple[int, int] | None = (0, 1)) -> None:
         self.history = history
+        self.share = share
         self.collection = SealedCollection(
             metadata=CollectorReads(history.metadata, 1_000),
-            pages=ObjectPages(history.bucket, 1_000, 0),
+            pages=ObjectPages(history.bucket, 1_000, 0, PutTimes(GRACE)),
             deleter=history.deletions,
             grace=GRACE,
             strangers=UnknownKeys(),
             offload=inline,
-            share=lambda: share,
+            share=lambda: self.share,
         )
 
     async def live(self, hours: float, *edited: object) -> None:
@@ -118,6 +120,81 @@ def test_each_agent_lists_its_share(share: tuple[int, int] | None, goes: bool) -
         await Agent(history, share).live(0.5)
 
         assert goes is (1 == len(history.bucket.deleted))
+
+    on_virtual_time(main())
+
+
+def test_a_busy_partition_is_walked_by_its_leader_only() -> None:
+    """
+    The agent that lists it, and one that has led it before, leave it to the leader: else each walk
+    is paid two or three times.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        history.now_h += 2
+        leader, before, lister = Agent(history, None), Agent(history, None), Agent(history)
+        await before.collection.collect([PARTITION])
+        walks: Counter[str] = Counter()
+        for _ in range(100):
+            await history.seal()
+            for name, agent in (("leader", leader), ("before", before), ("lister", lister)):
+                history.bucket.lists.clear()
+                await agent.collection.collect([PARTITION] if agent is leader else ())
+                walks[name] += sum("/manifest/" in prefix for prefix in history.bucket.lists)
+            await asyncio.sleep(360)
+            history.now_h += 0.1
+
+        assert walks["leader"] > 50
+        assert walks["before"] <= 3
+        assert walks["lister"] <= 7  # each listing reads the names of what is new
+        assert len(await history.versions()) <= 13
+
+    on_virtual_time(main())
+
+
+def test_an_agent_without_a_share_lists_as_soon_as_it_has_one() -> None:
+    """
+    It joins the view a moment after its start: that must not cost a day.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal()
+        await history.put_segment(10, 20)
+        history.now_h += 2
+        agent = Agent(history, None)
+        await agent.live(0.3)
+        agent.share = (0, 1)
+        await agent.live(0.1)
+
+        assert 1 == len(history.bucket.deleted)
+
+    on_virtual_time(main())
+
+
+def test_what_a_missing_list_named_is_found_by_the_next_listing() -> None:
+    """
+    The store does not find a list of a superseded version for a while: the version goes, and what
+    was in the list is named by nothing any more.  A listing that has judged it judges it again.
+    """
+
+    async def main() -> None:
+        history = await History().begin()
+        await history.seal(count=1, segments=1_600)
+        (ref,) = history.newest.lists[:1]
+        history.now_h += 2
+        agent = Agent(history)
+        await agent.live(0.5)  # all is named, and was judged
+        await history.delete_records(1_600)
+        history.bucket.hidden.add(ref.key)
+        await agent.live(1.2, PARTITION)
+        left = [key for key in await history.keys() if key.endswith(".parquet")]
+        await agent.live(2)
+
+        assert 1_000 == len(left) or 500 == len(left)
+        assert [] == [key for key in await history.keys() if key.endswith(".parquet")]
 
     on_virtual_time(main())
 

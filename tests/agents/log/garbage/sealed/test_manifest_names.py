@@ -1,11 +1,12 @@
 """What a version names and a later one does not, over whole trees: else live objects go."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlog_agents.log.garbage.sealed.manifest_names import difference, named_within
+from driftlog_agents.log.garbage.sealed.manifest_names import EVERYTHING, difference, named_within
 from driftlog_tiering.formats.manifest import (
     Manifest,
     ReplaceSegments,
@@ -29,10 +30,15 @@ def everything(manifest: Manifest, lists: dict[str, SegmentList]) -> set[str]:
     return named
 
 
-def read(older: Manifest, newer: Manifest, stored: dict[str, SegmentList]) -> tuple[set[str], int]:
+def read(
+    older: Manifest,
+    newer: Manifest,
+    stored: dict[str, SegmentList],
+    window: tuple[int, int] = EVERYTHING,
+) -> tuple[set[str], int]:
     """The difference, and how many lists were read for it."""
     lists: dict[str, SegmentList | None] = {}
-    while isinstance(step := difference(older, newer, lists), NeedsLists):
+    while isinstance(step := difference(older, newer, lists, window), NeedsLists):
         lists |= {ref.key: stored[ref.key] for ref in step.refs}
     return set(step), len(lists)
 
@@ -42,7 +48,8 @@ def read(older: Manifest, newer: Manifest, stored: dict[str, SegmentList]) -> tu
 def test_a_difference_is_that_of_whole_trees(data: st.DataObject) -> None:
     """
     Of neighbours and of distant versions, after additions, replacements and log starts: an object
-    that both name is never in it, and one that only the older names always is.
+    that both name is never in it, and one that only the older names always is.  Taken window by
+    window, it is the same, and each object is in one part.
     """
     bucket = Bucket()
     versions = [bucket.manifest]
@@ -64,7 +71,14 @@ def test_a_difference_is_that_of_whole_trees(data: st.DataObject) -> None:
     newer = data.draw(st.integers(older, len(versions) - 1))
 
     gone, _ = read(versions[older], versions[newer], bucket.lists)
+    cuts = data.draw(st.lists(st.integers(1, bucket.manifest.end), unique=True, max_size=4))
+    parts: set[str] = set()
+    for window in pairwise([0, *sorted(cuts), 2**63]):
+        part, _ = read(versions[older], versions[newer], bucket.lists, window)
+        assert parts.isdisjoint(part)
+        parts |= part
 
+    assert gone == parts
     before = everything(versions[older], bucket.lists)
     assert before - everything(versions[newer], bucket.lists) == gone
 
@@ -117,7 +131,9 @@ def test_names_within_a_range_are_those_of_the_whole_tree() -> None:
     bucket.apply(add(*(segment(i, i + 1) for i in range(3_000))))
     bucket.apply(SetLogStart(620))
     lists: dict[str, SegmentList | None] = {}
-    while isinstance(named := named_within(bucket.manifest, 700, 1_100, lists), NeedsLists):
+    while isinstance(
+        named := named_within(bucket.manifest, (700, 1_100), (0, 0), lists), NeedsLists
+    ):
         lists |= {ref.key: bucket.lists[ref.key] for ref in named.refs}
 
     assert named <= everything(bucket.manifest, bucket.lists)

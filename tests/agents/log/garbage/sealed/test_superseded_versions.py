@@ -3,6 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.log.garbage.sealed.partition_reads import ListsRead
 from driftlog_agents.log.garbage.sealed.version_pairs import Wait
 from driftlog_metadata.schema.grace import HOUR_MS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
@@ -33,7 +34,7 @@ async def test_deleted_records_free_their_segments_a_grace_later(history: Histor
     early = await history.keys()
     history.now_h += 0.01
 
-    assert await history.walks.walk(PARTITION) is None
+    assert (await history.walks.walk(PARTITION)).next is None
 
     there = await history.keys()
     assert before == early
@@ -56,11 +57,11 @@ async def test_each_version_waits_for_its_own_grace(history: History) -> None:
     await history.delete_records(10)
     history.now_h += 7
 
-    step = await history.walks.walk(PARTITION)
+    walked = await history.walks.walk(PARTITION)
 
     assert [2, 3] == await history.versions()
     assert first[0].key in await history.keys()
-    assert Wait(5 * HOUR_MS) == step
+    assert Wait(5 * HOUR_MS) == walked.next
 
 
 async def test_segments_of_lists_go_with_their_lists(history: History) -> None:
@@ -72,7 +73,7 @@ async def test_segments_of_lists_go_with_their_lists(history: History) -> None:
     await history.delete_records(1_300)
     history.now_h += GRACE_H
 
-    assert await history.walks.walk(PARTITION) is None
+    assert (await history.walks.walk(PARTITION)).next is None
 
     there = await history.keys()
     segments = [k for k in there if k.endswith(".parquet")]
@@ -136,7 +137,7 @@ async def test_a_walk_that_was_cut_short_goes_on_with_the_lists_that_are_left(
     there = await history.keys()
     history.bucket.deletes_left = 10_000
 
-    assert await history.walks.walk(PARTITION) is None
+    assert (await history.walks.walk(PARTITION)).next is None
 
     assert ref.key not in there
     assert [] == [key for key in there if key.endswith(".parquet")]
@@ -162,9 +163,10 @@ async def test_a_missing_version_is_not_an_empty_one(history: History) -> None:
 
     history.bucket.get = not_there  # type: ignore[method-assign]
     with capture_logs() as lines:
-        step = await history.walks.walk(PARTITION)
+        walked = await history.walks.walk(PARTITION)
 
-    assert Wait(0) == step
+    assert Wait(0) == walked.next
+    assert walked.interrupted
     assert [] == history.bucket.deleted
     assert ["version_walk_interrupted"] == [line["event"] for line in lines]
 
@@ -179,7 +181,7 @@ async def test_a_gap_between_versions_ends_no_walk(history: History) -> None:
     await history.bucket.delete([layout.manifest_key("t", TP, 2)])
     history.bucket.deleted.clear()
 
-    assert await history.walks.walk(PARTITION) is None
+    assert (await history.walks.walk(PARTITION)).next is None
 
     assert [4] == await history.versions()
     assert 4 == len([key for key in await history.keys() if key.endswith(".parquet")])
@@ -234,3 +236,80 @@ async def test_a_walk_asks_for_what_edits_have_changed_only(history: History) ->
 
     assert 6 == len(history.bucket.gets)
     assert all("/manifest/" in key for key in history.bucket.gets)
+
+
+async def test_a_walk_beside_another_one_reports_no_damage(history: History) -> None:
+    """
+    The other walk is two pairs ahead, and has deleted the lists of a version that this one has read
+    already: they are not lost, and the operator has nothing to restore.
+    """
+    await history.seal(count=1, segments=1_600)
+    lists = {ref.key for ref in history.newest.lists}
+    await history.delete_records(10)
+    await history.delete_records(1_000)
+    await history.delete_records(1_600)
+    history.now_h += GRACE_H
+    get, ahead = history.bucket.get, False
+
+    async def other_first(key: str, start: int = 0, end: int | None = None) -> bytes:
+        nonlocal ahead
+        if key in lists and not ahead:
+            ahead = True
+            await history.walks.walk(PARTITION)
+        return await get(key, start, end)
+
+    history.bucket.get = other_first  # type: ignore[method-assign]
+
+    walked = await history.walks.walk(PARTITION)
+
+    assert walked.interrupted
+    assert [4] == await history.versions()
+    assert 2 == len(await history.keys())
+
+
+async def test_a_put_in_the_future_does_not_hold_up_the_versions_behind_it(
+    history: History,
+) -> None:
+    """
+    The store's clock was ten years ahead for one PUT: its grace runs from the first listing, and
+    the log says so.
+    """
+    await history.seal()
+    history.now_h += 87_600
+    await history.delete_records(10)
+    history.now_h -= 87_600
+    with capture_logs() as lines:
+        first = await history.walks.walk(PARTITION)
+    history.now_h += GRACE_H
+    await history.walks.walk(PARTITION)
+
+    assert Wait(12 * HOUR_MS) == first.next
+    assert [2] == await history.versions()
+    assert ["put_time_in_future"] == [line["event"] for line in lines]
+
+
+async def test_a_large_deletion_is_collected_in_bounded_parts(history: History) -> None:
+    """
+    All records of a partition of 40,000 segments are deleted: the lists are read and freed in
+    parts, not all at once.
+    """
+    for _ in range(40):
+        await history.seal(count=1, segments=1_000)
+    await history.delete_records(40_000)
+    history.now_h += GRACE_H
+    read = ListsRead()
+    older, newest = [
+        await history.reads.manifest(PARTITION, version)
+        for version in (await history.reads.versions(PARTITION)).ascending[-2:]  # type: ignore[union-attr]
+    ]
+    assert older is not None
+    assert newest is not None
+    held = [
+        (len(read.lists), len(gone))
+        async for gone in history.reads.replaced(older, newest, newest, read)
+    ]
+    await history.walks.walk(PARTITION)
+
+    assert max(lists for lists, _ in held) <= 40 < len(older.lists)
+    assert max(gone for _, gone in held) <= 10_000
+    assert 2 == len(await history.keys())

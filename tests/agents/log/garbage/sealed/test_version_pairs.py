@@ -7,8 +7,10 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     Pair,
     Version,
     Wait,
+    Walk,
     WalkSchedule,
     next_pair,
+    overdue,
 )
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import TopicPartition
@@ -43,7 +45,7 @@ def test_a_partition_is_due_a_grace_after_an_edit_and_an_idle_one_never() -> Non
     schedule.edited(ONE, 9_000)
 
     assert schedule.take_due(11_999) is None
-    assert ONE == schedule.take_due(12_000)
+    assert Walk(ONE, 9_000) == schedule.take_due(12_000)
     assert schedule.take_due(10**9) is None
     assert 0 == len(schedule)
 
@@ -56,7 +58,24 @@ def test_what_a_listing_hands_over_is_walked_at_once_and_the_rest_together() -> 
     schedule.edited(TWO, 0)
     schedule.superseded(ONE, 50)
 
-    assert ONE == schedule.take_due(50)
-    schedule.again(ONE, 50, 3.0)
+    assert Walk(ONE) == schedule.take_due(50)
+    schedule.again(Walk(ONE, 0), 50, 3.0)
     assert schedule.take_due(1_049) is None
-    assert ONE == schedule.take_due(1_050)
+    assert Walk(ONE, 0) == schedule.take_due(1_050)
+
+
+def test_another_agents_edits_are_left_to_it_for_some_time() -> None:
+    """
+    A partition that another agent edits is not walked by both for ever.
+    """
+    schedule = WalkSchedule(GRACE)
+    before = Walk(ONE, 0)
+
+    assert before.is_own(14_000, GRACE)
+    assert not before.is_own(14_001, GRACE)
+    assert not Walk(ONE).is_own(0, GRACE)
+    schedule.again(before, 20_000, 5_000)
+    assert schedule.take_due(26_999) is None
+    assert before == schedule.take_due(27_000)
+    assert not overdue(1_000, 15_000, GRACE)
+    assert overdue(1_000, 15_001, GRACE)

@@ -3,10 +3,9 @@
     LIST flush/ ──▶ objects not read before ──▶ the last 16 KiB, more where the footer is larger
                                                    └─▶ by partition: largest end, newest epoch
 
-For a metadata store that is older than the bucket (`recovery/accepted_loss`).  A flush object never
-changes, so each is read once in a session, for all partitions.  After a failure or a cancellation
-the ends read so far are kept.  An object that was deleted since still counts: its offsets were
-assigned.
+For a metadata store that is older than the bucket (`accepted_loss`).  Each object is read once in a
+session, for all partitions (`shown_ends`).  After a failure or a cancellation the ends read so far
+are kept.
 
 Shell.
 """
@@ -16,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from driftlog_agents.foundation.tasks import first_of
+from driftlog_agents.log.recovery.shown_ends import ShownEnds, footer_reads
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
@@ -24,8 +24,6 @@ from driftlog_tiering.stores.object_store import NotFoundError, ObjectInfo, Obje
 
 READS_AT_ONCE: Final = 32
 _DEADLINE_S: Final = 10.0
-_TAILS_BYTES: Final = (16 * 1024, 256 * 1024)
-"""Sizes of the first reads, before the whole object is read: the footer is at its end."""
 
 
 class FlushObjectEnds:
@@ -33,8 +31,7 @@ class FlushObjectEnds:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._read: set[str] = set()
-        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        self._shown = ShownEnds()
         self._reading = asyncio.Lock()
 
     async def of(self, tp: TopicPartition) -> tuple[int, int]:
@@ -53,27 +50,20 @@ class FlushObjectEnds:
 
             pages = aiter(self._objects.list(layout.FLUSH_PREFIX))
             while (page := await in_time(lambda: anext(pages, None))) is not None:
-                await do_all(read(info) for info in page.objects if info.key not in self._read)
-        return self._ends.get(tp, (0, -1))
+                await do_all([read(info) for info in self._shown.unread(page.objects)])
+        return self._shown.of(tp)
 
     async def _note(self, info: ObjectInfo) -> None:
         try:
             footer = await self._footer(info)
         except NotFoundError:
             return  # it is deleted by now, or a stale node of the store answers
-        self._read.add(info.key)
-        for s in () if footer is None else footer.slices():
-            assert footer is not None
-            tp = TopicPartition(s.topic_id, s.partition)
-            end, epoch = self._ends.get(tp, (0, -1))
-            epochs = footer.columns[2][s.first : s.first + s.count]
-            self._ends[tp] = max(end, s.end), max(epoch, *epochs)
+        self._shown.add(info.key, footer)
 
     async def _footer(self, info: ObjectInfo) -> Footer | None:
         """The object's footer; None: it is no flush object (a probe)."""
         size = info.size_bytes
-        for wanted in (*(tail for tail in _TAILS_BYTES if tail < size), size):
-            start = size - wanted
+        for start in footer_reads(size):
             data = await in_time(
                 lambda start=start: self._objects.get(info.key, start, size)  # type: ignore[misc]
             )

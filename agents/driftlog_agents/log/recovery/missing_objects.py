@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
 from driftlog_agents.log.objects.availability import LOST_MS, Availability, DamagedObjectError
-from driftlog_agents.log.objects.flush_object_ends import READS_AT_ONCE, do_all, in_time
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all, in_time
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.flush_object import CorruptFlushObjectError, NewerFlushObjectError
 from driftlog_tiering.formats.manifest import Manifest, SegmentRef

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from driftlog_agents.log.objects.flush_object_ends import do_all
+from driftlog_agents.log.recovery.flush_object_ends import do_all
 from driftlog_metadata.stores.errors import UnavailableError
 
 

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from driftlog_agents.log.objects.availability import LOST_MS, DamagedObjectError
-from driftlog_agents.log.objects.missing_objects import MissingObjects
+from driftlog_agents.log.recovery.missing_objects import MissingObjects
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.support.memory_object_store import MemoryObjectStore

@@ -7,12 +7,12 @@
 
 When the high watermark of a partition moves, a waiting request checks that partition only, however
 many it waits for.  A request of very many partitions is read in slices.  If a partition is named
-twice, the last entry counts.
+twice, the last entry counts.  A request that goes on with a session (`session_cache`) looks only at
+what is due in it (`session`): nothing is done for idle partitions.
 
 Limits are Kafka's (KIP-74): the first batch of the first partition that has data is returned
-whatever its size; after that `max_bytes` and `partition_max_bytes` hold.  Sessions (KIP-227) are
-declined with session id 0, so clients send full requests.  So a partition that moves to another
-agent is an error of that partition in one answer, sent at once to waiting requests.
+whatever its size; after that `max_bytes` and `partition_max_bytes` hold.  A partition that moves to
+another agent is an error of that partition, sent at once to waiting requests.
 
 The bucket is the replica, and only the leader serves what is not in it yet.  There are no
 followers, so a client's rack (KIP-392) has no effect and ``preferred_read_replica`` stays −1.
@@ -24,6 +24,7 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from random import Random
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,8 +34,11 @@ from driftlog_agents.configs.limits import FETCH_MAX_BYTES
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.common.fetch_reads import FetchReads, log_of
 from driftlog_agents.handlers.common.leader_hints import add_to_fetch
+from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES, BucketReads
+from driftlog_agents.handlers.fetch.reads import FetchReads, log_of
+from driftlog_agents.handlers.fetch.session import FetchSession, next_epoch
+from driftlog_agents.handlers.fetch.session_cache import NO_SESSION, FetchSessions
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, QueuedRequest
@@ -48,8 +52,6 @@ from driftlog_agents.protocol.messages.fetch import (
     FetchTopic,
 )
 
-_INITIAL_EPOCH: Final = 0
-_FINAL_EPOCH: Final = -1
 _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
 
@@ -63,12 +65,22 @@ _PACE_S: Final = 10.0
 """Shortest time between two log lines about reads that fail."""
 
 
+_SESSION_ID_BITS: Final = 31
+
+
 class FetchHandler:
     """Handles Fetch requests for one agent."""
 
-    def __init__(self, broker: Broker, spawn: Callable[[Any], None]) -> None:
+    def __init__(self, broker: Broker, spawn: Callable[[Any], None], rng: Random) -> None:
         self._broker = broker
         self._spawn = spawn
+        limits = broker.settings.limits
+        self.sessions = FetchSessions(
+            slots=limits.max_incremental_fetch_session_cache_slots,
+            most_bytes=limits.driftlog_max_fetch_session_bytes,
+            new_id=lambda: rng.getrandbits(_SESSION_ID_BITS),
+        )
+        self.bucket = BucketReads(broker.reader, spawn)
         self.log = structlog.get_logger()
         self.requests = 0
         self.bytes = 0
@@ -107,9 +119,23 @@ class FetchHandler:
         if request.max_bytes > most:
             request.max_bytes = most
             self._broker.refusals.count(FETCH_MAX_BYTES)
+        request.min_bytes = min(request.min_bytes, request.max_bytes)  # KafkaApis
+        session, error = self.sessions.go_on(version, request, self._now_ms())
         # Of the fields that may be long, only the partitions are kept.
         request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
-        _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
+        fetch = _Fetch(self, self._broker, slot, version, correlation_id, request, session)
+        if error:
+            fetch.refuse(error)
+        else:
+            fetch.begin()
+
+    def begin_session(self, version: int, request: FetchRequest) -> FetchSession | None:
+        """A session that begins with the answer to a full fetch, if it asks for one."""
+        return self.sessions.begin(version, request, self._now_ms())
+
+    @staticmethod
+    def _now_ms() -> float:
+        return asyncio.get_running_loop().time() * 1000
 
     def spawn(self, coroutine: Any) -> None:
         """Run *coroutine* under the server's task group."""
@@ -130,6 +156,7 @@ class _Fetch:
         "_ready",
         "_ready_bytes",
         "_request",
+        "_session",
         "_slot",
         "_timer",
         "_version",
@@ -144,6 +171,7 @@ class _Fetch:
         version: int,
         correlation_id: int,
         request: FetchRequest,
+        session: FetchSession | None,
     ) -> None:
         self._owner = owner
         self._broker = broker
@@ -151,9 +179,13 @@ class _Fetch:
         self._version = version
         self._correlation_id = correlation_id
         self._request = request
+        self._session = session
+        """The session that it goes on with."""
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
-        self._reads = FetchReads(broker, version, request, slot.connection.client_host, owner)
+        self._reads = FetchReads(
+            broker, version, request, slot.connection.client_host, owner, owner.bucket
+        )
         self._expired = False
         """It is answered at the next check, however few bytes there are."""
         self._waits_for: dict[PartitionLog, FetchPartition] = {}
@@ -168,17 +200,13 @@ class _Fetch:
     def begin(self) -> None:
         """Answer, or wait."""
         request = self._request
-        if self._version >= 7 and request.session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH):
-            # The request continues a session, and there are none.  A full fetch (these two epochs)
-            # needs none, whatever session it names:
-            # org.apache.kafka.server.FetchManager#newContext.
-            self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-            return
         self._keep_little()
+        self._ask_due()
         if _is_large(request):
             self._spawn(self._begin_large)
             return
-        _named_once(request)
+        if self._session is None:
+            _named_once(request)
         found, size, cold = self._reads.read()
         if cold:
             self._go_cold()
@@ -188,12 +216,24 @@ class _Fetch:
             for log, asked in self._logs():
                 self._wait_for(log, asked)
             self._wait()
+            if self._ready_bytes >= request.min_bytes:
+                self._look_soon()  # whole batches that fit an answer may be less
+
+    def refuse(self, error: ErrorCode) -> None:
+        """Answer that there is no such session."""
+        self._respond(FetchResponse(error_code=error))
+
+    def _ask_due(self) -> None:
+        """A session asks for what is due in it now."""
+        if self._session is not None:
+            self._request.topics = self._session.due()
 
     async def _begin_large(self) -> None:
         """As `begin`, in slices.  After an error the connection closes: the slot never stays
         open."""
         try:
-            await off_the_loop(_named_once, self._request)
+            if self._session is None:
+                await off_the_loop(_named_once, self._request)
             here = await self._reads.read_slowly(bucket=False)
             if here is None:
                 self._go_cold()
@@ -209,6 +249,7 @@ class _Fetch:
             if self._slot.connection.closed:
                 self._forget()
             elif not self._done:
+                self._wait_for_more()
                 self._wait()
                 self._look_soon()  # some may have moved since they were read
         except Exception:  # noqa: BLE001  # a bug here costs one connection, not the agent
@@ -228,7 +269,7 @@ class _Fetch:
             or self._reads.cut
             or request.max_wait_ms <= 0
             or _has_error(found)
-            or not any(topic.partitions for topic in request.topics)
+            or (self._session is None and not any(topic.partitions for topic in request.topics))
         )
 
     def _may_wait(self) -> bool:
@@ -257,7 +298,16 @@ class _Fetch:
         self._waits_for[log] = asked
         self._count(log, asked)
 
+    def _wait_for_more(self) -> None:
+        """Wait for what became due in the session since it was asked."""
+        self._ask_due()
+        for log, asked in self._logs() if self._session is not None else ():
+            if log not in self._waits_for:
+                self._wait_for(log, asked)
+
     def _wait(self) -> None:
+        if self._session is not None:
+            self._session.waiting = self
         loop, connection = asyncio.get_running_loop(), self._slot.connection
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._expire)
         connection.on_close.add(self._forget)
@@ -267,6 +317,13 @@ class _Fetch:
         if not self._done:
             self._moved.add(log)
             self._look_soon()
+
+    def joined(self, log: PartitionLog, asked: FetchPartition) -> None:
+        """A partition that was idle in the session has new records."""
+        if not self._done:
+            log.waiting_fetches[self] = None
+            self._waits_for[log] = asked
+            self.committed(log)
 
     def _look_soon(self) -> None:
         """Check in the request's turn: one commit may concern a thousand waiting requests."""
@@ -308,8 +365,8 @@ class _Fetch:
             self._out_of_time()
 
     def _count(self, log: PartitionLog, asked: FetchPartition) -> None:
-        """Count the bytes from the requested offset to the high watermark, up to the partition's
-        limit."""
+        """Count the bytes from the batch of the requested offset to the high watermark, up to the
+        partition's limit (`DelayedFetch#tryComplete`)."""
         size = 0
         if asked.fetch_offset < log.high_watermark:
             size = min(log.bytes_from(asked.fetch_offset), asked.partition_max_bytes)
@@ -322,7 +379,8 @@ class _Fetch:
         if self._slot.connection.closed:
             return
         self._keep_little()
-        if len(self._waits_for) > _MANY_PARTITIONS:
+        self._ask_due()
+        if _is_large(self._request):
             if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
                 self._spawn(self._read_cold)
             return
@@ -342,6 +400,8 @@ class _Fetch:
             self._timer.cancel()
         for log in self._waits_for:
             log.waiting_fetches.pop(self, None)
+        if self._session is not None and self._session.waiting is self:
+            self._session.waiting = None
         self._slot.connection.on_close.discard(self._forget)
         self._slot.connection.share.leave(self)
 
@@ -377,10 +437,15 @@ class _Fetch:
         request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
 
     def _most_bytes(self) -> int:
-        """Bytes read from the bucket, at most: only the first partition with data is read from it.
-        Room for data from memory and disk is claimed when its size is known."""
-        asked = (p.partition_max_bytes for topic in self._request.topics for p in topic.partitions)
-        return max(0, min(max(asked, default=0), self._request.max_bytes))
+        """Bytes read from the bucket, at most.  Room for data from memory and disk is claimed when
+        its size is known."""
+        asked = [
+            max(0, p.partition_max_bytes)
+            for topic in self._request.topics
+            for p in topic.partitions
+        ]
+        most = max(max(asked, default=0), MOST_BYTES)
+        return max(0, min(sum(asked), most, self._request.max_bytes))
 
     # ── Answering ──
 
@@ -389,7 +454,7 @@ class _Fetch:
         if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
             return  # everything is read again when there is room for it
         self._owner.bytes += size
-        self._respond(FetchResponse(responses=responses))
+        self._respond(self._response(responses))
 
     async def _answer_slowly(self, responses: list[FetchableTopicResponse], size: int) -> None:
         """As `_answer`; an answer of many partitions is encoded by a thread."""
@@ -402,13 +467,35 @@ class _Fetch:
         if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
             return
         self._owner.bytes += size
-        connection, response = self._slot.connection, FetchResponse(responses=responses)
+        connection, response = self._slot.connection, self._response(responses)
         add_to_fetch(self._broker, self._version, response, connection.listener)
         answer = await off_the_loop(
             API.encode_response_parts, self._version, self._correlation_id, response
         )
         if not connection.closed:
             self._slot.respond(answer)
+
+    def _response(self, responses: list[FetchableTopicResponse]) -> FetchResponse:
+        """The answer: in a session, what it must be told."""
+        request, session = self._request, self._session
+        if session is None:
+            session = self._owner.begin_session(self._version, request)
+            if session is None:
+                return FetchResponse(session_id=NO_SESSION, responses=responses)
+        elif session.closed:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        elif session.epoch != next_epoch(request.session_epoch):
+            error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return FetchResponse(error_code=error, session_id=session.session_id)
+        told = session.told((topic, self._logs_of(topic)) for topic in responses)
+        return FetchResponse(session_id=session.session_id, responses=told)
+
+    def _logs_of(self, answer: FetchableTopicResponse) -> list[PartitionLog | None]:
+        engine = self._broker.engine
+        if engine is None:
+            return [None] * len(answer.partitions)
+        entry = self._reads.topic(engine, answer.topic, answer.topic_id)
+        return [log_of(entry, data.partition_index) for data in answer.partitions]
 
     def _respond(self, response: FetchResponse) -> None:
         connection = self._slot.connection

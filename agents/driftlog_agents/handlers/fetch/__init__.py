@@ -1,0 +1,4 @@
+"""Fetch: sessions, waits for records, reads of the requested partitions.
+
+Shell.
+"""

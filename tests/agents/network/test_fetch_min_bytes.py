@@ -1,0 +1,69 @@
+"""A consumer that waits for more bytes is answered before they are there, or is not answered when
+they are."""
+
+from pathlib import Path
+from random import Random
+
+from benchmarks.batches import encode_batch
+from driftlog_agents.protocol.messages import fetch
+from tests.agents.network.serving import Client, Serving, eventually, fetched, fetching, records
+
+
+def batch(seed: int) -> bytearray:
+    """One record of 1,000 random bytes."""
+    return encode_batch([Random(seed).randbytes(1_000)], timestamp_ms=1).data
+
+
+SIZE = len(batch(0))
+
+
+async def one_flush(client: Client, batches: int) -> None:
+    """Produce so many batches to partition 0 at once; they are committed together."""
+    for seed in range(batches):
+        client.send_produce("t", {0: batch(seed)})
+    for _ in range(batches):
+        await client.receive()
+
+
+async def test_batches_before_the_offset_do_not_count(tmp_path: Path) -> None:
+    """
+    A fetch in the middle of a large flush waits for as much as it wants behind its offset.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t")
+        await one_flush(other, 8)
+        wants = fetching("t", {0: 6}, max_wait_ms=60_000, min_bytes=4 * SIZE)
+        number = client.send(fetch.API, 11, wants)
+        await eventually(lambda: len(agent.log("t").waiting_fetches) == 1)
+        await other.produce("t", {0: batch(8)})
+        await other.produce("t", {0: batch(9)})
+        got, answer = await client.receive()
+
+    assert number == got
+    assert 4 * SIZE == len(records(fetched(answer)[0]))
+
+
+async def test_more_is_not_wanted_than_an_answer_may_have(tmp_path: Path) -> None:
+    """
+    `min_bytes` above `max_bytes` is `max_bytes`: such a fetch is answered when that is there.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t")
+        await one_flush(other, 4)
+        wants = {"max_wait_ms": 60_000, "min_bytes": 2**30, "max_bytes": 2 * SIZE}
+        found = await client.fetch("t", {0: 0}, **wants)
+
+    assert 2 * SIZE == len(records(found[0]))
+
+
+async def test_what_is_there_is_not_waited_for(tmp_path: Path) -> None:
+    """
+    Enough bytes of which an answer takes only whole batches are answered at once.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t")
+        await one_flush(other, 4)
+        wants = {"max_wait_ms": 60_000, "min_bytes": 2 * SIZE + 10}
+        found = await client.fetch("t", {0: 0}, **wants, partition_max_bytes=2 * SIZE + 10)
+
+    assert 2 * SIZE == len(records(found[0]))
