@@ -28,7 +28,7 @@ from driftlog_agents.log.sealing.sealed_range import (
 )
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_agents.restore.bucket_reads import RETRY
+from driftlog_agents.restore.evidence_reads import RETRY
 from driftlog_agents.restore.join import JoinedRun
 from driftlog_agents.restore.partition_plan import PartitionPlan
 from driftlog_metadata.schema.grace import Grace

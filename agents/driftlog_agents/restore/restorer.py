@@ -34,13 +34,13 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.storage_format import decode_page
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.log.session.producer_id_ranges import SKIPPED
-from driftlog_agents.restore.bucket_reads import (
+from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
+from driftlog_agents.restore.evidence_reads import (
     RETRY,
-    BucketReads,
     BucketTopic,
+    EvidenceReads,
     Progress,
 )
-from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
 from driftlog_agents.restore.join import UnsealedBatches
 from driftlog_agents.restore.metadata_writes import MetadataWrites
 from driftlog_agents.restore.partition_plan import PartitionPlan, plan_partition
@@ -115,7 +115,7 @@ class Restorer:
         if not self._dry_run and not is_finished:
             await ports.wait()
         was = bucket_files.decode_restored_from(body)
-        reads = BucketReads(self._objects, report, ports.progress)
+        reads = EvidenceReads(self._objects, report, ports.progress)
         writer = PartitionWriter(
             objects=self._objects,
             author=author,
@@ -299,7 +299,7 @@ class Restorer:
         self,
         folders: Mapping[UUID, BucketTopic],
         evidence: FlushEvidence,
-        reads: BucketReads,
+        reads: EvidenceReads,
         report: RestoreReport,
     ) -> list[Topic]:
         """Find the live topics; returns the deleted ones."""
@@ -328,7 +328,7 @@ class Restorer:
     # ── 5: groups ──
 
     async def _groups(
-        self, reads: BucketReads, was: Collection[str], report: RestoreReport
+        self, reads: EvidenceReads, was: Collection[str], report: RestoreReport
     ) -> GroupSnapshot | None:
         for cluster_id in reversed(tuple(was)):
             snapshot = await reads.groups(cluster_id)
@@ -397,7 +397,7 @@ class Restorer:
 
     # ── 7 ──
 
-    async def _producer_ids(self, evidence: FlushEvidence, reads: BucketReads) -> None:
+    async def _producer_ids(self, evidence: FlushEvidence, reads: EvidenceReads) -> None:
         """No id that may have been given out is given out again: it would be a duplicate of
         another producer's."""
         seen = evidence.producer_ids

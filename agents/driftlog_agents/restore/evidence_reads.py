@@ -63,7 +63,7 @@ class BucketTopic:
     """When the first object was put that is left."""
 
 
-class BucketReads:
+class EvidenceReads:
     """See the module."""
 
     def __init__(self, objects: ObjectStore, report: RestoreReport, progress: Progress) -> None:
