@@ -5,7 +5,7 @@
                      see `sealed/superseded_versions`
     sealed objects   no manifest names it, its PUT a grace period old: see `sealed/unnamed_objects`
     deleted topics   tombstone, mark a grace period old ──▶ objects ──▶ only the mark is left,
-                     a grace period long ──▶ mark ──▶ tombstone
+                     a grace period long, and no flush object is older ──▶ mark ──▶ tombstone
     heads            of sessions that are over: see `session_head_gc`
     node ids         of directories that are gone: see `cluster/node_ids`
 
@@ -35,6 +35,9 @@
 7. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
+8. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
+   (`restored_sessions`).  The mark of a deleted topic outlives every flush object that may have
+   batches of the topic: without the mark, a restore would bring the topic back.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
 are collected by every agent: by edits of the partitions whose manifests it edits, by listing of its
@@ -65,6 +68,7 @@ from driftlog_agents.log.garbage.garbage_objects import (
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
@@ -82,7 +86,7 @@ from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import ObjectStore
+from driftlog_tiering.stores.object_store import ObjectInfo, ObjectStore
 
 HOUR_MS: Final = 3_600_000
 
@@ -193,6 +197,8 @@ class Collector:
         deadline_ms = self._settings.request_deadline_ms
         self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
         self._deletes_left = 0
+        self._oldest_flush_ms: int | None = None
+        """When the oldest flush object of the pass was put that stays; None: there is none."""
         self._pages = ObjectPages(
             objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
@@ -252,6 +258,7 @@ class Collector:
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
         deleted = self.deleted_objects
+        self._oldest_flush_ms = None
         self._known, look = await self._flush_objects(before)
         known = self._known
         try:
@@ -293,6 +300,7 @@ class Collector:
     async def _flush_objects(self, before: UnreferencedObjects) -> tuple[UnreferencedObjects, Pass]:
         settings = self._settings
         look = Pass(before, grace_ms=settings.grace.ms, max_gap_ms=settings.max_gap_ms)
+        restored_ms = await restored_until_ms(self._reads)
         now_ms = before.seen_ms
         names: NamedFlushObjects | None = None
         has_flushes = ""
@@ -312,9 +320,13 @@ class Collector:
                     or now_ms - read_ms > settings.grace.short_ms
                 ):
                     names, read_ms = await self._names(session_id), now_ms
-                if objects.flushes:
+                kept, objects = objects.split(restored_ms)
+                if objects.flushes or kept:
                     has_flushes = session_id
-                gone += look.garbage(objects.flushes, names.keep, now_ms)
+                garbage = look.garbage(objects.flushes, names.keep, now_ms)
+                look.named_objects += len(kept)
+                self._note_oldest(kept + objects.flushes, set(garbage))
+                gone += garbage
                 if has_flushes != session_id:
                     gone += [
                         info.key
@@ -323,6 +335,13 @@ class Collector:
                     ]
             await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
         return look.end(now_ms), look
+
+    def _note_oldest(self, objects: Iterable[ObjectInfo], gone: set[str]) -> None:
+        for info in objects:
+            if info.key not in gone:
+                oldest_ms = self._oldest_flush_ms
+                is_older = oldest_ms is None or info.modified_ms < oldest_ms
+                self._oldest_flush_ms = info.modified_ms if is_older else oldest_ms
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
         names = await read_names(self._reads, session_id, self._strangers, self._offload)
@@ -362,7 +381,9 @@ class Collector:
             if since_ms is None:
                 continue
             there[name] = since_ms
-            if known.seen_ms - since_ms >= self._settings.grace.ms:
+            oldest_ms = self._oldest_flush_ms
+            is_old = known.seen_ms - since_ms >= self._settings.grace.ms
+            if is_old and (oldest_ms is None or oldest_ms > since_ms):
                 await self._remove_tombstone(topic, kv)
                 del there[name]
         known.topics = there

@@ -95,6 +95,13 @@ class SessionObjects:
     final_heads: list[ObjectInfo] = field(default_factory=list)
     """They sort last, and are deleted when the session has no other object."""
 
+    def split(self, until_ms: float) -> tuple[list[ObjectInfo], "SessionObjects"]:
+        """All objects that were put until *until_ms*, and the group of the others."""
+        older = [o for o in (*self.flushes, *self.final_heads) if o.modified_ms <= until_ms]
+        flushes = [info for info in self.flushes if info.modified_ms > until_ms]
+        final_heads = [info for info in self.final_heads if info.modified_ms > until_ms]
+        return older, SessionObjects(self.session_id, flushes, final_heads)
+
 
 def by_session(objects: Iterable[ObjectInfo]) -> tuple[list[SessionObjects], list[str]]:
     """Groups the objects of a listing of flush objects, in its order.  Returns the groups, and the
