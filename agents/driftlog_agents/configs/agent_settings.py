@@ -28,6 +28,7 @@ _MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
 _RETENTION_BYTES: Final = TOPIC_CONFIGS["retention.bytes"]
 _INHERITED: Final = (_MAX_BATCH, _RETENTION_BYTES)
 _MINUTE_MS: Final = 60_000
+GiB: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,13 @@ class BrokerSettings:
     fetch_max_bytes: int = setting(
         57_671_680, "Most bytes of one answer to Fetch.", check=at_least(1024)
     )
+    driftlog_read_cache_bytes: int = setting(
+        GiB,
+        "Most bytes of the agent's disk for parts of segments that consumers read from S3; they "
+        "survive a restart. 0: none.",
+        ConfigType.LONG,
+        at_least(0),
+    )
     producer_id_expiration_ms: int = setting(
         int(EXPIRATION_MS),
         "A partition forgets an idempotent producer that appends nothing to it for this long.",
@@ -79,7 +87,8 @@ class BrokerSettings:
     )
     log_cleaner_backoff_ms: int = setting(
         15_000,
-        "How long the cleaner waits when no partition is due for compaction.",
+        "How long the cleaner waits when no partition is due for compaction, and merging when no "
+        "segments are.",
         ConfigType.LONG,
         at_least(0),
     )
@@ -89,6 +98,12 @@ class BrokerSettings:
         "records have more keys is compacted in several runs.",
         ConfigType.LONG,
         at_least(1024 * 1024),
+    )
+    driftlog_segment_merge_enable: bool = setting(
+        True,
+        "Whether this agent merges small sealed segments of the partitions that it leads with "
+        "their neighbours.",
+        ConfigType.BOOLEAN,
     )
     log_retention_ms: int | None = setting(
         None,

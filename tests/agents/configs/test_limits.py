@@ -12,6 +12,7 @@ from tests.support.components import REPOSITORY
 BOUNDS_NOTHING = {
     "auto.create.topics.enable",
     "default.replication.factor",
+    "driftlog.segment.merge.enable",
     "group.consumer.assignment.interval.ms",
     "group.consumer.assignors",
     "group.consumer.heartbeat.interval.ms",
@@ -26,6 +27,7 @@ BOUNDS_NOTHING = {
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.enable",
+    "driftlog.read.cache.bytes",
     "driftlog.verification.bytes.per.second",
     "driftlog.verification.interval.ms",
     "num.partitions",
