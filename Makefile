@@ -17,6 +17,8 @@ FRAMES ?= 10000000
 # (Attacks: their seconds are theirs all together, and ONLY names one of them, or a family.)
 chaos: SECONDS ?= 150
 attack attack-long: SECONDS ?= 300
+chaos-compacted: SECONDS ?= 600
+long-topics: SECONDS ?= 3600
 REQUESTS ?= 10000000
 SEED ?= 1
 AGENTS ?= 3
@@ -26,7 +28,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo test verify check format bench sim fuzz chaos attack attack-long components kafka-jars spark-jars localstack kaskade etcd clean distclean
+.PHONY: help setup demo test verify check format bench sim fuzz chaos attack attack-long chaos-compacted long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -40,6 +42,8 @@ help:
 	@echo "make sim SEEDS=n    the simulation, for n seeds"
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
+	@echo "make chaos-compacted  the same on compacted topics: each reader must end with the latest values (SECONDS=600)"
+	@echo "make long-topics    Kafka Streams, Connect and a schema registry on compacted topics (SECONDS=3600)"
 	@echo "make attack         hostile clients against real agents, one attack after the other (SECONDS=300 SEED=1 ONLY=name)"
 	@echo "make attack-long    the same again and again, until so many requests were sent (REQUESTS=10000000)"
 	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, kaskade, etcd"
@@ -64,9 +68,11 @@ $(STAMPS)/setup: pyproject.toml hatch_build.py $(KERNEL_SOURCES)
 
 # ── What tests need beside Python packages; each is fetched once, and again when its list changes ──
 
-components: kafka-jars spark-jars localstack kaskade etcd
+components: kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd
 
 kafka-jars: .cache/kafka-jars.stamp
+kafka-applications: .cache/kafka-applications.stamp
+schema-registry: .cache/schema-registry.stamp
 spark-jars: .cache/spark-jars.stamp
 localstack: .cache/localstack.stamp
 kaskade: .cache/kaskade.stamp
@@ -74,6 +80,13 @@ etcd: .cache/etcd-go.stamp .cache/etcd-debian.stamp
 
 .cache/kafka-jars.stamp: tools/kafka-peer/pom.xml
 	@tools/fetch-jars kafka-peer kafka-jars
+
+.cache/kafka-applications.stamp: tools/kafka-applications/pom.xml
+	@tools/fetch-jars kafka-applications kafka-applications
+
+.cache/schema-registry.stamp: tools/schema-registry/pom.xml
+	@tools/fetch-jars schema-registry schema-registry copy \
+		|| echo "driftlog: no schema registry from this Maven repository: its tests are skipped"
 
 .cache/spark-jars.stamp: tools/spark-jars/pom.xml
 	@tools/fetch-jars spark-jars spark-jars
@@ -139,6 +152,12 @@ fuzz: setup
 
 chaos: setup etcd localstack
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) --agents $(AGENTS) $(ARGS)
+
+chaos-compacted: setup etcd localstack
+	@$(BIN)/python -m tests.chaos.compacted --seconds $(SECONDS) --seed $(SEED) --agents $(AGENTS) $(ARGS)
+
+long-topics: setup kafka-applications schema-registry
+	@$(BIN)/python -m tests.long_topics --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 attack: setup
 	@$(BIN)/python -m tests.attack --seconds $(SECONDS) --seed $(SEED) $(if $(ONLY),--only '$(ONLY)') $(ARGS)

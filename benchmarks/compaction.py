@@ -1,18 +1,20 @@
-"""The cost of compacting one partition: segments in a directory store, one run of the cleaner.
+"""The cost of compacting one partition, beside Apache Kafka's log cleaner on the same records.
 
     python -m benchmarks.compaction [--records 10000000] [--keys 1000000] [--value-bytes 100]
+        [--peers ours,kafka]
 
-Keys are drawn at random; the map has the default memory of an agent (128 MiB, 5 million keys).
-GiB are 2^30 bytes of the uncompressed batches that came in.  The files are in the page cache.
-Filling is not measured.
+Ours: segments in a directory store, one run of the cleaner in this process.  Kafka's: one broker,
+one pass of its cleaner (`kafka_cleaner`).  Keys are drawn at random; both maps have their default
+memory (128 MiB, 5 million keys).  GiB are 2^30 bytes of uncompressed batches.  The files are in the
+page cache.  Filling is not measured.
 
 Shell.
 """
 
 import argparse
 import asyncio
+import os
 import random
-import resource
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,6 +22,9 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from benchmarks import kafka_cleaner
+from benchmarks.kafka_cleaner import Cleaning
+from benchmarks.peers import KAFKA, OURS
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_tiering.batches.batch import build_batch
@@ -37,6 +42,8 @@ from driftlog_tiering.formats.manifests import commit_edit, iter_segments
 from driftlog_tiering.formats.segment import SegmentWriter
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer
+from tests.support.kafka_peer import kafka_jars
+from tests.support.process_usage import reset_peak, usage
 
 GiB: Final = 1024**3
 SEGMENT_BYTES: Final = 128 * 1024 * 1024
@@ -140,31 +147,44 @@ def _batch(rng: random.Random, base: int, count: int, keys: int, filler: bytes) 
     )
 
 
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-async def _main(options: argparse.Namespace) -> None:
+async def _ours(options: argparse.Namespace) -> Cleaning:
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
         partition = Partition(Path(folder))
         await partition.fill(options.records, options.keys, options.value_bytes)
-        before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        began_s, cpu_s = time.monotonic(), _cpu_s()
+        reset_peak(os.getpid())
+        before, began_s = usage(os.getpid()), time.monotonic()
         cleaned = await partition.clean()
-        cpu_s, took_s = _cpu_s() - cpu_s, time.monotonic() - began_s
-        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        gib = partition.received_bytes / GiB
-        row = {
-            "records": f"{cleaned.records_read:,}",
-            "left": f"{cleaned.records_kept:,}",
-            "GiB": f"{gib:.2f}",
-            "MB/s": f"{partition.received_bytes / took_s / 1e6:.0f}",
-            "CPU s/GiB": f"{cpu_s / gib:.2f}",
-            "RSS before, MiB": f"{before_kib / 1024:.0f}",
-            "RSS peak, MiB": f"{peak_kib / 1024:.0f}",
-        }
-        print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}\n| {' | '.join(row.values())} |")
+        took_s, after = time.monotonic() - began_s, usage(os.getpid())
+        return Cleaning(
+            records=cleaned.records_read,
+            left=cleaned.records_kept,
+            log_bytes=partition.received_bytes,
+            seconds=took_s,
+            cpu_s=after.cpu_seconds - before.cpu_seconds,
+            rss_before_bytes=before.rss_bytes,
+            rss_peak_bytes=after.peak_rss_bytes,
+        )
+
+
+def _row(name: str, done: Cleaning) -> dict[str, str]:
+    return {
+        "": name,
+        "records": f"{done.records:,}",
+        "left": f"{done.left:,}",
+        "GiB": f"{done.log_bytes / GiB:.2f}",
+        "MB/s": f"{_mb_per_s(done):.0f}",
+        "CPU s/GiB": f"{_cpu_s_per_gib(done):.2f}",
+        "RSS before, MiB": f"{done.rss_before_bytes >> 20}",
+        "RSS peak, MiB": f"{done.rss_peak_bytes >> 20}",
+    }
+
+
+def _mb_per_s(done: Cleaning) -> float:
+    return done.log_bytes / done.seconds / 1e6
+
+
+def _cpu_s_per_gib(done: Cleaning) -> float:
+    return done.cpu_s / (done.log_bytes / GiB)
 
 
 def main() -> None:
@@ -173,8 +193,23 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--value-bytes", type=int, default=100)
-    parser.add_argument("--dir", type=Path, help="of the objects; default: a temporary one")
-    asyncio.run(_main(parser.parse_args()))
+    parser.add_argument("--dir", type=Path, help="of all data; default: a temporary one")
+    parser.add_argument("--peers", default=f"{OURS},{KAFKA}")
+    options = parser.parse_args()
+    done: dict[str, Cleaning] = {}
+    if OURS in options.peers:
+        done[OURS] = asyncio.run(_ours(options))
+    if KAFKA in options.peers and kafka_jars() is not None:
+        volume = options.records, options.keys, options.value_bytes
+        done[KAFKA] = kafka_cleaner.measure(*volume, options.dir)
+    rows = [_row(name, found) for name, found in done.items()]
+    print(f"| {' | '.join(rows[0])} |\n|{'---|' * len(rows[0])}")
+    for row in rows:
+        print(f"| {' | '.join(row.values())} |")
+    if len(done) == 2:
+        speed = _mb_per_s(done[OURS]) / _mb_per_s(done[KAFKA])
+        cpu = _cpu_s_per_gib(done[OURS]) / _cpu_s_per_gib(done[KAFKA])
+        print(f"ours / Kafka's: {speed:.2f} x MB/s, {cpu:.2f} x CPU")
 
 
 if __name__ == "__main__":

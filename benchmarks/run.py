@@ -50,7 +50,11 @@ MEASURES: dict[str, Callable[[Options], list[Row]]] = {
     "memory": measure_memory.memory,
     "spark": measure_spark.scans,
 }
-PRINTED = {"sealing": "benchmarks.sealing", "spark_scan": "benchmarks.spark_scan"}
+PRINTED = {
+    "sealing": "benchmarks.sealing",
+    "spark_scan": "benchmarks.spark_scan",
+    "compaction": "benchmarks.compaction",
+}
 """Programs with tables of their own, printed unchanged below the table."""
 _PRINTED_TIMEOUT_SECONDS = 1800
 

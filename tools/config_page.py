@@ -15,6 +15,8 @@ from driftlog_agents.configs.definitions import (
     OneOf,
     PositiveOrUnlimited,
     Range,
+    gzip_level,
+    throttled_replicas,
 )
 from driftlog_agents.configs.limits import LIMITS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
@@ -50,10 +52,10 @@ _TOPICS: Final = """
 `driftlog topics create TOPIC --config NAME=VALUE` and `driftlog configs alter --topic TOPIC
 --add-config NAME=VALUE` set them, and so do Kafka's tools. All configs of Apache Kafka 4.3 are
 there, and an agent checks each value as Kafka does. **Not all of them have an effect here**; the
-third column says which have, and DescribeConfigs says it too.
+fourth column says which have, and DescribeConfigs says it too.
 
-| config | default | here | what it does |
-|---|---|---|---|
+| config | default | values | here | what it does |
+|---|---|---|---|---|
 """
 
 _NO_EFFECT: Final = {
@@ -98,7 +100,8 @@ def _topic_row(config: ConfigDef) -> str:
     if "cannot be turned on" in text:
         word = "cannot be turned on"
     does = text.removesuffix(end).rstrip(" :").replace("|", "\\|").rstrip()
-    return f"| `{config.name}` | {config.default or 'none'} | {word} | {does} |"
+    default = config.default or "none"
+    return f"| `{config.name}` | {default} | {_values(config)} | {word} | {does} |"
 
 
 def _default(config: ConfigDef) -> str:
@@ -119,6 +122,10 @@ def _values(config: ConfigDef) -> str:
             return f"{unit}, 1 to {_MOST[config.type]}, or -1"
         case None if config.type in _MOST:
             return f"-{_MOST[config.type] + 1} to {_MOST[config.type]}"
+        case _ if config.check is gzip_level:
+            return "1 to 9, or -1"
+        case _ if config.check is throttled_replicas:
+            return "`*`, or a list of `PARTITION:BROKER`"
         case None:
             assert config.type is ConfigType.BOOLEAN
             return "`true`, `false`"

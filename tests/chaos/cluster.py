@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +42,7 @@ class Cluster:
         seed: of the dice of S3's troubles.
         note: is told, in a line, what happens.
         durable: etcd's members sync what they answer, so that a copy of their data is whole.
+        configs: of each agent, as ``--config`` takes them.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Cluster:
         note: Callable[[str], None],
         *,
         durable: bool = False,
+        configs: Sequence[str] = (),
     ) -> None:
+        self._configs = [word for config in configs for word in ("--config", config)]
         self._folder = folder
         self._count = agents
         self._seed = seed
@@ -97,7 +100,12 @@ class Cluster:
                 network=self.network,
                 etcd=etcd_links,
                 s3=s3_link,
-                arguments=("--etcd", ",".join(link.url for link in etcd_links), *store),
+                arguments=(
+                    "--etcd",
+                    ",".join(link.url for link in etcd_links),
+                    *store,
+                    *self._configs,
+                ),
                 environment={**bucket.environment, "AWS_ENDPOINT_URL": s3_link.url},
                 launcher=launcher,
                 note=self._note,

@@ -19,16 +19,15 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
-from tests.chaos.cluster import MEMBERS, ChaosAgent, Cluster
+from tests.chaos.cluster import MEMBERS, Cluster
 from tests.chaos.dump import dump
 from tests.chaos.leaders import LeaderWatch
 from tests.chaos.load import CONFLUENT_LOG, Load, read_whole
 from tests.chaos.oracle import Oracle, Verdict
 from tests.chaos.records import TopicPartition
-from tests.chaos.schedule import CUTS, Kind, Trouble, schedule
+from tests.chaos.schedule import Kind, schedule
 from tests.chaos.stores import Loss, Stores
-from tests.support.links import Link, LinkMode
-from tests.support.s3_faults import S3Trouble
+from tests.chaos.troubles import Troubles
 
 PARTITIONS: Final = 4
 TOPICS: Final[dict[str, dict[str, str]]] = {
@@ -44,12 +43,8 @@ _ANSWERED_S: Final = 120.0
 """After the troubles, every partition has acknowledged something new, and every open record is
 answered, in this time each."""
 
-_LATE_S: Final = 2.0
-"""How long a trouble waits for the one before it to be over."""
-
 _READ_S: Final = 120.0
 _ERROR: Final = re.compile(r"\[(?:error|critical) +\] (\S+)|^(Traceback)", re.MULTILINE)
-_LATENCIES_MS: Final = (50, 500)
 
 
 @dataclass(slots=True)
@@ -160,7 +155,12 @@ class Run:
             stores.copy()
             self._wait_for_acknowledgements(oracle, "after etcd was copied")
         oracle.watch_gaps(self._now())
-        self._trouble(cluster, schedule(self._seed, self._seconds, self._agents, MEMBERS), oracle)
+        troubles = Troubles(
+            cluster, now=self._now, note=self._note, fail=self._fail, emptied=oracle.emptied
+        )
+        troubles.run(schedule(self._seed, self._seconds, self._agents, MEMBERS), self._seconds)
+        self._report.troubles.update(troubles.counts)
+        self._report.drains_s += troubles.drains_s
         cluster.heal()
         self._note("healed")
         if self._loses_stores:
@@ -230,115 +230,6 @@ class Run:
             self._note(f"agent {agent.number} replayed: {said}")
             if status:
                 self._fail(f"agent {agent.number}: driftlog buffer replay ended with {status}")
-
-    # ── Troubles ──
-
-    def _trouble(self, cluster: Cluster, troubles: list[Trouble], oracle: Oracle) -> None:
-        began = time.monotonic()
-        threads = []
-        for trouble in troubles:
-            time.sleep(max(0, began + trouble.at_s - time.monotonic()))
-            thread = threading.Thread(target=self._one, args=(cluster, trouble, oracle))
-            thread.start()
-            threads.append(thread)
-        time.sleep(max(0, began + self._seconds - time.monotonic()))
-        for thread in threads:
-            thread.join()
-
-    def _one(self, cluster: Cluster, trouble: Trouble, oracle: Oracle) -> None:
-        """From its beginning to its end."""
-        agents = [cluster.agents[trouble.agent]] if trouble.agent >= 0 else []
-        if trouble.kind is Kind.ROLLING:
-            agents = cluster.agents
-        held: list[ChaosAgent] = []
-        try:
-            for agent in agents:
-                # What befell it before took longer than planned: one thing at a time all the same.
-                if not agent.turn.acquire(timeout=_LATE_S):
-                    self._note(f"left out: {trouble}")
-                    return
-                held.append(agent)
-            self._note(f"begins: {trouble}")
-            self._report.troubles[trouble.kind] += 1
-            if trouble.kind in CUTS:
-                _cut(agents[0], trouble)
-            elif agents:
-                self._to_process(agents, trouble, oracle)
-            elif trouble.member >= 0:
-                _member(cluster, trouble)
-            else:
-                _s3(cluster, trouble)
-            self._note(f"ends: {trouble}")
-        except Exception as error:  # noqa: BLE001  # a thread of ours: the run goes on, and fails
-            self._fail(f"{trouble}: {error!r}")
-        finally:
-            for agent in held:
-                agent.turn.release()
-
-    def _to_process(self, agents: list[ChaosAgent], trouble: Trouble, oracle: Oracle) -> None:
-        for agent in agents:
-            match trouble.kind:
-                case Kind.FREEZE:
-                    agent.freeze()
-                    time.sleep(trouble.for_s)
-                    agent.thaw()
-                    return
-                case Kind.KILL | Kind.KILL_EMPTY:
-                    agent.kill()
-                    if trouble.kind is Kind.KILL_EMPTY:
-                        node_id = agent.node_id()
-                        if node_id is not None:
-                            oracle.emptied(node_id, self._now())
-                        agent.empty()
-                        self._note(f"the disk of agent {agent.number}, node {node_id}, is empty")
-                case _:
-                    took_s, status = agent.stop()
-                    self._report.drains_s.append(took_s)
-                    self._note(f"agent {agent.number} drained in {took_s:.2f} s: {status}")
-            time.sleep(trouble.for_s)
-            agent.start()
-            if trouble.kind is Kind.ROLLING:
-                agent.wait_until_up(_ANSWERED_S)
-
-
-def _cut(agent: ChaosAgent, trouble: Trouble) -> None:
-    links: list[Link] = {
-        Kind.CUT_MEMBER: [agent.etcd[trouble.member]],
-        Kind.CUT_ETCD: agent.etcd,
-        Kind.CUT_S3: [agent.s3],
-        Kind.CUT_CLIENTS: [agent.clients],
-        Kind.CUT_ALL: agent.links,
-    }[trouble.kind]
-    mode: LinkMode = trouble.style  # type: ignore[assignment]  # the schedule draws modes
-    agent.cut(links, mode)
-    time.sleep(trouble.for_s)
-    agent.mend(links, deliver_late=trouble.deliver_late)
-
-
-def _member(cluster: Cluster, trouble: Trouble) -> None:
-    member = cluster.etcd.members[trouble.member]
-    if trouble.kind is Kind.MEMBER_KILL:
-        member.kill()
-        time.sleep(trouble.for_s)
-        member.start()
-    else:
-        member.freeze()
-        time.sleep(trouble.for_s)
-        member.thaw()
-
-
-def _s3(cluster: Cluster, trouble: Trouble) -> None:
-    share = trouble.share
-    cluster.s3.set(
-        {
-            Kind.S3_SLOW: S3Trouble(delay_ms=_LATENCIES_MS),
-            Kind.S3_503: S3Trouble(throttle=share),
-            Kind.S3_RESETS: S3Trouble(reset_before=share / 2, reset_after=share / 2),
-            Kind.S3_LOST: S3Trouble(lose_answer=share),
-        }[trouble.kind]
-    )
-    time.sleep(trouble.for_s)
-    cluster.s3.set(S3Trouble())
 
 
 @contextmanager

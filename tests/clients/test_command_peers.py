@@ -420,6 +420,13 @@ def test_the_oldest_records_are_deleted(both: Both, name: str) -> None:
             found.append(([[r[n] for n in new] for r in done], before, starts(at)))
         found.append(refused(at, "topics", "delete-records", name, "--before-offset", "5"))
         found.append(refused(at, "topics", "delete-records", f"{name}:7", "--all"))
+        compact = ("-c", "cleanup.policy=compact")
+        said(at, "topics", "create", f"{name}-c", "-p", "1", "-r", "1", *compact)
+        said(at, "produce", f"{name}-c", "-K:", "-q", stdin=b"k:v\n")
+        for extra in ("--dry-run", "--execute"):
+            why = refused(at, "topics", "delete-records", f"{name}-c", "--all", extra)
+            assert "cleanup.policy is compact" in why
+            found.append(why)
         return found
 
     def starts(at: str) -> list[int]:

@@ -131,7 +131,8 @@ GROUP_KEPT: Final = Difference(
     "groups take what their agent has: it refuses, where Kafka keeps it",
     r"exit 0\nCompleted updating config for group g-set\.\n--\n",
     r"exit 1\n+--\n.*\nCaused by: [^\n]*InvalidRequestException: Cannot update these configs "
-    r"dynamically: \[consumer\.session\.timeout\.ms\]\n",
+    r"dynamically: \[consumer\.session\.timeout\.ms\]\. Agents take them at their start: "
+    r"--config group\.consumer\.session\.timeout\.ms=\d+\n",
 )
 METRICS_KEPT: Final = Difference(
     "a subscription to clients' metrics",

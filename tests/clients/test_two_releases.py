@@ -21,7 +21,7 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats.manifest import empty_manifest
 from driftlog_tiering.formats.manifest_codec import encode_manifest
 from tests.clients.command import read as told_by
-from tests.clients.command import refused, said
+from tests.clients.command import refused, run, said
 from tests.clients.conftest import make_topic, seal
 from tests.clients.test_etcd_agents import Told, shared_by
 from tests.support import etcd_server
@@ -118,10 +118,22 @@ def test_two_releases_serve_one_cluster_until_its_level_is_raised(
         with agent(tmp_path, "newer", store) as third:
             shared_by(2, [second, third], topic, 60)
             assert 2 == told_by(second.bootstrap, "cluster", "upgrade")["can_be_raised_to"]
-            said(second.bootstrap, "cluster", "upgrade", "--finalize")
+            table = ("-c", "cleanup.policy=compact")
+            made = run("topics", "create", "table", *table, bootstrap=second.bootstrap)
+            assert b"note: cleanup.policy: compact does nothing until" in made.stderr
+            assert "  [compact does nothing until the format level of the cluster" in said(
+                second.bootstrap, "topics", "describe", "table"
+            )
+            assert 1 == told_by(second.bootstrap, "cluster", "info")["format_level"]
+            raised = said(second.bootstrap, "cluster", "upgrade", "--finalize")
+            assert "raised from 1 to 2" in raised
+            assert "nothing is raised: 2 is" in said(
+                second.bootstrap, "cluster", "upgrade", "--finalize"
+            )
             until = time.monotonic() + _LEARNED_S
             while levels(third) != {2}:
                 assert time.monotonic() < until, "it did not learn of the raise"
+            assert "does nothing" not in said(second.bootstrap, "topics", "describe", "table")
             told = Told([second, third])
             told.send_for(topic, 1)
             told.flush()

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from driftlog_tiering.stores.counted_store import CountedObjectStore
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
@@ -89,6 +90,7 @@ async def keys(
 SERVER_MARKS = [pytest.mark.verify, pytest.mark.real_processes]
 STORES = [
     "memory",
+    "counted",
     "directory",
     pytest.param("moto", marks=SERVER_MARKS),
     pytest.param("localstack", marks=SERVER_MARKS),
@@ -104,6 +106,9 @@ async def store(
         case "memory":
             now_ms = iter(range(1_000, 1_000_000_000))
             opened: ObjectStore = MemoryObjectStore(lambda: next(now_ms))
+        case "counted":
+            now_ms = iter(range(1_000, 1_000_000_000))
+            opened = CountedObjectStore(MemoryObjectStore(lambda: next(now_ms)))
         case "directory":
             opened = open_object_store(str(tmp_path / "objects"))
         case kind:

@@ -28,6 +28,19 @@ def spark_jars() -> list[Path]:
     return _jars("spark-jars", "hadoop-aws-")
 
 
+def kafka_application_jars() -> list[Path]:
+    """Kafka Streams' and Kafka Connect's jars, to run with :func:`java`."""
+    return _jars("kafka-applications", "kafka-streams-")
+
+
+def schema_registry_archive() -> Path:
+    """Apicurio Registry, packed."""
+    archives = sorted((REPOSITORY / ".cache" / "schema-registry").glob("*.tar.gz"))
+    if not archives:
+        pytest.skip("no .cache/schema-registry: make schema-registry (it needs mvn)")
+    return archives[-1]
+
+
 def localstack_python() -> Path:
     """The interpreter of the venv that LocalStack has to itself."""
     python = REPOSITORY / ".venv-localstack" / "bin" / "python"

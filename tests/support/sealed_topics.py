@@ -27,7 +27,7 @@ from driftlog_tiering.formats.bucket_files import (
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import AddSegments, Edit, SegmentRef, empty_manifest
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
-from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
+from driftlog_tiering.formats.segment import ROW_GROUP_BYTES, SegmentInfo, SegmentWriter
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import AlreadyExistsError, Buffer, ObjectStore
 from tests.support.clusters import AUTHOR
@@ -54,6 +54,7 @@ class SealedTopic:
     topic_id: UUID = field(default_factory=uuid4)
     nonces: "count[int]" = field(default_factory=count)
     cluster: Cluster = AUTHOR
+    row_group_bytes: int = ROW_GROUP_BYTES
 
     def create(self) -> "SealedTopic":
         """Write its first file, and the cluster's where there is none."""
@@ -85,35 +86,45 @@ class SealedTopic:
         codec: Codec = Codec.NONE,
     ) -> tuple[SegmentRef, ...]:
         """Seal segments from *base* on, with one edit; None is an offset without a record."""
-        of_batches = []
-        start = base
-        for messages in segments:
-            made = [
-                make_batch(start + i, messages[i : i + 50], codec)
-                for i in range(0, len(messages), 50)
-            ]
-            start += len(messages)
-            of_batches.append((start, [batch for batch in made if batch is not None]))
-        return self.seal_batches(partition, base, of_batches)
+        return self.seal_batches(partition, base, _batches(base, segments, codec))
 
     def seal_batches(
         self, partition: int, base: int, segments: Sequence[tuple[int, Sequence[Buffer]]]
     ) -> tuple[SegmentRef, ...]:
         """Seal segments from *base* on: of each, the offset where it ends, and its batches."""
+        refs, bodies = self._write(partition, base, segments)
+        self._add(partition, refs, bodies)
+        return tuple(refs)
+
+    def put(
+        self, partition: int, base: int, *segments: Sequence[Message | None]
+    ) -> list[SegmentRef]:
+        """Store segments as `seal` does, without the edit."""
+        refs, bodies = self._write(partition, base, _batches(base, segments, Codec.NONE))
+        self._put(refs, bodies)
+        return refs
+
+    def _write(
+        self, partition: int, base: int, segments: Sequence[tuple[int, Sequence[Buffer]]]
+    ) -> tuple[list[SegmentRef], list[bytes]]:
         refs: list[SegmentRef] = []
         bodies: list[bytes] = []
         for end, batches in segments:
             sink = io.BytesIO()
             writer = SegmentWriter(
-                sink, topic=self.name, topic_id=self.topic_id, partition=partition, base=base
+                sink,
+                topic=self.name,
+                topic_id=self.topic_id,
+                partition=partition,
+                base=base,
+                row_group_bytes=self.row_group_bytes,
             )
             for batch in batches:
                 writer.append(batch)
             refs.append(self._ref(partition, writer.finish(end)))
             bodies.append(sink.getvalue())
             base = end
-        self._add(partition, refs, bodies)
-        return tuple(refs)
+        return refs, bodies
 
     def seal_raw(self, partition: int, base: int, end: int) -> SegmentRef:
         """Keep a range verbatim, as what cannot be decoded is kept."""
@@ -181,12 +192,15 @@ class SealedTopic:
             codec=info.codec,
         )
 
-    def _add(self, partition: int, refs: Sequence[SegmentRef], bodies: Sequence[bytes]) -> None:
+    def _put(self, refs: Sequence[SegmentRef], bodies: Sequence[bytes]) -> None:
         async def main(store: ObjectStore) -> None:
             for ref, body in zip(refs, bodies, strict=True):
                 await store.put(ref.key, [body])
 
         self.with_store(main)
+
+    def _add(self, partition: int, refs: Sequence[SegmentRef], bodies: Sequence[bytes]) -> None:
+        self._put(refs, bodies)
         self.edit(
             partition,
             AddSegments(
@@ -197,6 +211,20 @@ class SealedTopic:
                 producers=None,
             ),
         )
+
+
+def _batches(
+    base: int, segments: Sequence[Sequence[Message | None]], codec: Codec
+) -> list[tuple[int, list[Buffer]]]:
+    """Of each segment, the offset where it ends, and its batches."""
+    found: list[tuple[int, list[Buffer]]] = []
+    for messages in segments:
+        made = [
+            make_batch(base + i, messages[i : i + 50], codec) for i in range(0, len(messages), 50)
+        ]
+        base += len(messages)
+        found.append((base, [batch for batch in made if batch is not None]))
+    return found
 
 
 def make_batch(

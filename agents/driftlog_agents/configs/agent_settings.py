@@ -114,6 +114,20 @@ class BrokerSettings:
         "changed, and of which nothing is due, costs no request.",
         ConfigType.LONG,
     )
+    driftlog_verification_interval_ms: int = setting(
+        7 * 86_400_000,
+        "How often the sealed objects of a partition are verified, as by driftlog verify. Each "
+        "partition has its own time of the interval.",
+        ConfigType.LONG,
+        at_least(1_000),
+    )
+    driftlog_verification_bytes_per_second: int = setting(
+        8 * 1024 * 1024,
+        "Most bytes of segments that this agent reads a second to verify them; nothing is read "
+        "while producers are held back.",
+        ConfigType.LONG,
+        at_least(1024),
+    )
     limits: Limits = field(default_factory=Limits)
     given: frozenset[str] = frozenset()
     """Names of the configs that `--config` set at the start, even to their defaults."""

@@ -6,59 +6,42 @@
 
 Requests that wait are told of each end.
 
-Shell.
+Pure.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.log.ingest.admission_verdict import SETTLED_MS
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
-from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.taken_partitions import Taken
-from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.partition.known_manifests import KnownManifests
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_metadata.stores.errors import UnavailableError
-
-T = TypeVar("T")
-Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 class LedPartitions:
-    """See the module.
-
-    Args:
-        spawn: runs the load of a partition as long as the session lasts.
-    """
+    """See the module."""
 
     def __init__(
         self,
         *,
         topics: LedTopics,
         assignments: PartitionAssignments,
-        manifests: ManifestCache,
-        loader: MetadataLoader,
+        manifests: KnownManifests,
         view: ClusterView,
         counters: LogCounters,
-        spawn: Spawn,
-        now_ms: Callable[[], float],
     ) -> None:
         self._topics = topics
         self._assignments = assignments
         self._manifests = manifests
-        self._loader = loader
         self._view = view
         self._counters = counters
-        self._spawn = spawn
-        self._now_ms = now_ms
 
-    def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
+    def open(self, taken: Taken, now_ms: float) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
         served: dict[TopicPartition, PartitionLog] = {}
         for tp, log in taken.logs.items():
@@ -66,34 +49,9 @@ class LedPartitions:
                 log.close()
                 continue
             if tp not in taken.fresh:
-                log.settled_ms = self._now_ms() + SETTLED_MS
+                log.settled_ms = now_ms + SETTLED_MS
             served[tp] = log
-            if log.state is State.LOADING:
-                self._loader.begin(self._spawn, log)
         return served
-
-    async def loaded(self, log: PartitionLog) -> None:
-        """Waits until the partition's producers and epochs are loaded, or found to be unreadable.
-
-        Raises:
-            UnavailableError: the partition was closed first.
-        """
-        await self._loader.wait(log)
-        if log.state is State.CLOSED:
-            raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
-
-    async def admits(self, log: PartitionLog) -> None:
-        """Waits until the partition is `loaded`, and not paused.
-
-        Raises:
-            UnavailableError: the partition was closed first.
-        """
-        await self.loaded(log)
-        while log.paused:
-            over = asyncio.Event()
-            log.parked.append(over.set)
-            await over.wait()
-            await self.loaded(log)
 
     def unknown_producers(self, *, at_first: bool) -> str:
         """Why producers of partitions here may still be unknown; empty: all are known.  Unreadable

@@ -15,7 +15,6 @@ Shell.
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
-from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -25,7 +24,6 @@ import structlog
 from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.clocks import Clocks
-from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
 from driftlog_agents.log.compaction.log_cleaner import CompactionPorts, LogCleaner
 from driftlog_agents.log.consolidation.final_heads import FinalHeads
@@ -35,7 +33,6 @@ from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.rewrite_job import RewriteJob
 from driftlog_agents.log.ingest.admission import Admission
 from driftlog_agents.log.ingest.buffer import BufferLog
-from driftlog_agents.log.ingest.drain import drained
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.ingest.flusher import Flusher
@@ -46,19 +43,19 @@ from driftlog_agents.log.leadership.partition_claims import PartitionClaims
 from driftlog_agents.log.leadership.session_status import SessionStatus
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.leave import SessionLeave
 from driftlog_agents.log.led_partitions import LedPartitions
 from driftlog_agents.log.objects.flush_record_reads import FEW_READS_AT_ONCE, FlushRecordReads
 from driftlog_agents.log.objects.flush_records import MovedBatches
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.manifest_check import ManifestCheck
+from driftlog_agents.log.own_disk import OwnDisk
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
-from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
 from driftlog_agents.log.recovery.loss_examination import LossExamination
-from driftlog_agents.log.recovery.recovery import Recovery, unreadable
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.attempts import SealAttempts
@@ -74,6 +71,7 @@ from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import EngineSettings, Ports
+from driftlog_agents.log.verification.partition_verification import PartitionVerification
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
@@ -83,7 +81,6 @@ from driftlog_tiering.formats.manifest import Manifest
 
 T = TypeVar("T")
 
-_RETRY: Final = Retry(wait_s=0.2, longest_wait_s=0.2)
 _CHANGES_S: Final = 2.0
 """How long a leaving session waits for topic changes that were requested before."""
 _KNOWN_MS: Final = 10_000.0
@@ -194,8 +191,6 @@ class Engine:
         led = LedTopics(deleted)
         self.topics, self.topics_by_id = led.by_name, led.by_id
         self.logs, self.find, self.log, self.know = led.logs, led.find, led.log, led.know
-        self._own = Taken()
-        self._recovery: Recovery | None = None
         self._final_heads = FinalHeads(self.session, ports.objects)
         rewrite = RewriteJob(
             session=self.session,
@@ -290,6 +285,15 @@ class Engine:
             logs=self.logs,
             wall_ms=ports.wall_ms,
         )
+        self.verification = PartitionVerification(
+            objects=ports.objects,
+            offload=ports.offload,
+            settings=settings.verification,
+            backpressure=ports.backpressure,
+            counters=ports.counters,
+            logs=self.logs,
+            wall_ms=ports.wall_ms,
+        )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
             session_id=agent.session_id,
@@ -312,14 +316,11 @@ class Engine:
         self.partitions = LedPartitions(
             topics=led,
             assignments=self.assignments,
-            manifests=self.manifests,
-            loader=self._loading,
+            manifests=self.manifests.cached,
             view=cluster.view,
             counters=ports.counters,
-            spawn=self._spawn,
-            now_ms=ports.now_ms,
         )
-        self.loaded, self.admits = self.partitions.loaded, self.partitions.admits
+        self.loaded, self.admits = self._loading.loaded, self._loading.admits
         self.offline = self.partitions.offline
         self.status = SessionStatus(agent.node_id, self.session, cluster)
         self.claims = PartitionClaims(
@@ -351,6 +352,24 @@ class Engine:
             find=self.find,
             topics=cluster.view.topics,
             spawn=self._spawn,
+        )
+        self.own_disk = OwnDisk(
+            ports=ports,
+            session=self.session,
+            flusher=self.flusher,
+            takeover=self.takeover,
+            loader=self._loading,
+        )
+        self.buffering, self.recover = self.own_disk.buffering, self.own_disk.append_later
+        self._leave = SessionLeave(
+            settings=settings,
+            claims=self.claims,
+            assignments=self.assignments,
+            handover=self.handover,
+            flusher=self.flusher,
+            own_disk=self.own_disk,
+            topics=led,
+            now_ms=ports.now_ms,
         )
         self.ready = asyncio.Event()
         self._ready_ms = 0.0
@@ -398,25 +417,7 @@ class Engine:
 
     async def _open(self) -> None:
         await self.session.open()
-        await self._create_directory()
-
-    async def _create_directory(self) -> None:
-        async def failed(error: Exception) -> None:
-            if not self.session.alive:
-                raise FencedError("the session ended before its directory was created") from error
-            self._log.warning("session_directory_failed", error=str(error), advice="retrying")
-
-        create = partial(self.ports.disk.create_session, self.agent.session_id)
-        await _RETRY.run(create, failed)
-
-    async def _directories(self) -> list[str]:
-        """The session directories on this disk; waits while the disk fails."""
-        while True:
-            try:
-                return self.ports.disk.sessions()
-            except UnavailableError as error:
-                unreadable(self.counters, error)
-                await asyncio.sleep(_RETRY.wait_s)
+        await self.own_disk.create_directory()
 
     async def _live(self) -> None:
         background: list[asyncio.Task[None]] = []
@@ -436,11 +437,14 @@ class Engine:
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
                 background.append(spawn(tasks, self.retention.run(self._topic_retention)))
+                background.append(spawn(tasks, self.verification.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
                 await self.losses.close()
-                await self._leave(leadership)
+                await self._leave.announce()
+                await self._stop_leadership(leadership)
+                await self._leave.release()
                 await self.cluster.until(lambda: not self.changing, _CHANGES_S)
             # After a stop during `_begin` the directories stay for the next start.
             self.deletion.close()
@@ -457,85 +461,34 @@ class Engine:
         return spawn(self._tasks, work)
 
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
-        mine = self.agent.session_id
-        old = [s for s in await self._directories() if s != mine]
+        old = await self.own_disk.old_sessions()
         await self.cluster.loaded()
         for entry in self.cluster.view.topics.values():
             self.know(entry.topic)
-        taken = self._own = await self.takeover.own(old, self.ports.now_ms())
+        taken = await self.own_disk.claim(old)
         self._final_heads.closed(taken.closed)
-        recovery = self._recovery = Recovery(
-            disk=self.ports.disk,
-            flusher=self.flusher,
-            taken=taken,
-            takeover=self.takeover,
-            loader=self._loading,
-            displaced=DisplacedRecords(
-                disk=self.ports.disk,
-                session=self.session,
-                takeover=self.takeover,
-                loader=self._loading,
-                strangers=self.ports.strangers,
-                counters=self.counters,
-                now_ms=self.ports.now_ms,
-                wall_ms=self.ports.wall_ms,
-            ),
-            counters=self.counters,
-            now_ms=self.ports.now_ms,
-        )
-        await recovery.append_leftovers(taken.old_sessions)
+        appended = await self.own_disk.append_leftovers()
         self.claims.serve_own(taken)
-        background.append(spawn(tasks, recovery.remove_directories(self.assignments.retains_claim)))
+        removing = self.own_disk.remove_directories(self.assignments.retains_claim)
+        background.append(spawn(tasks, removing))
         await self.claims.begin()
         self._log.info(
             "session_ready",
-            session=mine,
+            session=self.agent.session_id,
             topics=len(self.topics),
             partitions=len(self.logs()),
-            leftover_batches=recovery.batches,
+            leftover_batches=appended,
         )
         self._ready_ms = self.ports.now_ms()
         self.ready.set()
 
-    async def _leave(self, background: list[asyncio.Task[None]]) -> None:
-        """Flushes, releases every partition for good, and removes the session's directory."""
-        await self._say_that_we_leave()
+    async def _stop_leadership(self, background: list[asyncio.Task[None]]) -> None:
         for task in background:
             task.cancel()
-        # An attempt that ends later would open a partition after the others are retired here.
+        # An attempt that ends later would open a partition after the others are retired.
         await asyncio.wait(background)
         self.assignments.close()
         self.ready.clear()
-        # Offline partitions are not released: the next session on this disk then appends their
-        # buffered batches at the same offsets.  (If another agent claims one after this session,
-        # its batches are set aside.)  So are partitions whose claims are retained.
-        waiting = [log for log in self.logs() if log.state is State.OFFLINE]
-        self.handover.retire_all(self.logs())
-        patience = self.settings.drain_ms, self.settings.drain_failing_ms
-        if not await drained(self.flusher, *patience, self.ports.now_ms):
-            outage = self.health.flushes
-            self._log.warning(
-                "drain_incomplete",
-                bytes=self.flusher.pending_bytes,
-                error=outage.error if outage.since_ms is not None else "the store is slow",
-                advice="records acknowledged with acks=1 stay in DIR/buffer, and the next start on "
-                "DIR appends them; acks=all records were not acknowledged, and are sent again",
-            )
-            return
-        await self.handover.release([log for log in self.logs() if log not in waiting])
-        if not (waiting or self.assignments.retained_claims()):
-            await self.ports.disk.remove_session(self.agent.session_id)
-
-    async def _say_that_we_leave(self) -> None:
-        """Announces the leave, and waits for the others' warm-up, if there are others."""
-        settings = self.settings
-        try:
-            async with asyncio.timeout(settings.session.request_deadline_ms / 1000):
-                if not await self.claims.leave():
-                    return
-        except TimeoutError:
-            return  # they see it when the session is over
-        await asyncio.sleep(settings.leadership.warm_up_ms / 1000)
 
     def _close_all(self) -> None:
         self.ready.clear()
@@ -547,18 +500,13 @@ class Engine:
 
     # ── Topics and partitions ──
 
-    async def recover(self, taken: Taken) -> None:
-        """Appends the buffered batches of claimed partitions that could not be read at the start.
-
-        Raises:
-            FencedError: the session is over.
-        """
-        if self._recovery is not None:
-            await self._recovery.append_later(taken)
-
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
-        return self.partitions.open(taken)
+        served = self.partitions.open(taken, self.ports.now_ms())
+        for log in served.values():
+            if log.state is State.LOADING:
+                self._loading.begin(self._spawn, log)
+        return served
 
     def remove_topic(self, topic_id: UUID) -> None:
         """Stops serving a topic that is deleted, or is about to be."""
@@ -568,10 +516,6 @@ class Engine:
     def seal_policies(self) -> dict[str, TopicSealPolicy]:
         """The policies of topics that have their own, by name."""
         return self._seal_policies
-
-    def buffering(self, tp: TopicPartition) -> set[str]:
-        """Dead sessions whose batches of *tp* are on this disk."""
-        return self._own.buffering(tp)
 
     def sealed(self, tp: TopicPartition, end: int) -> None:
         """Notes that *tp* is sealed below *end*, as its key shows."""

@@ -26,6 +26,7 @@ from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
@@ -47,6 +48,7 @@ class EngineSettings:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
+    verification: VerificationSettings = field(default_factory=VerificationSettings)
     drain_ms: float = 20_000
     """How long a leaving session flushes; less than a supervisor's timeout (30 s)."""
 

@@ -45,6 +45,7 @@ from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.session_ports import EngineSettings
+from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_agents.network.listeners import (
     AddressTakenError,
     ListenAt,
@@ -634,6 +635,10 @@ def _settings(options: Options, location: str) -> AgentSettings:
                 cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
             ),
             retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
+            verification=VerificationSettings(
+                interval_ms=broker.driftlog_verification_interval_ms,
+                bytes_per_s=broker.driftlog_verification_bytes_per_second,
+            ),
             producers=ProducerSettings(
                 expiration_ms=broker.producer_id_expiration_ms,
                 state_bytes=broker.driftlog_producer_state_max_bytes,

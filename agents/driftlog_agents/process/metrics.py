@@ -254,6 +254,17 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         engine.producers.used_bytes,
     )
     yield _gauge(
+        "driftlog_verification_damaged_ranges",
+        "Damaged ranges of sealed records, each partition at its last verification by this agent; "
+        "the log names the objects",
+        engine.verification.damaged,
+    )
+    yield _gauge(
+        "driftlog_verification_overdue_seconds",
+        "For how long the verification that is due longest has been due",
+        engine.verification.overdue_ms / 1000,
+    )
+    yield _gauge(
         "driftlog_flush_records",
         "Flush records in the metadata store",
         engine.flush_records.records,
@@ -286,6 +297,8 @@ _LOG_COUNTERS: Final = {
     "from DIR/buffer because nothing tells whether the log had them",
     "producers_refused": "Batches refused because their idempotent producer is unknown and the "
     "memory for producers is used up; see the log",
+    "verified_partitions": "Verifications of a partition's sealed objects",
+    "verified_bytes": "Bytes of the segments that were right",
     "segments_sealed": "Segments sealed",
     "sealed_bytes": "Bytes sealed, uncompressed",
     "undecodable_batches": "Batches stored as they came because their records cannot be decoded",

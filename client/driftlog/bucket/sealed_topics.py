@@ -7,7 +7,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,6 +63,29 @@ async def read_topics(
         UnknownTopicError: a topic does not exist.
         DriftlogError: there is no driftlog bucket, or an object is missing or damaged.
     """
+    async with open_bucket(location) as store:
+        found = []
+        for folder in await topic_folders(store, location, names):
+            if folder.is_deleted or not folder.files:
+                continue
+            topic = decode_topic(await store.get(folder.files[-1])).topic
+            begins(topic.name)
+            gate = asyncio.Semaphore(_AT_ONCE)
+            partitions = await asyncio.gather(
+                *(_partition(store, topic, id_, gate) for id_ in range(topic.partitions))
+            )
+            found.append(SealedTopic(topic.name, topic.topic_id, tuple(partitions)))
+        return found
+
+
+@asynccontextmanager
+async def open_bucket(location: str) -> AsyncIterator[ObjectStore]:
+    """The store at *location*, which has a driftlog log.
+
+    Raises:
+        ValueError: *location* is no location.
+        DriftlogError: there is no driftlog bucket; and for what the body raises of the store.
+    """
     if ":" not in location.partition("/")[0] and not Path(location).is_dir():
         raise DriftlogError(f"directory {location} does not exist")
     store = open_object_store(location)
@@ -73,18 +97,9 @@ async def read_topics(
                 f"{location} is no driftlog bucket: {layout.CLUSTER_KEY} is missing; give "
                 "the location where the agents store their objects"
             ) from error
-        found = []
-        for topic in await _live_topics(store, location, names):
-            begins(topic.name)
-            gate = asyncio.Semaphore(_AT_ONCE)
-            partitions = await asyncio.gather(
-                *(_partition(store, topic, id_, gate) for id_ in range(topic.partitions))
-            )
-            found.append(SealedTopic(topic.name, topic.topic_id, tuple(partitions)))
-    except (StoreError, CorruptError) as error:
-        raise DriftlogError(f"{location}: {error}") from error
-    else:
-        return found
+        yield store
+    except (StoreError, CorruptError, TimeoutError) as error:
+        raise DriftlogError(f"{location}: {error or 'no answer in time'}") from error
     finally:
         await store.close()
 
@@ -98,9 +113,27 @@ def full_location(location: str, key: str) -> str:
     return str(Path(location).absolute() / key)
 
 
-async def _live_topics(store: ObjectStore, location: str, names: Sequence[str]) -> list[Topic]:
-    """The newest version of each live topic."""
-    there = await _folders(store, layout.TOPICS_PREFIX)
+@dataclass(frozen=True, slots=True)
+class TopicFolder:
+    """What the bucket has of one topic."""
+
+    name: str
+    topic_id: UUID
+    files: tuple[str, ...]
+    """Keys of the versions of its file, oldest first."""
+    is_deleted: bool
+
+
+async def topic_folders(
+    store: ObjectStore, location: str, names: Sequence[str]
+) -> list[TopicFolder]:
+    """The folders of the topics of *names*, or of all, also of deleted ones.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+        StoreError: the store failed.
+    """
+    there = await folders(store, layout.TOPICS_PREFIX)
     for name in names:
         if name not in there:
             raise UnknownTopicError(
@@ -108,22 +141,31 @@ async def _live_topics(store: ObjectStore, location: str, names: Sequence[str]) 
             )
     found = []
     for name in names or there:
-        live = 0
-        for id_ in await _folders(store, layout.topic_name_prefix(name)):
+        if not layout.is_topic_name(name):
+            continue  # a folder that is not driftlog's
+        of_name = []
+        for id_ in await folders(store, layout.topic_name_prefix(name)):
             topic_id = _uuid(id_)
-            if topic_id is None:
-                continue  # a folder that is not driftlog's
-            files = layout.topic_file_prefix(name, topic_id)
-            keys = [info.key async for page in store.list(files) for info in page.objects]
-            versions = [key for key in keys if _is_topic_file(key)]
-            if versions and layout.deleted_key(name, topic_id) not in keys:
-                found.append(decode_topic(await store.get(max(versions))).topic)
-                live += 1
-        if names and not live:
+            if topic_id is not None:
+                of_name.append(await topic_folder(store, name, topic_id))
+        if names and all(folder.is_deleted for folder in of_name):
             raise UnknownTopicError(
                 f"topic {name!r} at {location} is deleted, and the agents delete its objects"
             )
+        found += of_name
     return found
+
+
+async def topic_folder(store: ObjectStore, name: str, topic_id: UUID) -> TopicFolder:
+    """The folder of one topic.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    files = layout.topic_file_prefix(name, topic_id)
+    keys = [info.key async for page in store.list(files) for info in page.objects]
+    versions = tuple(sorted(key for key in keys if _is_topic_file(key)))
+    return TopicFolder(name, topic_id, versions, layout.deleted_key(name, topic_id) in keys)
 
 
 def _uuid(text: str) -> UUID | None:
@@ -142,13 +184,15 @@ def _is_topic_file(key: str) -> bool:
     return True
 
 
-async def _folders(store: ObjectStore, prefix: str) -> list[str]:
+async def folders(
+    store: ObjectStore, prefix: str, after: str = "", until: str | None = None
+) -> list[str]:
     """The names between *prefix* and the next slash, a request for each.
 
-    An object directly under *prefix* is not driftlog's.
+    An object directly under *prefix* is not driftlog's.  Only of keys behind *after*, and of names
+    before *until*.
     """
     found: list[str] = []
-    after = ""
     while True:
         keys: list[str] = []
         async for page in store.list(prefix, start_after=after, page_size=1):
@@ -157,6 +201,8 @@ async def _folders(store: ObjectStore, prefix: str) -> list[str]:
         if not keys:
             return found
         name, slash, _ = keys[0].removeprefix(prefix).partition("/")
+        if until is not None and name >= until:
+            return found
         if slash:
             found.append(name)
         after = f"{prefix}{name}0" if slash else keys[0]  # 0: the character behind the slash

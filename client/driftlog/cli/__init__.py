@@ -7,6 +7,7 @@
                                        any Kafka cluster: Kafka's and kcat's names and options
     driftlog segments seal|list|describe
                                        Parquet: seal now, list the files
+    driftlog verify                    the sealed objects: is any missing or damaged?
     driftlog partitions offline|accept-loss
                                        partitions that need an operator; accept lost records
     driftlog gc --dry-run              the objects that the agents would delete
@@ -34,7 +35,7 @@ from driftlog.cli.connection.connection import add_bootstrap_option, reason
 from driftlog.cli.connection.readiness_notice import ReadinessNotice
 from driftlog.cli.groups import groups
 from driftlog.cli.records import buffer, consume, produce
-from driftlog.cli.segments import segments
+from driftlog.cli.segments import segments, verification
 from driftlog.cli.topics import topics
 
 __all__ = ["main", "parser"]
@@ -48,6 +49,7 @@ _MODULES = (
     configs,
     cluster,
     segments,
+    verification,
     partition_loss,
     garbage,
     buffer,

@@ -33,6 +33,10 @@ FOOTER_FACTS_LEVEL: Final = 2
 FINAL_HEADS_LEVEL: Final = 2
 """Format level from which on the bucket has the final heads of ended sessions."""
 
+COMPACTION_LEVEL: Final = 2
+"""Format level from which on topics are compacted: older manifests have no place for cleaned end
+and horizons."""
+
 CLOSED: Final = -1
 """Value of a closed head: the session can never commit again."""
 

@@ -26,6 +26,8 @@ BOUNDS_NOTHING = {
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.enable",
+    "driftlog.verification.bytes.per.second",
+    "driftlog.verification.interval.ms",
     "num.partitions",
     "offsets.retention.check.interval.ms",
     "offsets.retention.minutes",

@@ -287,7 +287,8 @@ async def test_a_group_has_what_its_agent_has(tmp_path: Path) -> None:
     assert "50000" == of_agent["group.consumer.session.timeout.ms"].value
     assert (
         42,
-        "Cannot update these configs dynamically: [consumer.session.timeout.ms]",
+        "Cannot update these configs dynamically: [consumer.session.timeout.ms]. Agents take them "
+        "at their start: --config group.consumer.session.timeout.ms=60000",
     ) == refused
 
 
@@ -613,3 +614,25 @@ def test_every_codec_has_its_level(word: str, codec: Codec | None, level: int | 
     limits = topic_limits({"compression.type": word}, {})
 
     assert (codec, level) == (limits.codec, limits.compression_level)
+
+
+async def test_a_config_that_an_agent_takes_at_its_start_is_refused_with_the_option(
+    tmp_path: Path,
+) -> None:
+    """
+    Kafka's text comes first; the repair follows.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        answer = await alter(
+            agent,
+            ("log.retention.ms", SET, "1000"),
+            ("num.io.threads", SET, "4"),
+            resource_type=BROKER,
+            name=str(NODE_ID),
+        )
+
+    assert (
+        42,
+        "Cannot update these configs dynamically: [log.retention.ms, num.io.threads]. Agents take "
+        "them at their start: --config log.retention.ms=1000",
+    ) == answer

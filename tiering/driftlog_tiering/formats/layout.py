@@ -259,6 +259,12 @@ def manifest_prefix(topic: str, tp: TopicPartition) -> str:
     return f"{partition_prefix(topic, tp)}manifest/"
 
 
+def audit_topic_prefix(topic: str, topic_id: UUID) -> str:
+    """Prefix of the records of the losses that were accepted in one topic."""
+    assert is_topic_name(topic), f"not a topic name: {topic!r}"
+    return f"{AUDIT_PREFIX}{topic}/{topic_id}/"
+
+
 def is_topic_name(topic: str) -> bool:
     """Whether Kafka allows the name (``Topic.validate``)."""
     return topic not in (".", "..") and _TOPIC_RE.fullmatch(topic) is not None

@@ -381,6 +381,11 @@ class SegmentReader:
         self.size_bytes = size_bytes
         self.records: int = self._metadata.num_rows
 
+    @property
+    def timestamp_flags(self) -> set[int]:
+        """The values that ``timestampType`` may have in its rows."""
+        return _TIMESTAMP_FLAGS.get(self.timestamp_type, set())
+
     # ── By offset ──
 
     def row_group_at(self, offset: int) -> RowGroup | None:

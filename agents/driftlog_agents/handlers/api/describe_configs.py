@@ -33,6 +33,7 @@ from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from driftlog_agents.topics.validation import check_topic_name
+from driftlog_metadata.schema.model import COMPACTION_LEVEL
 
 ROOT_LOGGER: Final = "root"
 
@@ -58,7 +59,7 @@ async def handle(
                 for name, value, source in (found.synonyms if request.include_synonyms else ())
             ],
             config_type=found.definition.type,
-            documentation=found.definition.documentation if documented else None,
+            documentation=_documentation(broker, found) if documented else None,
         )
 
     results: list[DescribeConfigsResult] = []
@@ -76,6 +77,19 @@ async def handle(
         results.append(known[asked])
         context.answer.add(sum(map(_bytes, results[-1].configs)))
     return DescribeConfigsResponse(results=results)
+
+
+def _documentation(broker: Broker, found: ConfigValue) -> str:
+    """The definition's, and what holds only in this cluster now."""
+    text = found.definition.documentation
+    if found.definition.name == "cleanup.policy" and "compact" in (found.value or ""):
+        level = broker.format_level
+        if level < COMPACTION_LEVEL:
+            text += (
+                f" compact does nothing until the format level of the cluster, which is {level}, "
+                f"is {COMPACTION_LEVEL}: driftlog cluster upgrade --finalize raises it."
+            )
+    return text
 
 
 def _bytes(config: DescribeConfigsResourceResult) -> int:

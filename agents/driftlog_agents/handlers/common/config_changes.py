@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import ConfigDef, InvalidConfigError, ResourceType
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.foundation.loop_slices import sliced
@@ -115,9 +116,23 @@ def _refuse_group(asked: ConfigChangeRequest) -> None:
 
 def _refuse_set(asked: ConfigChangeRequest) -> None:
     """Only topics have configs that can be set at run time; deleting others changes nothing."""
-    names = _changed(asked)
-    if names:
-        raise _invalid(f"Cannot update these configs dynamically: [{', '.join(names)}]")
+    configs = _changed(asked)
+    if configs:
+        names = ", ".join(configs)
+        raise _invalid(
+            f"Cannot update these configs dynamically: [{names}]{_repair(asked, configs)}"
+        )
+
+
+def _repair(asked: ConfigChangeRequest, configs: Mapping[str, str]) -> str:
+    """How the configs that an agent takes at its start can be set all the same."""
+    prefix = "group." if asked.resource_type == ResourceType.GROUP else ""
+    options = [
+        f"--config {prefix}{name}={value}"
+        for name, value in configs.items()
+        if f"{prefix}{name}" in STARTUP_CONFIGS
+    ]
+    return f". Agents take them at their start: {' '.join(options)}" if options else ""
 
 
 def _changed(asked: ConfigChangeRequest) -> Mapping[str, str]:

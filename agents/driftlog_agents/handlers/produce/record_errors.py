@@ -86,7 +86,8 @@ def check_records(
         )
     raise RefusedRecordsError(
         ErrorCode.INVALID_RECORD,
-        f"{count} have no key, and the topic's cleanup.policy is compact",
+        f"{count} have no key, and the topic's cleanup.policy is compact: produce records with "
+        "keys, or take compact out of the topic's cleanup.policy",
         named,
     )
 

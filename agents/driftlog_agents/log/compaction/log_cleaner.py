@@ -41,7 +41,7 @@ from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.grace import Grace
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import COMPACTION_LEVEL, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
 from driftlog_tiering.compaction.policy import (
@@ -66,9 +66,6 @@ from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 T = TypeVar("T")
 
 _SERVED: Final = (State.ONLINE, State.LOADING)
-
-_LEVEL: Final = 2
-"""Manifests of an older cluster have no place for cleaned end and horizons."""
 
 _SHORTEST_BACKOFF_MS: Final = 100.0
 _LONGEST_WAIT_MS: Final = 3_600_000.0
@@ -161,6 +158,8 @@ class LogCleaner:
         self._looked: dict[PartitionLog, _Looked] = {}
         self._failures: dict[PartitionLog, tuple[float, float]] = {}
         """Of a partition whose last run failed: until when it waits, and how long."""
+        self._deferred: set[str] = set()
+        """Topics that wait for a higher format level of the cluster, as the log says."""
         self._backoff_ms = max(settings.backoff_ms, _SHORTEST_BACKOFF_MS)
         self._outage = FailureTracker()
         self._log = structlog.get_logger()
@@ -236,7 +235,8 @@ class LogCleaner:
 
     async def _look(self, log: PartitionLog, policy: CompactionPolicy) -> float | None:
         """The share of *log* that is dirty, if it is due."""
-        if self._session.author.format_version < _LEVEL:
+        if (level := self._session.author.format_version) < COMPACTION_LEVEL:
+            self._tell_deferred(log.topic, level)
             return None
         looked, now_ms = self._looked.get(log), self._ports.wall_ms()
         if not log.manifest_version or (looked and looked.holds(log, policy, now_ms)):
@@ -247,6 +247,19 @@ class LogCleaner:
             return found.ratio
         self._looked[log] = _Looked(policy, log.sealed_end, due_ms(found, policy))
         return None
+
+    def _tell_deferred(self, topic: str, level: int) -> None:
+        """Log that *topic* is not compacted at this format level: once in this session."""
+        if topic not in self._deferred:
+            self._deferred.add(topic)
+            self._log.warning(
+                "compaction_deferred",
+                topic=topic,
+                format_level=level,
+                needs_level=COMPACTION_LEVEL,
+                advice="no key loses its older values before the level is raised: driftlog cluster "
+                "upgrade --finalize",
+            )
 
     async def _measure(
         self, log: PartitionLog, manifest: Manifest, policy: CompactionPolicy, now_ms: int

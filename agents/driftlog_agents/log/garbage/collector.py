@@ -57,6 +57,7 @@ import structlog
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topics import DeletedTopics
 from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
@@ -64,7 +65,7 @@ from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, r
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
-from driftlog_agents.log.garbage.session_head_gc import HeadSettings, SessionHeadGc
+from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import (
     Pass,
     UnreferencedObjects,

@@ -28,6 +28,7 @@ from driftlog_agents.log.objects.object_retry import ObjectRetry
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats.manifest import Manifest
 
@@ -75,10 +76,29 @@ class MetadataLoader:
         """Partitions with an object that cannot be read."""
         self._log = structlog.get_logger()
 
-    async def wait(self, log: PartitionLog) -> None:
-        """Waits until *log* is loaded, or an object that it needs is unavailable."""
+    async def loaded(self, log: PartitionLog) -> None:
+        """Waits until *log* is loaded, or an object that it needs is unavailable.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
         while log.state is State.LOADING and not log.damage:
             await self._loads.setdefault(log, asyncio.Event()).wait()
+        if log.state is State.CLOSED:
+            raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
+
+    async def admits(self, log: PartitionLog) -> None:
+        """Waits until the partition is `loaded`, and not paused.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
+        await self.loaded(log)
+        while log.paused:
+            over = asyncio.Event()
+            log.parked.append(over.set)
+            await over.wait()
+            await self.loaded(log)
 
     def begin(self, spawn: Spawn, log: PartitionLog) -> None:
         """Loads *log* in the background.

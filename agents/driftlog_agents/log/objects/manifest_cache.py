@@ -42,14 +42,14 @@ class ManifestCache:
         self._offload = offload
         self._now_ms = now_ms
         self._hedged = HedgedReads(now_ms, longest_timeout_s=_LONGEST_TIMEOUT_S)
-        self._known = KnownManifests()
+        self.cached = KnownManifests()
         self._reading = KeyedLock[PartitionLog]()
         self._strangers = strangers or UnknownKeys()
 
     def take_edited(self) -> list[tuple[str, TopicPartition]]:
         """Partitions, with their topics' names, that got a newer version by `put` since the last
         call."""
-        return self._known.take_edited()
+        return self.cached.take_edited()
 
     async def get(self, log: PartitionLog) -> Manifest:
         """The newest manifest, at least at the version that the partition's key names.
@@ -58,15 +58,15 @@ class ManifestCache:
             CorruptManifestError: missing or damaged.
             UnavailableError, OutcomeUnknownError, TimeoutError: the store; try again.
         """
-        if (known := self._known.current(log, self._now_ms())) is not None:
+        if (known := self.cached.current(log, self._now_ms())) is not None:
             return known
         async with self._reading.of(log):
-            while (known := self._known.current(log, self._now_ms())) is None:
+            while (known := self.cached.current(log, self._now_ms())) is None:
                 began_ms = self._now_ms()
                 found = await self._load(log, log.manifest_version)
                 if log.state is State.CLOSED:
                     return found
-                self._known.was_read(log, found, began_ms)
+                self.cached.was_read(log, found, began_ms)
             return known
 
     def _strange(self, key: str) -> None:
@@ -88,27 +88,27 @@ class ManifestCache:
 
     def known(self, log: PartitionLog) -> Manifest | None:
         """The cached manifest, which may be old; None: there is none."""
-        return self._known.newest(log)
+        return self.cached.newest(log)
 
     def put(self, log: PartitionLog, manifest: Manifest, began_ms: float | None = None) -> None:
         """Caches a newer manifest, whose read or commit began at *began_ms*; None: just now."""
-        self._known.was_edited(log, manifest, self._now_ms() if began_ms is None else began_ms)
+        self.cached.was_edited(log, manifest, self._now_ms() if began_ms is None else began_ms)
 
     def read_at_ms(self, log: PartitionLog) -> float:
         """When the read of the cached manifest began; now, if there is none."""
-        return self._known.read_at_ms(log, self._now_ms())
+        return self.cached.read_at_ms(log, self._now_ms())
 
     def age_ms(self, log: PartitionLog) -> float:
         """How long ago the read of the cached manifest began; 0: there is none."""
-        return self._known.age_ms(log, self._now_ms())
+        return self.cached.age_ms(log, self._now_ms())
 
     def drop(self, log: PartitionLog) -> None:
         """Removes the cached manifest, which may be old: the next `get` reads it again."""
-        self._known.drop(log)
+        self.cached.drop(log)
 
     def forget(self, log: PartitionLog) -> None:
         """Removes every entry of *log*, which is closed: this session does not lead it any more."""
-        self._known.forget(log)
+        self.cached.forget(log)
 
     async def producers(self, manifest: Manifest) -> ProducerStates:
         """The producer state at the manifest's end; its times are those of flushes.

@@ -53,5 +53,8 @@ class LogCounters:
     """By the reason: time or size."""
     expired_bytes: Counter[str] = field(default_factory=Counter)
     """As they were received."""
+    verified_partitions: int = 0
+    verified_bytes: int = 0
+    """Bytes of the segments that were right."""
     commits: Histogram = field(default_factory=Histogram)
     """Transactions that committed a flush."""

@@ -13,9 +13,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from driftlog.cli.cluster.grace import add_grace_command
-from driftlog.cli.cluster.upgrade import upgrade
+from driftlog.cli.cluster.upgrade import format_levels, upgrade
 from driftlog.cli.common.errors import OK, CommandError
-from driftlog.cli.common.output import Bad, number, print_json, print_table
+from driftlog.cli.common.output import Bad, complain, number, print_json, print_table
 from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group, natural
 from driftlog.cli.connection.cluster_client import ClusterClient
 from driftlog.cli.connection.connection import add_connection_options, address_of, result_of
@@ -109,12 +109,17 @@ def _info(options: argparse.Namespace) -> int:
         "partitions": len(partitions),
         "partitions_without_leader": sum(p.leader < 0 for p in partitions),
     }
+    levels = format_levels(cluster, found["controller"])
+    if levels is not None:
+        found["format_level"] = levels[0]
     if options.json:
         print_json(found)
         return OK
     for name, value in found.items():
         text = number(value) if isinstance(value, int) else (value or "-")
         print(f"{name.replace('_', ' '):26}{text}")
+    if levels is not None and levels[1] > levels[0]:
+        complain(f"the controller knows level {levels[1]}: driftlog cluster upgrade")
     return OK
 
 

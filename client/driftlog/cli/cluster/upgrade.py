@@ -46,12 +46,20 @@ def upgrade(options: argparse.Namespace) -> int:
     newest = max(agent["knows_level"] for agent in answered)
     least = min(agent["knows_level"] for agent in answered)
     can_be = newest if least == newest > present and len(answered) == len(agents) else None
+    raised_from = None
     if options.finalize and newest > present:
         with Wire(options, answered[-1]["address"]) as wire:
             wire.raise_feature(_FEATURE, newest, int(cluster.timeout * 1000))
-        present, can_be = newest, None
+        raised_from, present, can_be = present, newest, None
     if options.json:
-        print_json({"format_level": present, "can_be_raised_to": can_be, "agents": agents})
+        print_json(
+            {
+                "format_level": present,
+                "raised_from": raised_from,
+                "can_be_raised_to": can_be,
+                "agents": agents,
+            }
+        )
         return OK
     print_table(
         ("agent", "address", "release", "knows level"),
@@ -66,12 +74,35 @@ def upgrade(options: argparse.Namespace) -> int:
         ],
     )
     print(f"format level of the cluster: {present}")
-    if can_be is not None:
+    if raised_from is not None:
+        print(f"raised from {raised_from} to {present}: agents write the newer formats within 10 s")
+    elif options.finalize:
+        print(f"nothing is raised: {present} is the newest level that these agents know")
+    elif can_be is not None:
         print(f"it can be raised to {can_be}: driftlog cluster upgrade --finalize")
     elif newest > present:
         behind = [str(a["id"]) for a in agents if a["knows_level"] != newest]
         print(f"level {newest} needs a newer release on agent {', '.join(behind)}")
     return OK
+
+
+def format_levels(cluster: ClusterClient, node: int | None) -> tuple[int, int] | None:
+    """The cluster's format level and the newest that agent *node* knows; None: it says neither, as
+    a broker of Apache Kafka.
+    """
+    if node is None:
+        return None
+    asked = cluster.admin.describe_configs(
+        [ConfigResource(ResourceType.BROKER, str(node))],
+        request_timeout=min(cluster.timeout, _BROKER_TIMEOUT_S),
+    )
+    try:
+        (configs,) = (future.result() for future in asked.values())
+    except KafkaException:
+        return None
+    if _PRESENT not in configs:
+        return None
+    return int(configs[_PRESENT].value or 1), int(configs[_KNOWN].value or 1)
 
 
 def _agent(node: int, address: str, asked: Any) -> dict[str, Any]:

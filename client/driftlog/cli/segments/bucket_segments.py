@@ -5,10 +5,8 @@ Shell.
 
 import argparse
 import asyncio
-import os
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from driftlog.cli.common.errors import OK, CommandError, UsageError
 from driftlog.cli.common.output import (
@@ -22,22 +20,14 @@ from driftlog.cli.common.output import (
     size,
     title,
 )
-from driftlog.cli.common.parsers import (
-    STORE_VARIABLE,
-    Commands,
-    Parser,
-    add_command,
-    flatten,
-    partitions,
-)
+from driftlog.cli.common.parsers import Commands, add_command, flatten, partitions
 from driftlog.cli.common.topic_names import topic_id_text
+from driftlog.cli.segments.bucket_location import EXTRAS, add_location_options, location_of
 from driftlog.errors import DriftlogError
 
 if TYPE_CHECKING:
     from driftlog.bucket.sealed_topics import SealedPartition, SealedTopic
     from driftlog_tiering.formats.manifest import SegmentRef
-
-_EXTRAS: Final = ("agent", "spark")
 
 
 def add_commands(segments: Commands) -> None:
@@ -68,7 +58,7 @@ def add_commands(segments: Commands) -> None:
         help="print the full location of each file, one a line; with --json also the log start of "
         "each partition: records with lower offsets are deleted",
     )
-    _options(listing)
+    add_location_options(listing)
     describe = add_command(
         segments,
         "describe",
@@ -78,32 +68,7 @@ def add_commands(segments: Commands) -> None:
         "bucket say; of all topics if none is named.",
     )
     describe.add_argument("topics", nargs="*", metavar="TOPIC")
-    _options(describe)
-
-
-def _options(parser: Parser) -> None:
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--store",
-        metavar="LOCATION",
-        help="location of the objects: s3://bucket/prefix or a directory (default: the variable "
-        f"{STORE_VARIABLE})",
-    )
-    where.add_argument(
-        "--dir", type=Path, metavar="DIR", help="directory of the agent that holds its objects"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _location(options: argparse.Namespace) -> str:
-    location = options.store or (options.dir and str(options.dir / "objects"))
-    location = location or os.environ.get(STORE_VARIABLE)
-    if not location:
-        raise UsageError(
-            "the location of the objects is missing: give --store LOCATION, or --dir DIR of "
-            "the agent"
-        )
-    return str(location)
+    add_location_options(describe)
 
 
 def _read(location: str, names: list[str]) -> "list[SealedTopic]":
@@ -136,11 +101,11 @@ def _read(location: str, names: list[str]) -> "list[SealedTopic]":
 
 
 def _list(options: argparse.Namespace) -> int:
-    location = _location(options)
+    location = location_of(options)
     try:
         (topic,) = _read(location, [options.topic])
     except ImportError as error:
-        return no_extra(error, "`driftlog segments list`", _EXTRAS)
+        return no_extra(error, "`driftlog segments list`", EXTRAS)
     wanted = set(flatten(options.partition))
     parts = [p for p in topic.partitions if not wanted or p.partition in wanted]
     missing = wanted - {p.partition for p in parts}
@@ -247,9 +212,9 @@ def _time(timestamp_ms: int) -> str | None:
 
 def _describe(options: argparse.Namespace) -> int:
     try:
-        topics = _read(_location(options), options.topics)
+        topics = _read(location_of(options), options.topics)
     except ImportError as error:
-        return no_extra(error, "`driftlog segments describe`", _EXTRAS)
+        return no_extra(error, "`driftlog segments describe`", EXTRAS)
     found: list[dict[str, Any]] = [
         {
             "topic": topic.name,

@@ -7,8 +7,12 @@ import argparse
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    ConfigResource,
+    ResourceType,
+)
 
-from driftlog.cli.common.errors import OK, CommandError, UsageError
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, plural, print_json, print_table
 from driftlog.cli.common.parsers import Commands, add_command, moment, natural, topic_partitions
 from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, ClusterClient, for_time
@@ -78,9 +82,18 @@ def _delete(options: argparse.Namespace) -> int:
     latest = cluster.known_offsets(dict.fromkeys(wanted, LATEST))
     starts = _new_starts(cluster, options, earliest, latest)
     status = OK
+    for name in _compact_only(cluster, {topic for topic, _ in wanted}):
+        complain(
+            f"{name}: its cleanup.policy is compact without delete, so no record is deleted by its "
+            "offset. Produce a record without a value to remove a key, or set "
+            "cleanup.policy=compact,delete"
+        )
+        starts |= {at: earliest[at] for at in wanted if at[0] == name}
+        status = FAILED
     if options.execute:
         moved = {at: start for at, start in starts.items() if start > earliest[at]}
-        status, done = _execute(cluster, dict.fromkeys(moved, _END) if options.all else moved)
+        failed, done = _execute(cluster, dict.fromkeys(moved, _END) if options.all else moved)
+        status = max(status, failed)
         starts = {at: done.get(at, earliest[at]) for at in wanted}
     rows = [(*at, earliest[at], start, start - earliest[at]) for at, start in starts.items()]
     if options.json:
@@ -94,6 +107,23 @@ def _delete(options: argparse.Namespace) -> int:
         count = sum(row[-1] for row in rows)
         complain(f"nothing is deleted yet: --execute deletes {plural(count, 'offset')}")
     return status
+
+
+def _compact_only(cluster: ClusterClient, names: set[str]) -> list[str]:
+    """The topics of *names* whose records no broker deletes by offset (POLICY_VIOLATION)."""
+    asked = cluster.admin.describe_configs(
+        [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)],
+        request_timeout=cluster.timeout,
+    )
+    found = []
+    for resource, future in asked.items():
+        try:
+            policy = future.result()["cleanup.policy"].value
+        except KafkaException:  # the user may not see configs: the broker decides
+            continue
+        if "compact" in policy and "delete" not in policy:
+            found.append(resource.name)
+    return found
 
 
 def _new_starts(

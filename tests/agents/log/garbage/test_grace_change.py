@@ -85,7 +85,7 @@ async def test_an_agent_that_starts_meanwhile_is_told_of() -> None:
         await works(key, body)  # type: ignore[arg-type]
         await world.metadata.txn((), [SESSION])
 
-    world.bucket.create = create  # type: ignore[method-assign, assignment]
+    world.bucket.create = create  # type: ignore[method-assign]
     with pytest.raises(AgentsRunError, match="agent 7") as told:
         await world.change()
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
-from driftlog_agents.log.garbage.session_head_gc import HOUR_MS
+from driftlog_agents.log.garbage.dead_heads import HOUR_MS
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.lease import SessionSettings
@@ -152,7 +152,7 @@ async def test_a_head_is_marked_when_its_final_head_is_in_the_bucket(world: Worl
         raise UnavailableError("503")
 
     await one.close()
-    world.objects.create = refused  # type: ignore[method-assign, assignment]
+    world.objects.create = refused  # type: ignore[method-assign]
     await world.live(8)
     kv = await world.store.get(head_key(one.session_id))
     world.objects.create = works  # type: ignore[method-assign]

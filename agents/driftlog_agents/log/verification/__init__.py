@@ -1,0 +1,4 @@
+"""Verification: the sealed log of each led partition is compared with its manifest, once a week.
+
+Shell.
+"""
