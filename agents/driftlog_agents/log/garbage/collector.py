@@ -4,7 +4,7 @@
     manifests        superseded for a grace period ──▶ what only they name, then they themselves:
                      see `sealed/superseded_versions`
     sealed objects   no manifest names it, its PUT a grace period old: see `sealed/unnamed_objects`
-    deleted topics   tombstone ──▶ objects ──▶ mark ──▶ tombstone: see `deleted_topics`
+    deleted topics   tombstone ──▶ objects ──▶ mark ──▶ tombstone: see `deleted_topic_gc`
     heads            of sessions that are over: see `session_head_gc`
     node ids         of directories that are gone: see `cluster/node_ids`
 
@@ -58,7 +58,7 @@ from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
-from driftlog_agents.log.garbage.deleted_topics import DeletedTopics
+from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
@@ -203,7 +203,7 @@ class Collector:
             offload=offload,
             share=self._duties.listing_share,
         )
-        self._deleted_topics = DeletedTopics(
+        self._deleted_topics = DeletedTopicGc(
             metadata=metadata,
             reads=self._reads,
             pages=self._pages,

@@ -34,7 +34,7 @@ from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted
 from driftlog_tiering.stores.object_store import AlreadyExistsError
 
 
-class DeletedTopics:
+class DeletedTopicGc:
     """See the module.
 
     Args:
