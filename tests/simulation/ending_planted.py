@@ -56,9 +56,11 @@ def tombstones_stay(patch: pytest.MonkeyPatch) -> None:
     """The collector counts the grace of a tombstone from the present look on."""
     original = DeletedTopicGc.collect
 
-    async def collect(self: DeletedTopicGc, known: UnreferencedObjects) -> None:
+    async def collect(
+        self: DeletedTopicGc, known: UnreferencedObjects, oldest_flush_ms: int | None
+    ) -> None:
         known.topics = {}
-        await original(self, known)
+        await original(self, known, oldest_flush_ms)
 
     patch.setattr(DeletedTopicGc, "collect", collect)
 

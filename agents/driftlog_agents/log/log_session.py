@@ -25,7 +25,8 @@ from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
-from driftlog_agents.log.compaction.log_cleaner import CompactionPorts, LogCleaner
+from driftlog_agents.log.compaction.log_cleaner import LogCleaner
+from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites, RewritePorts
 from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
@@ -45,6 +46,8 @@ from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.leave import SessionLeave
 from driftlog_agents.log.led_partitions import LedPartitions
+from driftlog_agents.log.merging.segment_merger import SegmentMerger
+from driftlog_agents.log.merging.topic_policies import TopicPolicies
 from driftlog_agents.log.objects.flush_record_reads import FEW_READS_AT_ONCE, FlushRecordReads
 from driftlog_agents.log.objects.flush_records import MovedBatches
 from driftlog_agents.log.objects.footer_cache import FooterCache
@@ -258,23 +261,37 @@ class Engine:
             signals=signals,
         )
         self._topic_compaction = {} if topic_compaction is None else topic_compaction
-        self._log_cleaner = LogCleaner(
+        rewrites = PartitionRewrites(
             session=self.session,
             manifests=self.manifests,
-            sealed_cache=self.sealer.sealed_cache,
-            settings=settings.compaction,
-            counters=ports.counters,
-            ports=CompactionPorts(
+            grace=settings.seal.grace,
+            ports=RewritePorts(
                 objects=ports.objects,
-                offload=ports.offload,
+                offload=ports.offload_upkeep or ports.offload,
                 spool=ports.spool,
                 rng=ports.rng,
                 now_ms=ports.now_ms,
                 wall_ms=ports.wall_ms,
+                decoding=ports.decoding,
             ),
+        )
+        self._log_cleaner = LogCleaner(
+            rewrites=rewrites,
+            sealed_cache=self.sealer.sealed_cache,
+            settings=settings.compaction,
+            counters=ports.counters,
             logs=self.logs,
         )
+        self._merger = SegmentMerger(
+            rewrites=rewrites, settings=settings.merging, counters=ports.counters, logs=self.logs
+        )
         self._topic_retention = {} if topic_retention is None else topic_retention
+        self._merging = TopicPolicies(
+            settings.seal,
+            {} if topic_sealing is None else topic_sealing,
+            self._topic_retention,
+            self._topic_compaction,
+        )
         self.retention = SegmentExpiry(
             objects=ports.objects,
             manifests=self.manifests,
@@ -287,7 +304,7 @@ class Engine:
         )
         self.verification = PartitionVerification(
             objects=ports.objects,
-            offload=ports.offload,
+            offload=ports.offload_upkeep or ports.offload,
             settings=settings.verification,
             backpressure=ports.backpressure,
             counters=ports.counters,
@@ -436,6 +453,7 @@ class Engine:
                 background.append(spawn(tasks, self.flush_records.run()))
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
+                background.append(spawn(tasks, self._merger.run(self._merging)))
                 background.append(spawn(tasks, self.retention.run(self._topic_retention)))
                 background.append(spawn(tasks, self.verification.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))

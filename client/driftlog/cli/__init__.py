@@ -25,7 +25,7 @@ from importlib import metadata
 from confluent_kafka import KafkaException
 
 from driftlog.cli.agents import agents
-from driftlog.cli.cluster import cluster, garbage, partition_loss
+from driftlog.cli.cluster import cluster, garbage, partition_loss, restore
 from driftlog.cli.common import completion
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import complain
@@ -52,6 +52,7 @@ _MODULES = (
     verification,
     partition_loss,
     garbage,
+    restore,
     buffer,
 )
 

@@ -26,6 +26,7 @@ from driftlog_tiering.formats.manifest import (
     SegmentRef,
     SetBusy,
     SetCleanedEnd,
+    SetCluster,
     SetLogStart,
     TombstoneHorizon,
     empty_manifest,
@@ -434,6 +435,27 @@ def test_another_clusters_edit_is_refused() -> None:
     assert [OtherCluster(AUTHOR.cluster_id)] * 2 == outcomes
 
 
+def test_a_restore_takes_a_partition_from_the_clusters_that_it_names() -> None:
+    """
+    It is the fence: every later edit of the old cluster is refused, those of a third stay.
+    """
+    bucket = Bucket()
+    bucket.apply(add(segment(0, 10)))
+    bucket.author = Cluster("another", AUTHOR.format_version)
+
+    third = bucket.apply(SetCluster(("some other",)))
+    taken = bucket.apply(SetCluster(("older", AUTHOR.cluster_id)))
+    again = bucket.apply(SetCluster((AUTHOR.cluster_id,)))
+    grown = bucket.apply(add(segment(10, 20)))
+    bucket.author = AUTHOR
+
+    assert OtherCluster(AUTHOR.cluster_id) == third
+    assert isinstance(taken, Applied)
+    assert AlreadyApplied() == again
+    assert isinstance(grown, Applied)
+    assert OtherCluster("another") == bucket.apply(add(segment(20, 30)))
+
+
 def test_busy_is_taken_by_one() -> None:
     """
     Two compactors that read the same version do not both believe that they hold the partition.
@@ -537,6 +559,7 @@ GOLDEN_2 = replace(
             GOLDEN.segments[0],
             received_bytes=13,
             horizons=(TombstoneHorizon(200, 14), TombstoneHorizon(400, 15)),
+            merges=1,
         ),
     ),
 )
@@ -546,10 +569,11 @@ GOLDEN_BYTES_2 = (
     .replace(b'"max_timestamp_ms":5}', b'"max_timestamp_ms":5,"received_bytes":12}')
     .replace(
         b'"codec":"zstd","format_version":1}',
-        b'"codec":"zstd","format_version":1,"received_bytes":13,"horizons":[[200,14],[400,15]]}',
+        b'"codec":"zstd","format_version":1,"received_bytes":13,"horizons":[[200,14],[400,15]]'
+        b',"merges":1}',
     )
     + b',"cluster_id":"d41d8c","cleaned_end":250,'
-    b'"busy":{"by":"job-1","until_ms":1700000000000},"crc32":"674b6a83"}\n'
+    b'"busy":{"by":"job-1","until_ms":1700000000000},"crc32":"cc1a4f64"}\n'
 )
 
 
@@ -605,6 +629,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
                     TombstoneHorizon(at, draw(offsets))
                     for at in sorted(draw(st.sets(st.integers(b + 1, e), max_size=3 * second)))
                 ),
+                merges=draw(st.integers(0, 2)) if second else 0,
                 **sizes,
                 **times,
             )

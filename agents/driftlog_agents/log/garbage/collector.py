@@ -36,6 +36,9 @@
 8. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
+9. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
+   (`restored_sessions`).  The mark of a deleted topic outlives every flush object that may have
+   batches of the topic: without the mark, a restore would bring the topic back.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
 are collected by every agent: by edits of the partitions whose manifests it edits, by listing of its
@@ -63,6 +66,7 @@ from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageRea
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
@@ -191,6 +195,8 @@ class Collector:
         self._deletes_left = 0
         self._failures = 0
         """Sessions in a row whose names could not be read."""
+        self._oldest_flush_ms: int | None = None
+        """When the oldest flush object of the pass was put that stays; None: there is none."""
         self._pages = ObjectPages(
             objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
@@ -260,10 +266,11 @@ class Collector:
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
         deleted = self.deleted_objects
+        self._oldest_flush_ms = None
         self._known, look = await self._flush_objects(before)
         known = self._known
         try:
-            await self._deleted_topics.collect(known)
+            await self._deleted_topics.collect(known, self._oldest_flush_ms)
         finally:
             await self._save(known)
         self.strange_objects += self._deleted_topics.strange_objects
@@ -302,6 +309,7 @@ class Collector:
     async def _flush_objects(self, before: UnreferencedObjects) -> tuple[UnreferencedObjects, Pass]:
         settings = self._settings
         look = Pass(before, grace_ms=settings.grace.ms, max_gap_ms=settings.max_gap_ms)
+        restored_ms = await restored_until_ms(self._reads)
         now_ms = before.seen_ms
         names: NamedFlushObjects | None = None
         has_flushes = ""
@@ -311,16 +319,23 @@ class Collector:
             sizes = {info.key: info.size_bytes for info in page.objects}
             gone: list[str] = []
             for session_id, objects in self._by_session(page):
+                kept = [info for info in objects if info.modified_ms <= restored_ms]
+                objects = [info for info in objects if info.modified_ms > restored_ms]
                 flushes = [info for info in objects if not _is_final_head(info.key)]
-                if flushes:
+                if flushes or kept:
                     has_flushes = session_id
+                garbage: list[str] = []
+                if flushes:
                     if (
                         names is None
                         or names.session_id != session_id
                         or now_ms - read_ms > settings.grace.short_ms
                     ):
                         names, read_ms = await self._names(session_id), now_ms
-                    gone += look.garbage(flushes, names.keep, now_ms)
+                    garbage = look.garbage(flushes, names.keep, now_ms)
+                look.named_objects += len(kept)
+                self._note_oldest(kept + flushes, set(garbage))
+                gone += garbage
                 if has_flushes != session_id:  # the final head sorts last, and goes last
                     gone += [
                         info.key
@@ -329,6 +344,13 @@ class Collector:
                     ]
             await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
         return look.end(now_ms), look
+
+    def _note_oldest(self, objects: Iterable[ObjectInfo], gone: set[str]) -> None:
+        for info in objects:
+            if info.key not in gone:
+                oldest_ms = self._oldest_flush_ms
+                is_older = oldest_ms is None or info.modified_ms < oldest_ms
+                self._oldest_flush_ms = info.modified_ms if is_older else oldest_ms
 
     def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
         """The page's objects grouped by session, in the page's order."""

@@ -1,7 +1,7 @@
 """Deleted topics: their objects are deleted, then what says that they are deleted.
 
     tombstone, the topic's key gone, mark a grace old ──▶ objects ──▶ only the mark is left,
-    a grace long ──▶ mark ──▶ tombstone
+    a grace long, and no flush object is older ──▶ mark ──▶ tombstone
 
 1. The mark (``deleted.json``) comes before the topic's key goes (`topics/transactions`).  Where the
    key is gone and the mark is not there, it was lost: it is written again, and its grace begins.
@@ -64,8 +64,10 @@ class DeletedTopicGc:
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""
 
-    async def collect(self, known: UnreferencedObjects) -> None:
+    async def collect(self, known: UnreferencedObjects, oldest_flush_ms: int | None) -> None:
         """Makes one pass; notes in *known* since when only its mark is left of a topic.
+
+        *oldest_flush_ms*: when the oldest flush object was put; None: there is none.
 
         Raises:
             StoreError, TimeoutError: a store; try again later.
@@ -79,8 +81,16 @@ class DeletedTopicGc:
                 continue
             try:
                 topic = decode_at(kv.key, kv.value, decode_topic)
-                await self._collect(topic, kv, known, there)
+                name = str(topic.topic_id)
+                since_ms = await self._only_marked_since(topic, known.topics.get(name))
                 failures = 0
+                if since_ms is None:
+                    continue
+                there[name] = since_ms
+                is_old = known.seen_ms - since_ms >= self._grace.ms
+                if is_old and (oldest_flush_ms is None or oldest_flush_ms > since_ms):
+                    await self._remove_tombstone(topic, kv)
+                    del there[name]
             except CorruptError as error:
                 self._log.error(
                     "tombstone_unreadable",
@@ -92,7 +102,6 @@ class DeletedTopicGc:
                 failures += 1
                 if failures >= MOST_FAILURES:
                     raise
-                name = str(topic.topic_id)
                 if name in known.topics:
                     there[name] = known.topics[name]
                 self._log.warning(
@@ -103,19 +112,9 @@ class DeletedTopicGc:
                 )
         known.topics = there
 
-    async def _collect(
-        self, topic: Topic, tombstone: KeyValue, known: UnreferencedObjects, there: dict[str, int]
-    ) -> None:
-        if await self._still_named(topic):
-            return  # Its deletion is not finished.
-        name = str(topic.topic_id)
-        since_ms = await self._objects(topic, known.topics.get(name))
-        if since_ms is None:
-            return
-        if known.seen_ms - since_ms >= self._grace.ms:
-            await self._remove_tombstone(topic, tombstone)
-        else:
-            there[name] = since_ms
+    async def _only_marked_since(self, topic: Topic, since_ms: int | None) -> int | None:
+        """As `_objects`; None also where the deletion is not finished."""
+        return None if await self._still_named(topic) else await self._objects(topic, since_ms)
 
     async def _still_named(self, topic: Topic) -> bool:
         (kv,) = await self._reads.get(topic_key(topic.name))

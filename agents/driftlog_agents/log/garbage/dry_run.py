@@ -10,6 +10,7 @@ has first seen it unnamed, and a look here does not know since when it is.
 Shell.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,6 +22,7 @@ from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
@@ -38,6 +40,7 @@ from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 _DEADLINE_MS: Final = 30_000.0
@@ -81,10 +84,12 @@ class _DryRun:
         self._walks: dict[NamedPartition, None] = {}
         self._names: NamedFlushObjects | None = None
         self._marked_ms: dict[UUID, int] = {}
+        self._restored_ms = -math.inf
 
     async def run(self, objects: ObjectStore) -> Report:
         """Look at every page, then walk."""
-        body = await objects.get(layout.CLUSTER_KEY)
+        _, body = await newest_cluster_file(objects)
+        self._restored_ms = await restored_until_ms(self._reads)
         found = Report(
             bucket_files.decode_cluster(body).cluster_id, bucket_files.decode_grace(body)
         )
@@ -158,6 +163,8 @@ class _DryRun:
     async def _flush_objects(self, page: Listing, found: Report) -> None:
         for info in page.objects:
             if page.store_now_ms - info.modified_ms < found.grace.ms:
+                continue
+            if info.modified_ms <= self._restored_ms:
                 continue
             session_id = layout.parse_flush_key(info.key).session_id
             if self._names is None or self._names.session_id != session_id:

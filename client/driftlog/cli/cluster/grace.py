@@ -56,14 +56,14 @@ def _read_or_change(options: argparse.Namespace, location: str) -> int:
         UsageError: a location is none.
         CommandError: a store is damaged, does not answer, or is not there; or agents run.
     """
-    from driftlog_agents.log.garbage.grace_change import (  # noqa: PLC0415  # an extra
-        AgentsRunError,
-        change_grace,
-        read_grace,
-    )
     from driftlog_agents.log.local.posix_disk import (  # noqa: PLC0415
         DirectoryLockedError,
         PosixDisk,
+    )
+    from driftlog_agents.process.grace_change import (  # noqa: PLC0415  # an extra
+        AgentsRunError,
+        change_grace,
+        read_grace,
     )
     from driftlog_metadata.schema.grace import Grace  # noqa: PLC0415
     from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from driftlog_agents.log.garbage.grace_change import AgentsRunError, change_grace, read_grace
+from driftlog_agents.process.grace_change import AgentsRunError, change_grace, read_grace
 from driftlog_metadata.schema.codec import encode_cluster, encode_live_session
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, Grace
 from driftlog_metadata.schema.keys import CLUSTER_KEY, session_key
 from driftlog_metadata.schema.model import Cluster, LiveSession
-from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.stored_json import encode_json
@@ -90,6 +90,38 @@ async def test_an_agent_that_starts_meanwhile_is_told_of() -> None:
         await world.change()
 
     assert told.value.changed
+
+
+async def test_of_two_changes_at_once_one_is_told() -> None:
+    """
+    A restore creates the same file: it would be undone.
+    """
+    world = await World().begin()
+    body = bucket_files.encode_cluster(Cluster("c"), Grace(1_000_000))
+    works = world.bucket.create
+
+    async def create(key: str, new: list[bytes]) -> None:
+        if key == layout.cluster_key(1):
+            await works(key, [body])
+        await works(key, new)
+
+    world.bucket.create = create  # type: ignore[method-assign, assignment]
+    with pytest.raises(UnavailableError):
+        await world.change()
+
+    assert await world.grace() == Grace(1_000_000)
+
+
+async def test_grace_changes_more_than_once() -> None:
+    """
+    Each change is a file of its own, and ``cluster.json`` says the same.
+    """
+    world = await World().begin()
+    await world.change()
+    await change_grace(world.metadata, world.bucket, Grace(5_000))
+
+    first = bucket_files.decode_grace(await world.bucket.get(layout.CLUSTER_KEY))
+    assert await world.grace() == first == Grace(5_000)
 
 
 async def test_stores_of_two_clusters_are_refused() -> None:

@@ -1,13 +1,13 @@
 """Changes the grace of a cluster whose agents are all stopped.
 
-    no session lives ──▶ cluster.json, with the new grace ──▶ still no session lives? ──▶ done
+    no session lives ──▶ the next cluster file, with the new grace ──▶ still no session? ──▶ done
 
 An agent reads grace at its start and keeps it: beside one with another grace it could name objects
 that the other one deletes.  So no agent may run.  One that starts between the two looks at the
 sessions may have read either grace: the caller is told that it must start again.
 
-Where the new file cannot be written there is none: no agent starts, and what one says at its start
-restores the file (`process/cluster_identity`).
+Of a restore and a change at the same time only one creates the next file.  ``cluster.json`` is
+replaced too, as by a restore, for releases that read no other.
 
 Shell.
 """
@@ -21,9 +21,10 @@ from driftlog_agents.foundation.retry import Retry
 from driftlog_metadata.schema.codec import decode_at, decode_cluster, decode_live_session
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import CLUSTER_KEY, SESSIONS_PREFIX
-from driftlog_metadata.stores.errors import CorruptError, FencedError
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 _DEADLINE_S: Final = 30.0
@@ -45,12 +46,13 @@ async def read_grace(objects: ObjectStore) -> Grace:
     """The grace of the cluster.
 
     Raises:
-        NotFoundError: the bucket has no ``cluster.json``.
+        NotFoundError: the bucket has no cluster file.
         CorruptError: it is damaged.
         UnavailableError, OutcomeUnknownError, TimeoutError: the bucket.
     """
     async with asyncio.timeout(_DEADLINE_S):
-        return bucket_files.decode_grace(await objects.get(layout.CLUSTER_KEY))
+        _, body = await newest_cluster_file(objects)
+    return bucket_files.decode_grace(body)
 
 
 async def change_grace(
@@ -64,12 +66,12 @@ async def change_grace(
     Raises:
         AgentsRunError: agents run.
         FencedError: the stores are not of one cluster.
-        NotFoundError: the bucket has no ``cluster.json``.
+        NotFoundError: the bucket has no cluster file.
         CorruptError: it is damaged, or a key of the metadata store is.
         StoreError, TimeoutError: a store; the change may have happened.
     """
     async with asyncio.timeout(_DEADLINE_S):
-        body = await objects.get(layout.CLUSTER_KEY)
+        number, body = await newest_cluster_file(objects)
         kv = await metadata.get(CLUSTER_KEY)
         ours = None if kv is None else decode_at(kv.key, kv.value, decode_cluster).cluster_id
         there = bucket_files.decode_cluster(body).cluster_id
@@ -77,9 +79,13 @@ async def change_grace(
             raise FencedError(f"the bucket is of cluster {there}, and the metadata of {ours}")
         if not alone and (agents := await _agents(metadata)):
             raise AgentsRunError(agents, changed=False)
+        new = bucket_files.with_grace(body, grace)
+        try:
+            await objects.create(layout.cluster_key(number + 1), [new])
+        except AlreadyExistsError as error:
+            raise UnavailableError("another change, or a restore, was faster") from error
         await objects.delete([layout.CLUSTER_KEY])  # no key is put over: see `ObjectStore.put`
-        new = [bucket_files.with_grace(body, grace)]
-        await _RETRY.run(partial(_create, objects, new))
+        await _RETRY.run(partial(_create, objects, [new]))
         if not alone and (agents := await _agents(metadata)):
             raise AgentsRunError(agents, changed=True)
 
