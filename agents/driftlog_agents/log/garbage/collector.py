@@ -52,7 +52,6 @@ Shell.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, Protocol
 
 import structlog
@@ -62,7 +61,8 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
-from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
+from driftlog_agents.log.garbage.deletions import Deletions, believe
+from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason, by_session
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
@@ -81,7 +81,7 @@ from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectInfo, ObjectStore
 
 HOUR_MS: Final = 3_600_000
 
@@ -318,28 +318,30 @@ class Collector:
             now_ms = page.store_now_ms
             sizes = {info.key: info.size_bytes for info in page.objects}
             gone: list[str] = []
-            for session_id, objects in self._by_session(page):
-                kept = [info for info in objects if info.modified_ms <= restored_ms]
-                objects = [info for info in objects if info.modified_ms > restored_ms]
-                flushes = [info for info in objects if not _is_final_head(info.key)]
-                if flushes or kept:
+            groups, foreign = by_session(page.objects)
+            for key in foreign:
+                self._strange(key)
+            for objects in groups:
+                session_id = objects.session_id
+                kept, objects = objects.split(restored_ms)
+                if objects.flushes or kept:
                     has_flushes = session_id
                 garbage: list[str] = []
-                if flushes:
+                if objects.flushes:
                     if (
                         names is None
                         or names.session_id != session_id
                         or now_ms - read_ms > settings.grace.short_ms
                     ):
                         names, read_ms = await self._names(session_id), now_ms
-                    garbage = look.garbage(flushes, names.keep, now_ms)
+                    garbage = look.garbage(objects.flushes, names.keep, now_ms)
                 look.named_objects += len(kept)
-                self._note_oldest(kept + flushes, set(garbage))
+                self._note_oldest(kept + objects.flushes, set(garbage))
                 gone += garbage
-                if has_flushes != session_id:  # the final head sorts last, and goes last
+                if has_flushes != session_id:
                     gone += [
                         info.key
-                        for info in objects[len(flushes) :]
+                        for info in objects.final_heads
                         if now_ms - info.modified_ms >= settings.grace.ms
                     ]
             await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
@@ -351,19 +353,6 @@ class Collector:
                 oldest_ms = self._oldest_flush_ms
                 is_older = oldest_ms is None or info.modified_ms < oldest_ms
                 self._oldest_flush_ms = info.modified_ms if is_older else oldest_ms
-
-    def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
-        """The page's objects grouped by session, in the page's order."""
-        ours: list[tuple[str, ObjectInfo]] = []
-        for info in page.objects:
-            try:
-                ours.append((_session_of(info.key), info))
-            except ValueError:
-                self._strange(info.key)
-        return [
-            (session_id, [info for _, info in neighbours])
-            for session_id, neighbours in groupby(ours, key=lambda one: one[0])
-        ]
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
         try:
@@ -425,14 +414,3 @@ class Collector:
             await self._disk.save(STATE_FILE, known.encode())
         except UnavailableError as error:
             self._log.warning("garbage_not_saved", error=str(error))
-
-
-def _is_final_head(key: str) -> bool:
-    return isinstance(layout.parse_key(key), layout.FinalHeadKey)
-
-
-def _session_of(key: str) -> str:
-    """Raises ValueError: neither a flush object nor a final head."""
-    parsed = layout.parse_key(key)
-    assert isinstance(parsed, layout.FlushObjectKey | layout.FinalHeadKey)
-    return parsed.session_id

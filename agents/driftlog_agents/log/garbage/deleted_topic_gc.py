@@ -18,7 +18,7 @@ from contextlib import suppress
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import Garbage, of_deleted_topic
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.unreferenced_objects import UnreferencedObjects
@@ -142,13 +142,8 @@ class DeletedTopicGc:
             empty = empty and not others
             if marked_ms is None or now_ms - marked_ms < grace_ms:
                 continue
-            await self._delete(
-                [
-                    Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
-                    for info in others
-                    if now_ms - info.modified_ms >= grace_ms and self._is_ours(info.key)
-                ]
-            )
+            garbage = of_deleted_topic(others, now_ms - grace_ms)
+            await self._delete([one for one in garbage if self._is_ours(one.key)])
         if not empty:
             if marked_ms is None:
                 await self._mark(topic, mark, now_ms)
