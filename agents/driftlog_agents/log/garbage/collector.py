@@ -30,7 +30,7 @@
 5. The grace period of a flush object begins when this collector first sees it unnamed.  That time
    is kept in the agent's directory, and is void after a longer time without a pass (`max_gap_ms`).
 6. A metadata store or a bucket that is not the cluster's causes no delete: before each batch of
-   deletes, and after the names were read, both are confirmed (`cluster/cluster_file` has the bucket's).
+   deletes, and after the names were read, both are confirmed (the bucket: `cluster/cluster_file`).
 7. A session or a topic of which a store gives no answer stops no other one: its objects stay until
    a later pass.  After some in a row the pass ends.
 8. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
