@@ -4,7 +4,7 @@
      2  the bucket's next cluster file: agents of the old cluster stop; wait until they have
      3  topics, and the newest manifest of each partition, fenced: the new cluster's id
      4  flush objects: footers and final heads ──▶ what is refuted (`evidence`)
-     5  groups, by the newest snapshot
+     5  groups, by the newest snapshot (`groups/group_snapshots`)
      6  per partition: joined batches (`join`), where it goes on, its epoch (`partition_plan`)
         ──▶ segments, an empty range, its keys (`partition_writer`)
      7  topics, tombstones, groups, producer ids ──▶ /restore is finished, /cluster
