@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
 from driftlog_metadata.stores.errors import CorruptError, StoreError
 from driftlog_metadata.stores.store import KeyValue, MetadataStore

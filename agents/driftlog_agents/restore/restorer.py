@@ -185,14 +185,14 @@ class Restorer:
             WrongBucketError: another restore has created it.
         """
         number, old = await RETRY.run(lambda: newest_cluster_file(self._objects))
-        if number >= restore.cluster_file:
+        if bucket_files.decode_cluster(old).cluster_id != restore.from_id:
             body = bytes(old)
         else:
             was = (*bucket_files.decode_restored_from(old), restore.from_id)
             body = bucket_files.encode_cluster(author, bucket_files.decode_grace(old), was)
             if self._dry_run:
                 return body
-            key = layout.cluster_key(restore.cluster_file)
+            key = layout.cluster_key(number + 1)
             try:
                 await RETRY.run(lambda: self._objects.create(key, [body]))
             except AlreadyExistsError:
