@@ -18,6 +18,7 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -31,6 +32,7 @@ from driftlog_tiering.batches.batch import build_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import (
     AddSegments,
@@ -91,10 +93,12 @@ class Partition:
         segments = [ref async for ref in iter_segments(self._store, self._manifest)]
         cleaner = Cleaner(
             self,
-            offload=asyncio.to_thread,
-            spool=self._spool,
-            nonce=lambda: f"c{time.monotonic_ns()}",
-            now_ms=lambda: time.monotonic() * 1000,
+            RewriteEnvironment(
+                offload=asyncio.to_thread,
+                spool=self._spool,
+                nonce=lambda: f"c{time.monotonic_ns()}",
+                now_ms=lambda: time.monotonic() * 1000,
+            ),
             seed=bytes(16),
         )
         return await cleaner.clean(self._manifest, segments, self._manifest.end, CompactionPolicy())
@@ -110,6 +114,10 @@ class Partition:
     async def store_now_ms(self) -> int:
         """As `Bucket.store_now_ms`."""
         return int(time.time() * 1000)
+
+    def decoding(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+        """As `Bucket.decoding`: nothing else is decoded."""
+        return nullcontext()
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         """As `Bucket.commit`."""

@@ -101,6 +101,7 @@ def _fill(bootstrap: str, records: int, keys: int, value_bytes: int) -> None:
         {
             "bootstrap.servers": bootstrap,
             "acks": "all",
+            "log_level": 2,
             "linger.ms": 20,
             "batch.num.messages": 1_000,
             "queue.buffering.max.messages": 200_000,

@@ -21,7 +21,6 @@ _PORTS: Final = {"Offload"}
 
 EXCEPTIONS: Final = {
     "driftlog_agents.log.garbage.collector.Collector": "being split: see issue 14",
-    "driftlog_tiering.compaction.cleaner.Cleaner": "being split: see issue 14",
     "driftlog.consumer.aio_consumer.AsyncConsumer": "a user's options, all but one optional",
     "driftlog.consumer.consumer.Consumer": "as AsyncConsumer",
 }

@@ -26,6 +26,7 @@ from driftlog_tiering.formats.manifest_codec import decode_manifest
 from tests.clients.command import run
 from tests.clients.conftest import make_topic, metrics, seal
 from tests.support.driftlog_process import DriftlogProcess
+from tests.support.live_objects import live_keys, stored_keys
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -59,7 +60,9 @@ def test_after_churn_the_bucket_is_the_live_datas_size() -> None:
             assert set(range(log_start, (n + 1) * _RECORDS)) == read
         report = _waited_for(lambda: _dry_run(agent), lambda found: not found["garbage"])
         objects = agent.directory / "objects"
-        left = _waited_for(lambda: _keys(objects) - _live(objects), lambda found: not found)
+        left = _waited_for(
+            lambda: stored_keys(objects) - live_keys(objects), lambda found: not found
+        )
         counted = metrics(agent)
         end = _read(agent, topic, log_start)
 
@@ -159,30 +162,6 @@ def _dry_run(agent: DriftlogProcess) -> Any:
     done = run("gc", "--dry-run", "--dir", str(agent.directory), "--json")
     assert 0 == done.returncode, done.stderr.decode()
     return json.loads(done.stdout)
-
-
-def _keys(objects: Path) -> set[str]:
-    return {
-        str(path.relative_to(objects))
-        for path in objects.rglob("*")
-        if path.is_file() and ".tmp" not in path.parts
-    }
-
-
-def _live(objects: Path) -> set[str]:
-    """What the newest manifests name, they themselves, and what stays for ever."""
-    live = {key for key in _keys(objects) if key.startswith(("cluster.json", "producer-ids/"))}
-    for folder in objects.glob("topics/*/*"):
-        if (folder / "topic" / "deleted.json").exists():
-            continue
-        live |= {str(path.relative_to(objects)) for path in folder.glob("topic/*.json")}
-        for partition in folder.glob("[0-9]*"):
-            newest = min(partition.glob("manifest/*.json"))
-            manifest = decode_manifest(newest.read_bytes())
-            live |= {manifest.key, *(segment.key for segment in manifest.segments)}
-            if manifest.producers is not None:
-                live.add(manifest.producers.key)
-    return live
 
 
 def _waited_for(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:

@@ -332,6 +332,13 @@ DIFFERENCES: Final = (
         "at their start: --config log\\.retention\\.ms=\\d+$",
     ),
     Difference(
+        "the repair",
+        "what both refuse is refused with the option that an agent takes at its start",
+        "^(SET of a broker num\\.partitions\tInvalidRequestException\t.*: \\[num\\.partitions\\])$",
+        "^(SET of a broker num\\.partitions\tInvalidRequestException\t.*: \\[num\\.partitions\\])"
+        "\\. Agents take them at their start: --config num\\.partitions=\\d+$",
+    ),
+    Difference(
         "protocol",
         "interfaces read from it what a cluster can do; Kafka 4 has dropped it, and they guess 1.0",
         "^broker config\tinter\\.broker\\.protocol\\.version\tnull$",

@@ -27,7 +27,7 @@ from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSetting
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX
 from driftlog_metadata.schema.model import TopicPartition
-from tests.simulation import compaction, crowded_reads, slow_upkeep
+from tests.simulation import compaction, crowded_reads, merging, slow_upkeep
 from tests.simulation.aimed import is_aimed
 from tests.simulation.bucket_faults import bucket_of
 from tests.simulation.faults import FaultyMetadata, Network, Process, Weather
@@ -159,6 +159,7 @@ class SimulatedAgent(Process):
                 offload_read=workers.offload,
                 offload_produce=of_requests.offload,
                 offload_rewrite=of_requests.offload,
+                offload_upkeep=workers.offload,
                 offload_disk=workers.offload,
                 spool=spool,
                 keep_alive=SimKeepAlive(self._faulty, self.thread) if node.has_threads else None,
@@ -269,6 +270,7 @@ class SimulatedAgent(Process):
         world, counters = self._world, self.agent.counters
         world.count_many("segments sealed", counters.segments_sealed)
         world.count_many("compactions", counters.compactions)
+        world.count_many("merges", counters.merges)
         world.count_many("records compacted", counters.compaction_removed_records)
         world.count_many("sessions", self.agent.sessions)
         if self.server.accepts:
@@ -330,6 +332,8 @@ class SimulatedAgent(Process):
         engine = settings_of(world.seed, SETTINGS)
         engine = slow_upkeep.engine_settings(world.seed, engine)
         engine = compaction.engine_settings(world.seed, engine)
+        engine = merging.engine_settings(world.seed, engine)
+        world.segment_ms = int(engine.seal.segment_ms)
         broker = BrokerSettings(groups=SETTINGS_OF_GROUPS, log_retention_ms=-1)
         if world.retention is not None:
             broker = world.retention.broker(broker)

@@ -21,7 +21,7 @@ from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.health.write_health import HealthStep, WriteHealth
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
-from driftlog_agents.log import log_session
+from driftlog_agents.log import leave
 from driftlog_agents.log.consolidation import managed_records
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.leadership import claim_transactions
@@ -86,7 +86,7 @@ def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
     async def drained(*_: object) -> bool:
         return True
 
-    patch.setattr(log_session, "drained", drained)
+    patch.setattr(leave, "drained", drained)
     patch.setattr(Handover, "release", _release_all)
 
 

@@ -219,10 +219,12 @@ class OutageBucket(MemoryObjectStore):
         self._world.long_outage.put(key)
         await super().put(key, body)
         self._world.collected.put(key)
+        self._world.merges.put(key)
 
     async def create(self, key: str, body: Sequence[Buffer]) -> None:
         await super().create(key, body)
         self._world.collected.put(key)
+        self._world.merges.put(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         self._world.long_outage.deleted(keys)

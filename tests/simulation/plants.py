@@ -32,6 +32,7 @@ from tests.simulation.failing_disks import has_failing_disk
 from tests.simulation.hanging_bucket import hangs_in_a_hand_over, has_hanging_bucket
 from tests.simulation.long_outages import has_long_outage
 from tests.simulation.many_producers import has_many_producers
+from tests.simulation.merging_planted import MERGING_BUGS, compacted, expires
 from tests.simulation.older_metadata import has_older_metadata
 from tests.simulation.one_sided import has_refusals
 from tests.simulation.planted import BUGS, Plant
@@ -149,6 +150,9 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "foreign_objects_end_a_look": (3, 44, 33),
     "foreign_objects_hide_manifests": (3, 33, 44),
     "map_with_a_hole": (97, 90, 29),
+    "merge_crosses_cleaned_end": (40, 140, 240),
+    "merge_spans_too_long_a_time": (34, 234, 253),
+    "replacement_by_range_and_not_identity": (379, 579, 1340),
     "flush_objects_stay": (3, 14, 25),
     "flush_records_stay": (3, 14, 25),
     "partition_keys_stay": (3, 14, 25),
@@ -293,6 +297,7 @@ _AIMED: Final[dict[str, Kind]] = {
     "segments_expire_by_their_smallest_timestamp": by_time,
     "sealed_batches_count_twice": by_size,
     "log_start_of_an_old_read": both,
+    "merge_spans_too_long_a_time": expires,
 }
 """Bugs that take more than the others of their module to be noticed."""
 
@@ -313,6 +318,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(REQUEST_BUGS, has_requests),
     *_all(RETENTION_BUGS, has_retention),
     *_all(COMPACTION_BUGS, has_compaction),
+    *_all(MERGING_BUGS, compacted),
     *_all(COLLECTING_BUGS, has_collecting, says="collected: "),
 )
 

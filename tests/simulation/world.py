@@ -37,6 +37,7 @@ What is checked, all the time or when the faults are over:
 11. A metadata store that is not the one that agents have seen is not believed (`store_loss`).
 12. Metadata that lose a key, or go back, make nothing up (`older_metadata`).
 13. What has expired goes, and nothing else does (`retention`).
+14. A merge changes nothing but the number of segments (`merging`).
 """
 
 import asyncio
@@ -62,7 +63,7 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import encode_cluster
-from tests.simulation import compaction
+from tests.simulation import compaction, merging
 from tests.simulation.admin import Admin
 from tests.simulation.agent import SETTINGS, Led
 from tests.simulation.aimed import aimed_faults, is_aimed, swap_disks
@@ -162,6 +163,9 @@ class World:
         self.nodes = [Node(self, 1)]
         self.calm = False
         """The faults are over."""
+        self.merges = merging.Merges(self)
+        self.segment_ms = 0
+        """Of the agents' settings: see `merging`."""
         self.compacted = frozenset({compaction.TOPIC} if compaction.has_compaction(seed) else ())
         """Names of topics that are compacted."""
         self.unsettled: set[TopicPartition] = set()

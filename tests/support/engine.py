@@ -144,6 +144,7 @@ class RunningAgent:
             offload_read=on_threads(),
             offload_produce=on_threads(),
             offload_rewrite=on_threads(),
+            offload_upkeep=on_threads(),
             offload_disk=asyncio.to_thread,
             spool=spool,
         )

@@ -79,7 +79,8 @@ class BrokerSettings:
     )
     log_cleaner_backoff_ms: int = setting(
         15_000,
-        "How long the cleaner waits when no partition is due for compaction.",
+        "How long the cleaner waits when no partition is due for compaction, and merging when no "
+        "segments are.",
         ConfigType.LONG,
         at_least(0),
     )
@@ -89,6 +90,12 @@ class BrokerSettings:
         "records have more keys is compacted in several runs.",
         ConfigType.LONG,
         at_least(1024 * 1024),
+    )
+    driftlog_segment_merge_enable: bool = setting(
+        True,
+        "Whether this agent merges small sealed segments of the partitions that it leads with "
+        "their neighbours.",
+        ConfigType.BOOLEAN,
     )
     log_retention_ms: int | None = setting(
         None,

@@ -23,6 +23,10 @@ class KeyedLock(Generic[K]):
     def __len__(self) -> int:
         return len(self._locks)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a caller holds the lock of *key* or waits for it."""
+        return key in self._locks
+
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:
         """Hold the lock of *key*."""

@@ -15,7 +15,6 @@ Shell.
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
-from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -25,9 +24,9 @@ import structlog
 from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.clocks import Clocks
-from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
-from driftlog_agents.log.compaction.log_cleaner import CompactionPorts, LogCleaner
+from driftlog_agents.log.compaction.log_cleaner import LogCleaner
+from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites, RewritePorts
 from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
@@ -35,7 +34,6 @@ from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.rewrite_job import RewriteJob
 from driftlog_agents.log.ingest.admission import Admission
 from driftlog_agents.log.ingest.buffer import BufferLog
-from driftlog_agents.log.ingest.drain import drained
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.ingest.flusher import Flusher
@@ -46,19 +44,21 @@ from driftlog_agents.log.leadership.partition_claims import PartitionClaims
 from driftlog_agents.log.leadership.session_status import SessionStatus
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.leave import SessionLeave
 from driftlog_agents.log.led_partitions import LedPartitions
+from driftlog_agents.log.merging.segment_merger import SegmentMerger
+from driftlog_agents.log.merging.topic_policies import TopicPolicies
 from driftlog_agents.log.objects.flush_record_reads import FEW_READS_AT_ONCE, FlushRecordReads
 from driftlog_agents.log.objects.flush_records import MovedBatches
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.manifest_check import ManifestCheck
+from driftlog_agents.log.own_disk import OwnDisk
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
-from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
 from driftlog_agents.log.recovery.loss_examination import LossExamination
-from driftlog_agents.log.recovery.recovery import Recovery, unreadable
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.attempts import SealAttempts
@@ -84,7 +84,6 @@ from driftlog_tiering.formats.manifest import Manifest
 
 T = TypeVar("T")
 
-_RETRY: Final = Retry(wait_s=0.2, longest_wait_s=0.2)
 _CHANGES_S: Final = 2.0
 """How long a leaving session waits for topic changes that were requested before."""
 _KNOWN_MS: Final = 10_000.0
@@ -195,8 +194,6 @@ class Engine:
         led = LedTopics(deleted)
         self.topics, self.topics_by_id = led.by_name, led.by_id
         self.logs, self.find, self.log, self.know = led.logs, led.find, led.log, led.know
-        self._own = Taken()
-        self._recovery: Recovery | None = None
         self._final_heads = FinalHeads(self.session, ports.objects)
         rewrite = RewriteJob(
             session=self.session,
@@ -264,23 +261,37 @@ class Engine:
             signals=signals,
         )
         self._topic_compaction = {} if topic_compaction is None else topic_compaction
-        self._log_cleaner = LogCleaner(
+        rewrites = PartitionRewrites(
             session=self.session,
             manifests=self.manifests,
-            sealed_cache=self.sealer.sealed_cache,
-            settings=settings.compaction,
-            counters=ports.counters,
-            ports=CompactionPorts(
+            grace=settings.seal.grace,
+            ports=RewritePorts(
                 objects=ports.objects,
-                offload=ports.offload,
+                offload=ports.offload_upkeep or ports.offload,
                 spool=ports.spool,
                 rng=ports.rng,
                 now_ms=ports.now_ms,
                 wall_ms=ports.wall_ms,
+                decoding=ports.decoding,
             ),
+        )
+        self._log_cleaner = LogCleaner(
+            rewrites=rewrites,
+            sealed_cache=self.sealer.sealed_cache,
+            settings=settings.compaction,
+            counters=ports.counters,
             logs=self.logs,
         )
+        self._merger = SegmentMerger(
+            rewrites=rewrites, settings=settings.merging, counters=ports.counters, logs=self.logs
+        )
         self._topic_retention = {} if topic_retention is None else topic_retention
+        self._merging = TopicPolicies(
+            settings.seal,
+            {} if topic_sealing is None else topic_sealing,
+            self._topic_retention,
+            self._topic_compaction,
+        )
         self.retention = SegmentExpiry(
             objects=ports.objects,
             manifests=self.manifests,
@@ -293,7 +304,7 @@ class Engine:
         )
         self.verification = PartitionVerification(
             objects=ports.objects,
-            offload=ports.offload,
+            offload=ports.offload_upkeep or ports.offload,
             settings=settings.verification,
             backpressure=ports.backpressure,
             counters=ports.counters,
@@ -359,6 +370,24 @@ class Engine:
             topics=cluster.view.topics,
             spawn=self._spawn,
         )
+        self.own_disk = OwnDisk(
+            ports=ports,
+            session=self.session,
+            flusher=self.flusher,
+            takeover=self.takeover,
+            loader=self._loading,
+        )
+        self.buffering, self.recover = self.own_disk.buffering, self.own_disk.append_later
+        self._leave = SessionLeave(
+            settings=settings,
+            claims=self.claims,
+            assignments=self.assignments,
+            handover=self.handover,
+            flusher=self.flusher,
+            own_disk=self.own_disk,
+            topics=led,
+            now_ms=ports.now_ms,
+        )
         self.ready = asyncio.Event()
         self._ready_ms = 0.0
         self.over = asyncio.Event()
@@ -405,25 +434,7 @@ class Engine:
 
     async def _open(self) -> None:
         await self.session.open()
-        await self._create_directory()
-
-    async def _create_directory(self) -> None:
-        async def failed(error: Exception) -> None:
-            if not self.session.alive:
-                raise FencedError("the session ended before its directory was created") from error
-            self._log.warning("session_directory_failed", error=str(error), advice="retrying")
-
-        create = partial(self.ports.disk.create_session, self.agent.session_id)
-        await _RETRY.run(create, failed)
-
-    async def _directories(self) -> list[str]:
-        """The session directories on this disk; waits while the disk fails."""
-        while True:
-            try:
-                return self.ports.disk.sessions()
-            except UnavailableError as error:
-                unreadable(self.counters, error)
-                await asyncio.sleep(_RETRY.wait_s)
+        await self.own_disk.create_directory()
 
     async def _live(self) -> None:
         background: list[asyncio.Task[None]] = []
@@ -442,13 +453,16 @@ class Engine:
                 background.append(spawn(tasks, self.flush_records.run()))
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
+                background.append(spawn(tasks, self._merger.run(self._merging)))
                 background.append(spawn(tasks, self.retention.run(self._topic_retention)))
                 background.append(spawn(tasks, self.verification.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
                 await self.losses.close()
-                await self._leave(leadership)
+                await self._leave.announce()
+                await self._stop_leadership(leadership)
+                await self._leave.release()
                 await self.cluster.until(lambda: not self.changing, _CHANGES_S)
             # After a stop during `_begin` the directories stay for the next start.
             self.deletion.close()
@@ -465,85 +479,34 @@ class Engine:
         return spawn(self._tasks, work)
 
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
-        mine = self.agent.session_id
-        old = [s for s in await self._directories() if s != mine]
+        old = await self.own_disk.old_sessions()
         await self.cluster.loaded()
         for entry in self.cluster.view.topics.values():
             self.know(entry.topic)
-        taken = self._own = await self.takeover.own(old, self.ports.now_ms())
+        taken = await self.own_disk.claim(old)
         self._final_heads.closed(taken.closed)
-        recovery = self._recovery = Recovery(
-            disk=self.ports.disk,
-            flusher=self.flusher,
-            taken=taken,
-            takeover=self.takeover,
-            loader=self._loading,
-            displaced=DisplacedRecords(
-                disk=self.ports.disk,
-                session=self.session,
-                takeover=self.takeover,
-                loader=self._loading,
-                strangers=self.ports.strangers,
-                counters=self.counters,
-                now_ms=self.ports.now_ms,
-                wall_ms=self.ports.wall_ms,
-            ),
-            counters=self.counters,
-            now_ms=self.ports.now_ms,
-        )
-        await recovery.append_leftovers(taken.old_sessions)
+        appended = await self.own_disk.append_leftovers()
         self.claims.serve_own(taken)
-        background.append(spawn(tasks, recovery.remove_directories(self.assignments.retains_claim)))
+        removing = self.own_disk.remove_directories(self.assignments.retains_claim)
+        background.append(spawn(tasks, removing))
         await self.claims.begin()
         self._log.info(
             "session_ready",
-            session=mine,
+            session=self.agent.session_id,
             topics=len(self.topics),
             partitions=len(self.logs()),
-            leftover_batches=recovery.batches,
+            leftover_batches=appended,
         )
         self._ready_ms = self.ports.now_ms()
         self.ready.set()
 
-    async def _leave(self, background: list[asyncio.Task[None]]) -> None:
-        """Flushes, releases every partition for good, and removes the session's directory."""
-        await self._say_that_we_leave()
+    async def _stop_leadership(self, background: list[asyncio.Task[None]]) -> None:
         for task in background:
             task.cancel()
-        # An attempt that ends later would open a partition after the others are retired here.
+        # An attempt that ends later would open a partition after the others are retired.
         await asyncio.wait(background)
         self.assignments.close()
         self.ready.clear()
-        # Offline partitions are not released: the next session on this disk then appends their
-        # buffered batches at the same offsets.  (If another agent claims one after this session,
-        # its batches are set aside.)  So are partitions whose claims are retained.
-        waiting = [log for log in self.logs() if log.state is State.OFFLINE]
-        self.handover.retire_all(self.logs())
-        patience = self.settings.drain_ms, self.settings.drain_failing_ms
-        if not await drained(self.flusher, *patience, self.ports.now_ms):
-            outage = self.health.flushes
-            self._log.warning(
-                "drain_incomplete",
-                bytes=self.flusher.pending_bytes,
-                error=outage.error if outage.since_ms is not None else "the store is slow",
-                advice="records acknowledged with acks=1 stay in DIR/buffer, and the next start on "
-                "DIR appends them; acks=all records were not acknowledged, and are sent again",
-            )
-            return
-        await self.handover.release([log for log in self.logs() if log not in waiting])
-        if not (waiting or self.assignments.retained_claims()):
-            await self.ports.disk.remove_session(self.agent.session_id)
-
-    async def _say_that_we_leave(self) -> None:
-        """Announces the leave, and waits for the others' warm-up, if there are others."""
-        settings = self.settings
-        try:
-            async with asyncio.timeout(settings.session.request_deadline_ms / 1000):
-                if not await self.claims.leave():
-                    return
-        except TimeoutError:
-            return  # they see it when the session is over
-        await asyncio.sleep(settings.leadership.warm_up_ms / 1000)
 
     def _close_all(self) -> None:
         self.ready.clear()
@@ -554,15 +517,6 @@ class Engine:
         self._loading.close()
 
     # ── Topics and partitions ──
-
-    async def recover(self, taken: Taken) -> None:
-        """Appends the buffered batches of claimed partitions that could not be read at the start.
-
-        Raises:
-            FencedError: the session is over.
-        """
-        if self._recovery is not None:
-            await self._recovery.append_later(taken)
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
@@ -580,10 +534,6 @@ class Engine:
     def seal_policies(self) -> dict[str, TopicSealPolicy]:
         """The policies of topics that have their own, by name."""
         return self._seal_policies
-
-    def buffering(self, tp: TopicPartition) -> set[str]:
-        """Dead sessions whose batches of *tp* are on this disk."""
-        return self._own.buffering(tp)
 
     def sealed(self, tp: TopicPartition, end: int) -> None:
         """Notes that *tp* is sealed below *end*, as its key shows."""

@@ -16,6 +16,7 @@ from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.leadership.handover_policy import LeadershipSettings
 from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.merging.segment_merger import MergeSettings
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
@@ -46,6 +47,7 @@ class EngineSettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    merging: MergeSettings = field(default_factory=MergeSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     verification: VerificationSettings = field(default_factory=VerificationSettings)
@@ -84,6 +86,9 @@ class Ports:
     spool: Callable[[], AbstractContextManager[Spool]]
     offload_read: Offload | None = None
     """Like *offload*, for work that must not wait behind segments; None: *offload*."""
+    offload_upkeep: Offload | None = None
+    """Like *offload*, for what sealing does not wait for: compaction, merging, verification; None:
+    *offload*."""
     decoding: BatchDecoder = field(default_factory=BatchDecoder)
     """Decodes large batches, one at a time in the process."""
     keep_alive: KeepAlive | None = None

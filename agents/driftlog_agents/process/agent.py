@@ -142,6 +142,9 @@ class AgentPorts:
     offload_produce: Offload
     offload_rewrite: Offload
     """For the slow work of Produce."""
+    offload_upkeep: Offload
+    """For compaction, merging, collecting and verification: requests and sealing do not wait for
+    them."""
     offload_disk: Offload
     """For calls that a broken disk may never finish."""
     spool: Callable[[], AbstractContextManager[Spool]]
@@ -278,7 +281,7 @@ class AgentProcess:
             metadata=self._metadata,
             objects=ports.objects,
             disk=ports.disk,
-            offload=ports.offload_seal,
+            offload=ports.offload_upkeep,
             settings=replace(settings.collector, grace=grace),
             duties=self,
             confirm=partial(self._confirm, ClusterFile(ports.objects, cluster.cluster_id, grace)),
@@ -413,6 +416,7 @@ class AgentProcess:
                 wall_ms=ports.wall_ms,
                 offload=ports.offload_seal,
                 offload_read=ports.offload_read,
+                offload_upkeep=ports.offload_upkeep,
                 spool=ports.spool,
                 decoding=self.decoding,
                 keep_alive=ports.keep_alive,

@@ -38,6 +38,7 @@ from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
+from driftlog_agents.log.merging.segment_merger import MergeSettings
 from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
@@ -65,6 +66,7 @@ from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics import Observed
 from driftlog_agents.process.startup_configs import with_configs
 from driftlog_agents.process.thread_pools import on_threads
+from driftlog_agents.process.thread_priority import SEAL_NICE, UPKEEP_NICE, lower_priority
 from driftlog_agents.process_log.escapes import OWN_CHARACTERS, escaped
 from driftlog_agents.process_log.process_log import TEXT, ProcessLog
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, Grace
@@ -122,8 +124,14 @@ LISTENER: Final = "127.0.0.1:9092"
 HTTP_LISTENER: Final = "127.0.0.1:9644"
 """The listener of /metrics and the like, unless the command line sets another."""
 
-_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"), (1, "rewrite"))
-"""Worker threads of an agent: the number and the name of each pool."""
+_POOLS: Final = (
+    (FILLING, "seal", SEAL_NICE),
+    (2, "read", 0),
+    (1, "produce", 0),
+    (1, "rewrite", 0),
+    (1, "upkeep", UPKEEP_NICE),
+)
+"""Worker threads of an agent: the number, the name and the lower priority of each pool."""
 
 _OVERDUE_S: Final = 28.0
 """From SIGTERM to the forced end: longer than a drain takes, and shorter than the 30 s after which
@@ -218,7 +226,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         assert metadata is not None
         if objects is None:
             objects = _opened(location, stack)
-        pools = [ThreadPoolExecutor(n, name) for n, name in _POOLS]
+        pools = [ThreadPoolExecutor(n, name, lower_priority, (by,)) for n, name, by in _POOLS]
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
         counted = CountedObjectStore(objects)
@@ -244,6 +252,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             offload_read=on_threads(pools[1]),
             offload_produce=on_threads(pools[2]),
             offload_rewrite=on_threads(pools[3]),
+            offload_upkeep=on_threads(pools[4]),
             offload_disk=asyncio.to_thread,
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
@@ -639,6 +648,10 @@ def _settings(options: Options, location: str) -> AgentSettings:
                 enabled=broker.log_cleaner_enable,
                 backoff_ms=broker.log_cleaner_backoff_ms,
                 cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
+            ),
+            merging=MergeSettings(
+                enabled=broker.driftlog_segment_merge_enable,
+                interval_ms=broker.log_cleaner_backoff_ms,
             ),
             retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
             verification=VerificationSettings(

@@ -66,12 +66,16 @@ class Bucket(MemoryObjectStore):
         """How many of the next GETs are refused."""
         self.gate: asyncio.Event | None = None
         """GETs wait for it."""
+        self.slow: dict[str, asyncio.Event] = {}
+        """GETs of these objects wait for theirs."""
         self.damage: Callable[[str, bytes], bytes] = lambda key, body: body
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         self.gets[key] += 1
         if self.gate is not None:
             await self.gate.wait()
+        if key in self.slow:
+            await self.slow[key].wait()
         if self.refuse:
             self.refuse -= 1
             raise UnavailableError("slow down")

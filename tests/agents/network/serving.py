@@ -272,6 +272,7 @@ class Serving:
             offload_read=offload,
             offload_produce=offload_produce,
             offload_rewrite=offload_produce,
+            offload_upkeep=offload,
             offload_disk=asyncio.to_thread,
             spool=spool_in(self._path / "spool"),
             refusals=refusals,

@@ -268,17 +268,23 @@ async def test_topics_by_id(agent: Serving) -> None:
 
 async def test_records_that_only_the_bucket_has_come_through_a_session(agent: Serving) -> None:
     """
-    One partition after the other.
+    Of several partitions together; what is late comes later.
     """
+    count = 6
     async with agent.client() as client, agent.client() as other:
-        await other.create("t", 2)
-        for partition in range(2):
+        await other.create("t", count)
+        for partition in range(count):
             await other.produce("t", {partition: batch(seed=partition)})
         await agent.seal("t")
         session = Session(client)
         found: dict[int, bytes] = {}
-        answer = await session.poll({0: 0, 1: 0})
-        while len(found) < 2:
+        reads = agent.process.broker.reader.objects
+        agent.objects.reads.close()
+        asked = asyncio.create_task(session.poll(dict.fromkeys(range(count), 0)))
+        await eventually(lambda: reads.requests == count)
+        agent.objects.reads.open()
+        answer = await asked
+        while len(found) < count:
             new = {n: records(data) for n, data in answer.items() if data.records}
             assert new
             assert not new.keys() & found.keys()

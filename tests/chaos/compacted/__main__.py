@@ -67,7 +67,9 @@ def _lines(report: Report) -> Iterator[str]:
     for error, count in verdict.failed.most_common():
         yield f"  {error}: {count}"
     yield f"readings {verdict.readings:,}, records {verdict.records_read:,}"
-    yield f"readings given up {report.given_up}"
+    yield f"readings given up {report.given_up.total():,}"
+    for reason, count in report.given_up.most_common():
+        yield f"  {reason}: {count}"
     yield f"keys without a record, by an old tombstone {verdict.tombstones_gone:,}"
     for event, count in report.logged.most_common():
         yield f"  logged {event}: {count}"

@@ -6,6 +6,7 @@ Shell.
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -63,8 +64,8 @@ class Load:
         self._oracle = oracle
         self._now = now
         self._writing, self._reading = threading.Event(), threading.Event()
-        self.given_up = 0
-        """Readings."""
+        self.given_up: Counter[str] = Counter()
+        """Readings, by reason."""
         dice = random.Random(seed)
         self._writers = [
             _Writer(bootstrap, name, oracle, now, rate, random.Random(dice.random()), settings)
@@ -101,10 +102,10 @@ class Load:
         while self._reading.is_set():
             at = dice.choice(self._oracle.partitions)
             reading = read_partition(self._bootstrap, name, at, self._now)
-            if reading is None:
-                self.given_up += 1
-            else:
+            if isinstance(reading, Reading):
                 self._oracle.read(reading)
+            else:
+                self.given_up[reading] += 1
 
 
 class _Writer:
@@ -164,8 +165,8 @@ class _Writer:
 
 def read_partition(
     bootstrap: str, reader: str, at: TopicPartition, now: Callable[[], float]
-) -> Reading | None:
-    """All of it; None: the end was not reached in a minute."""
+) -> Reading | str:
+    """All of it, or why it was given up."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -206,11 +207,11 @@ def read_partition(
                     end=end,
                     records=tuple(records),
                 )
-    except confluent_kafka.KafkaException:
-        return None  # the watermarks were not told in time
+    except confluent_kafka.KafkaException as error:
+        return f"watermarks: {error.args[0].name()}"
     finally:
         consumer.close()
-    return None
+    return f"no end within {_READ_S:.0f} s"
 
 
 def _record(message: confluent_kafka.Message) -> Record:

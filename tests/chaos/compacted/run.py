@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 
 from tests.chaos.cluster import MEMBERS, Cluster
 from tests.chaos.compacted.load import Load, read_partition
-from tests.chaos.compacted.oracle import Retention, TableOracle, Verdict
+from tests.chaos.compacted.oracle import Reading, Retention, TableOracle, Verdict
 from tests.chaos.records import TopicPartition
 from tests.chaos.schedule import Kind, schedule
 from tests.chaos.troubles import Troubles
@@ -67,7 +67,7 @@ class Report:
     troubles: Counter[Kind] = field(default_factory=Counter)
     logged: Counter[str] = field(default_factory=Counter)
     """Lines about compaction, errors and tracebacks in the agents' logs."""
-    given_up: int = 0
+    given_up: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -163,7 +163,7 @@ class CompactedRun:
             def compacted(at: TopicPartition = at) -> bool:
                 nonlocal left
                 reading = read_partition(cluster.bootstrap, "final", at, self._now)
-                if reading is None:
+                if not isinstance(reading, Reading):
                     return False
                 oracle.read(reading)
                 left = len(reading.records)

@@ -2,8 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from driftlog_tiering.batches.batch import Buffer, Codec, build_batch, iterate_b
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
 from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import (
@@ -108,6 +109,11 @@ class Partition:
     async def store_now_ms(self) -> int:
         return self.now_ms
 
+    @asynccontextmanager
+    async def decoding(self, size_bytes: int) -> AsyncIterator[None]:
+        assert size_bytes > 0
+        yield
+
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         assert began_ms <= self.now_ms <= deadline_ms
         if self.void_after == 0:
@@ -174,13 +180,20 @@ class Partition:
     async def set_log_start(self, offset: int) -> None:
         await self._edit(SetLogStart(offset))
 
-    async def clean(self, settings: CleanerSettings | None = None) -> Cleaned:
-        cleaner = Cleaner(
-            self,
+    @property
+    def environment(self) -> RewriteEnvironment:
+        """Everything at once, on its clock."""
+        return RewriteEnvironment(
             offload=inline,
             spool=spool,
             nonce=lambda: f"c{next(self.nonces)}",
             now_ms=lambda: self.now_ms,
+        )
+
+    async def clean(self, settings: CleanerSettings | None = None) -> Cleaned:
+        cleaner = Cleaner(
+            self,
+            self.environment,
             seed=bytes(range(16)),
             settings=settings,
         )

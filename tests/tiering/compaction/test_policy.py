@@ -1,11 +1,14 @@
 """When a partition is compacted and up to where: wrong, it is never compacted, or too young."""
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
+    busy_ms,
     due_ms,
     groups,
     horizon_at,
@@ -15,8 +18,9 @@ from driftlog_tiering.compaction.policy import (
     tombstones_end,
 )
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import SegmentRef, TombstoneHorizon
+from driftlog_tiering.formats.manifest import Busy, SegmentRef, TombstoneHorizon, empty_manifest
 
+TP = TopicPartition(UUID(int=1), 0)
 NOW_MS = 1_000_000
 POLICY = CompactionPolicy()
 
@@ -114,3 +118,12 @@ def test_horizons_are_kept_and_equal_neighbours_become_one() -> None:
 @pytest.mark.parametrize(("at_ms", "expected"), [(1, 1_000), (1_000, 1_000), (1_001, 2_000)])
 def test_a_horizon_is_never_earlier_than_its_edit(at_ms: int, expected: int) -> None:
     assert horizon_at(at_ms, replace(POLICY, delete_retention_ms=16_000)) == expected
+
+
+def test_busy_counts_until_its_time_and_not_for_ever() -> None:
+    manifest = replace(empty_manifest("t", TP), busy=Busy("job", 1_000))
+    assert busy_ms(manifest, 999, 500) == 1
+    assert busy_ms(manifest, 500, 500) == 500
+    assert busy_ms(manifest, 1_000, 500) == 0
+    assert busy_ms(manifest, 499, 500) == 0
+    assert busy_ms(replace(manifest, busy=None), 999, 500) == 0

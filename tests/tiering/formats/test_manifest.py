@@ -537,6 +537,7 @@ GOLDEN_2 = replace(
             GOLDEN.segments[0],
             received_bytes=13,
             horizons=(TombstoneHorizon(200, 14), TombstoneHorizon(400, 15)),
+            merges=1,
         ),
     ),
 )
@@ -546,10 +547,11 @@ GOLDEN_BYTES_2 = (
     .replace(b'"max_timestamp_ms":5}', b'"max_timestamp_ms":5,"received_bytes":12}')
     .replace(
         b'"codec":"zstd","format_version":1}',
-        b'"codec":"zstd","format_version":1,"received_bytes":13,"horizons":[[200,14],[400,15]]}',
+        b'"codec":"zstd","format_version":1,"received_bytes":13,"horizons":[[200,14],[400,15]]'
+        b',"merges":1}',
     )
     + b',"cluster_id":"d41d8c","cleaned_end":250,'
-    b'"busy":{"by":"job-1","until_ms":1700000000000},"crc32":"674b6a83"}\n'
+    b'"busy":{"by":"job-1","until_ms":1700000000000},"crc32":"cc1a4f64"}\n'
 )
 
 
@@ -605,6 +607,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
                     TombstoneHorizon(at, draw(offsets))
                     for at in sorted(draw(st.sets(st.integers(b + 1, e), max_size=3 * second)))
                 ),
+                merges=draw(st.integers(0, 2)) if second else 0,
                 **sizes,
                 **times,
             )

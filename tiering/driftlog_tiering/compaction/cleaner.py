@@ -21,10 +21,10 @@ Source: org.apache.kafka.storage.internals.log.Cleaner#doClean.
 Shell.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,54 +38,21 @@ from driftlog_tiering.compaction.policy import (
     horizons,
     tombstones_end,
 )
+from driftlog_tiering.compaction.segment_rows import (
+    EDIT_MS,
+    Bucket,
+    RewriteEnvironment,
+    SegmentRows,
+    StoredRows,
+)
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.columns import RECORD_COLUMNS, key_rows
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
-from driftlog_tiering.formats.segment import (
-    TAIL_BYTES,
-    CorruptSegmentError,
-    RowGroup,
-    SegmentInfo,
-    SegmentReader,
-    SegmentWriter,
-    footer_start,
-)
-from driftlog_tiering.stores.object_store import Buffer
-
-EDIT_MS: Final = 30_000
-"""An edit is committed within this time, or it fails."""
+from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentInfo, SegmentWriter
 
 _SLOT_BYTES: Final = 24
 _SMALLEST_MAP_BYTES: Final = 64 * 1024
-
-
-class Bucket(Protocol):
-    """The bucket as a cleaner uses it; every request has its deadline and its repeats here."""
-
-    async def get(self, key: str, start: int, end: int) -> Buffer:
-        """Exactly the bytes ``[start, end)`` of the object."""
-        ...
-
-    async def put(self, key: str, body: Sequence[Buffer]) -> None:
-        """Create the object; the key is used once."""
-        ...
-
-    async def store_now_ms(self) -> int:
-        """The store's clock, ms since 1970."""
-        ...
-
-    async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
-        """Make the edit part of the manifest by *deadline_ms*; the first PUT of what it adds began
-        after *began_ms*.
-
-        Raises:
-            VoidEditError: another edit was faster.
-            UnavailableError: the deadline has passed.
-            StaleManifestError: the PUT began too long ago.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,42 +99,27 @@ class _Piece:
     """Each new segment, and the number of tombstones that it has of each replaced one."""
 
 
-class _Rows(NamedTuple):
-    """One row group of a segment, as stored."""
-
-    ref: SegmentRef
-    reader: SegmentReader
-    group: RowGroup
-    data: Buffer
-
-
 class Cleaner:
     """Compacts one partition at a time; see the module.
 
     Args:
-        offload: runs the work on rows, in a worker thread.
-        spool: a file for one segment.
-        nonce: a new name for each object.
-        now_ms: a clock that counts suspended time.
         seed: 16 random bytes, new for each run.
     """
 
     def __init__(
         self,
         bucket: Bucket,
+        environment: RewriteEnvironment,
         *,
-        offload: Callable[..., Awaitable[Any]],
-        spool: Callable[[], AbstractContextManager[Spool]],
-        nonce: Callable[[], str],
-        now_ms: Callable[[], float],
         seed: bytes,
         settings: CleanerSettings | None = None,
     ) -> None:
         self._bucket = bucket
-        self._offload = offload
-        self._spool = spool
-        self._nonce = nonce
-        self._now_ms = now_ms
+        self._rows = SegmentRows(bucket, environment.offload)
+        self._offload = environment.offload
+        self._spool = environment.spool
+        self._nonce = environment.nonce
+        self._now_ms = environment.now_ms
         self._seed = seed
         self._settings = settings or CleanerSettings()
 
@@ -212,7 +164,7 @@ class Cleaner:
                 piece.added.append(made)
         if piece is not None:
             await self._commit(piece, policy, dated_end, gone, end)
-        done.end = end
+        done.end = manifest.cleaned_end if piece is None else end
         done.keys = key_map.keys
         maps = [key_map]
         del key_map
@@ -236,11 +188,13 @@ class Cleaner:
         wanted = int((records + 2) * _SLOT_BYTES / settings.map_load)
         memory = min(settings.map_bytes, max(wanted, _SMALLEST_MAP_BYTES))
         key_map = KeyMap(memory, settings.map_load, self._seed)
-        async with aclosing(self._row_groups(manifest, dirty, done)) as row_groups:
+        async with aclosing(self._rows.of(manifest, dirty)) as row_groups:
             async for rows in row_groups:
+                done.bytes_read += len(rows.data)
                 if rows.group.last_offset < cleaned_end:
                     continue
-                full = await self._offload(_add_keys, key_map, rows, cleaned_end)
+                async with self._bucket.decoding(rows.group.decoded_bytes):
+                    full = await self._offload(_add_keys, key_map, rows, cleaned_end)
                 if full is not None:
                     return key_map, full
         return key_map, dirty_end
@@ -269,11 +223,13 @@ class Cleaner:
                 base=group[0].base,
             ) as writer,
         ):
-            async with aclosing(self._row_groups(manifest, group, done)) as row_groups:
+            async with aclosing(self._rows.of(manifest, group)) as row_groups:
                 async for rows in row_groups:
-                    stay, deletes = await self._offload(
-                        _keep_rows, writer, key_map, rows, end, gone
-                    )
+                    done.bytes_read += len(rows.data)
+                    async with self._bucket.decoding(rows.group.decoded_bytes):
+                        stay, deletes = await self._offload(
+                            _keep_rows, writer, key_map, rows, end, gone
+                        )
                     kept += stay
                     tombstones[rows.ref] += deletes
                     done.records_read += rows.group.records
@@ -305,39 +261,11 @@ class Cleaner:
         edit = ReplaceSegments(replaced=tuple(piece.replaced), added=added, cleaned_end=cleaned_end)
         await self._bucket.commit(edit, piece.began_ms, deadline_ms)
 
-    # ── Reading ──
 
-    async def _row_groups(
-        self, manifest: Manifest, segments: Sequence[SegmentRef], done: Cleaned
-    ) -> AsyncGenerator[_Rows]:
-        """The row groups of *segments*, undecodable ones apart."""
-        for ref in segments:
-            if ref.kind is SegmentKind.RAW:
-                continue
-            reader = await self._open(manifest, ref)
-            for group in reader.row_groups:
-                data = await self._bucket.get(ref.key, group.start, group.end)
-                done.bytes_read += len(data)
-                yield _Rows(ref, reader, group, data)
-
-    async def _open(self, manifest: Manifest, ref: SegmentRef) -> SegmentReader:
-        size = ref.size_bytes
-        start = max(0, size - TAIL_BYTES)
-        tail = await self._bucket.get(ref.key, start, size)
-        needed = footer_start(tail, size)
-        if needed < start:
-            tail = b"".join((await self._bucket.get(ref.key, needed, start), tail))
-        reader: SegmentReader = await self._offload(SegmentReader, tail, size)
-        is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
-        if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
-            raise CorruptSegmentError(f"{ref.key}: the object is the segment {is_this}")
-        return reader
-
-
-def _add_keys(key_map: KeyMap, rows: _Rows, cleaned_end: int) -> int | None:
+def _add_keys(key_map: KeyMap, rows: StoredRows, cleaned_end: int) -> int | None:
     """Add the keys of a row group from *cleaned_end* on; returns the offset whose key found no
     slot."""
-    table = rows.reader.read_table(rows.group, rows.data, ("key", "offset"))
+    table = rows.table(("key", "offset"))
     offsets = table.column("offset")
     keys = _checked(key_rows, rows.ref, table)
     first = pc.sum(pc.less(offsets, cleaned_end)).as_py() or 0
@@ -346,14 +274,13 @@ def _add_keys(key_map: KeyMap, rows: _Rows, cleaned_end: int) -> int | None:
 
 
 def _keep_rows(
-    writer: SegmentWriter, key_map: KeyMap, rows: _Rows, end: int, gone: int
+    writer: SegmentWriter, key_map: KeyMap, rows: StoredRows, end: int, gone: int
 ) -> tuple[int, int]:
     """Append the rows that stay; returns how many these are, and how many of them are tombstones
     below *end*."""
-    table = rows.reader.read_table(rows.group, rows.data, RECORD_COLUMNS)
+    table = rows.table(RECORD_COLUMNS)
     mask, kept, tombstones = key_map.survivors(_checked(key_rows, rows.ref, table), end, gone)
-    whole = sum(group.decoded_bytes for group in rows.reader.row_groups)
-    raw_bytes = rows.reader.raw_bytes * rows.group.decoded_bytes / whole
+    raw_bytes: float = rows.raw_bytes
     if kept < table.num_rows:
         bits = pa.BooleanArray.from_buffers(pa.bool_(), table.num_rows, [None, pa.py_buffer(mask)])
         stay = table.filter(bits)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import SegmentRef, TombstoneHorizon
+from driftlog_tiering.formats.manifest import Manifest, SegmentRef, TombstoneHorizon
 
 _DAY_MS: Final = 86_400_000
 _FOREVER_MS: Final = 2**63 - 1
@@ -115,6 +115,13 @@ def due_ms(found: Dirtiness, policy: CompactionPolicy) -> int | None:
     if found.dirty_bytes and found.oldest_ms >= 0 and policy.max_lag_ms < _FOREVER_MS:
         times.append(found.oldest_ms + policy.max_lag_ms + 1)
     return min(times, default=None)
+
+
+def busy_ms(manifest: Manifest, store_now_ms: int, longest_ms: float) -> float:
+    """How long another may rewrite the partition, by its `Busy`; 0: none does.  One that lasts
+    longer than *longest_ms* does not count: a wrong clock would stop compaction and merging."""
+    left_ms = 0 if manifest.busy is None else manifest.busy.until_ms - store_now_ms
+    return left_ms if 0 < left_ms <= longest_ms else 0
 
 
 def groups(segments: Sequence[SegmentRef], segment_bytes: int) -> Iterator[tuple[SegmentRef, ...]]:

@@ -41,7 +41,7 @@ from driftlog_tiering.formats.layout import SegmentKind
 
 MANIFEST_FORMAT: Final = 2
 """Newest format of manifests and their lists.  Format 2 has the cluster id, cleaned end, busy,
-``received_bytes`` and horizons."""
+``received_bytes``, horizons and ``merges``."""
 
 
 AS_RAW: Final = -1
@@ -79,7 +79,8 @@ class SegmentRef:
     ``max_timestamp_offset``: that of the first record with ``max_timestamp_ms`` (ListOffsets −3).
     Timestamps are −1 where there are no records, or none is known.  ``codec``: that of
     the batches it was sealed from (``compression.type=producer`` reads back with it).
-    ``format_version``: of the segment's schema.
+    ``format_version``: of the segment's schema.  ``merges``: how often a merge has written its
+    records; the most of any.
     """
 
     key: str
@@ -96,6 +97,7 @@ class SegmentRef:
     format_version: int = 1
     received_bytes: int = AS_RAW
     horizons: tuple[TombstoneHorizon, ...] = ()
+    merges: int = 0
 
     def __post_init__(self) -> None:
         if self.received_bytes == AS_RAW:

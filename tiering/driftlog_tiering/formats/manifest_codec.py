@@ -12,14 +12,15 @@
 
     SEGMENT {"key":…,"kind":"parquet","base":0,"end":100,"size_bytes":…,"records":…,"raw_bytes":…,
              "min_timestamp_ms":…,"max_timestamp_ms":…,"max_timestamp_offset":…,
-             "codec":"zstd","format_version":1,"received_bytes":…,"horizons":[[90,…],[100,…]]}
+             "codec":"zstd","format_version":1,"received_bytes":…,"horizons":[[90,…],[100,…]],
+             "merges":1}
     LIST    {"key":…,"level":1,"base":0,"end":100,"segments":500,"size_bytes":…,"records":…,
              "raw_bytes":…,"min_timestamp_ms":…,"max_timestamp_ms":…,"received_bytes":…}
 
 Ranges are half-open; timestamps are epoch milliseconds, −1 where there is none; leader epochs are
 ``[epoch, first offset]``, horizons ``[end offset, ms]``.  ``busy`` may be null.  Keys are relative
 to the bucket's prefix.  Format 1 has no ``cluster_id``, ``cleaned_end``, ``busy``,
-``received_bytes`` and ``horizons``.
+``received_bytes``, ``horizons`` and ``merges``.  A segment without ``merges`` has none.
 
 Pure.
 """
@@ -185,6 +186,8 @@ def _segment_fields(ref: SegmentRef, format_version: int) -> dict[str, Any]:
     if format_version > 1:
         fields["received_bytes"] = ref.received_bytes
         fields["horizons"] = [[horizon.end, horizon.at_ms] for horizon in ref.horizons]
+        if ref.merges:
+            fields["merges"] = ref.merges
     return fields
 
 
@@ -255,6 +258,7 @@ def _segment_ref(value: object, format_version: int) -> SegmentRef:
         horizons=tuple(_horizon(e) for e in array(fields, "horizons"))
         if format_version > 1
         else (),
+        merges=integer(fields, "merges") if "merges" in fields else 0,
     )
 
 

@@ -130,7 +130,7 @@ def _stored(manifest: Manifest, segments: tuple[SegmentRef, ...]) -> tuple[Segme
     """*segments* as a reader of *manifest* finds them: format 1 has no ``received_bytes``."""
     if manifest.format_version > 1:
         return segments
-    assert not any(segment.horizons for segment in segments), "horizons need format 2"
+    assert not any(s.horizons or s.merges for s in segments), "horizons and merges need format 2"
     return tuple(replace(segment, received_bytes=AS_RAW) for segment in segments)
 
 

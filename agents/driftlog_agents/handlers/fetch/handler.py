@@ -35,6 +35,7 @@ from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.leader_hints import add_to_fetch
+from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES, BucketReads
 from driftlog_agents.handlers.fetch.reads import FetchReads, log_of
 from driftlog_agents.handlers.fetch.session import FetchSession, next_epoch
 from driftlog_agents.handlers.fetch.session_cache import NO_SESSION, FetchSessions
@@ -79,6 +80,7 @@ class FetchHandler:
             most_bytes=limits.driftlog_max_fetch_session_bytes,
             new_id=lambda: rng.getrandbits(_SESSION_ID_BITS),
         )
+        self.bucket = BucketReads(broker.reader, spawn)
         self.log = structlog.get_logger()
         self.requests = 0
         self.bytes = 0
@@ -181,7 +183,9 @@ class _Fetch:
         """The session that it goes on with."""
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
-        self._reads = FetchReads(broker, version, request, slot.connection.client_host, owner)
+        self._reads = FetchReads(
+            broker, version, request, slot.connection.client_host, owner, owner.bucket
+        )
         self._expired = False
         """It is answered at the next check, however few bytes there are."""
         self._waits_for: dict[PartitionLog, FetchPartition] = {}
@@ -433,10 +437,15 @@ class _Fetch:
         request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
 
     def _most_bytes(self) -> int:
-        """Bytes read from the bucket, at most: only the first partition with data is read from it.
-        Room for data from memory and disk is claimed when its size is known."""
-        asked = (p.partition_max_bytes for topic in self._request.topics for p in topic.partitions)
-        return max(0, min(max(asked, default=0), self._request.max_bytes))
+        """Bytes read from the bucket, at most.  Room for data from memory and disk is claimed when
+        its size is known."""
+        asked = [
+            max(0, p.partition_max_bytes)
+            for topic in self._request.topics
+            for p in topic.partitions
+        ]
+        most = max(max(asked, default=0), MOST_BYTES)
+        return max(0, min(sum(asked), most, self._request.max_bytes))
 
     # ── Answering ──
 

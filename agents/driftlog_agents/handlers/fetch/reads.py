@@ -4,18 +4,21 @@
                             └─yes─▶ its batches, as far as the answer has room
 
 The first partition that has records gets one batch at least, however large; the others get what
-fits.  The bucket is read for that first partition alone.
+fits.  If the bucket alone has the first records, several partitions are read from it together
+(`bucket_reads`).
 Source: kafka.server.ReplicaManager#readFromLog, Partition#checkCurrentLeaderEpoch.
 
 Shell.
 """
 
+from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
+from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES, BucketRead, BucketReads
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.local_plan import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -27,6 +30,7 @@ from driftlog_agents.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
+    FetchTopic,
     PartitionData,
 )
 from driftlog_agents.protocol.types import NULL_UUID
@@ -57,7 +61,15 @@ class ReadFailures(Protocol):
 class FetchReads:
     """The reads of one Fetch request."""
 
-    __slots__ = ("_broker", "_client_host", "_failures", "_request", "_version", "cut")
+    __slots__ = (
+        "_broker",
+        "_bucket",
+        "_client_host",
+        "_failures",
+        "_request",
+        "_version",
+        "cut",
+    )
 
     def __init__(
         self,
@@ -66,8 +78,10 @@ class FetchReads:
         request: FetchRequest,
         client_host: str,
         failures: ReadFailures,
+        bucket: BucketReads,
     ) -> None:
         self._broker = broker
+        self._bucket = bucket
         self._version = version
         self._request = request
         self._client_host = client_host
@@ -204,62 +218,146 @@ class FetchReads:
         return True
 
     async def read_slowly(self, *, bucket: bool) -> tuple[list[FetchableTopicResponse], int] | None:
-        """As `read`, in slices.  None: records are only in the bucket, and *bucket* is false."""
+        """As `read`, in slices.  None: the first records are only in the bucket, and *bucket* is
+        false."""
         responses: list[FetchableTopicResponse] = []
-        size = 0
+        planned: list[_Planned] = []
+        plan = _Room(self._request.max_bytes)
         async for topic in sliced(self._request.topics):
             partitions: list[PartitionData] = []
             async for asked in sliced(topic.partitions):
-                one = await self._read_one(topic.topic, topic.topic_id, asked, size, bucket=bucket)
-                if one is None:
+                data, log = self._plan(planned, plan, topic, asked)
+                if log is not None and not bucket and not planned:
                     return None
-                partitions.append(one[0])
-                size += one[1]
+                if log is not None and bucket:
+                    self._plan_cold(planned, plan, data, log, asked)
+                partitions.append(data)
             responses.append(
                 FetchableTopicResponse(
                     topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
                 )
             )
+        await self._read_bucket(planned)
+        size = 0
+        for one in planned:
+            if one.error is not None:
+                self._failed(one, one.error)
+            elif one.buffers:
+                size += self._put(one.data, one.buffers, one.limit, first=size == 0)
         return responses, size
 
-    async def _read_one(
-        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int, *, bucket: bool
-    ) -> tuple[PartitionData, int] | None:
+    def _plan(
+        self, planned: list["_Planned"], plan: "_Room", topic: FetchTopic, asked: FetchPartition
+    ) -> tuple[PartitionData, PartitionLog | None]:
+        """The partition's answer without records; its log, if only the bucket has its records."""
         engine = self._broker.engine
-        entry = None if engine is None else self.topic(engine, topic, topic_id)
-        data, log = self._check(engine, entry, topic, topic_id, asked)
-        room = self._request.max_bytes - size
-        if log is None or asked.fetch_offset >= log.high_watermark or (size and room <= 0):
-            return data, 0
-        limit = min(asked.partition_max_bytes, room)
+        entry = None if engine is None else self.topic(engine, topic.topic, topic.topic_id)
+        data, log = self._check(engine, entry, topic.topic, topic.topic_id, asked)
+        if log is None or asked.fetch_offset >= log.high_watermark or plan.is_full:
+            return data, None
+        limit = plan.limit(asked)
         try:
             buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
-            if buffers is None and size:
-                buffers = []  # the next request reads it first
-            elif buffers is None:
-                if not bucket:
-                    return None
-                limits = self._broker.topics.limits.get(log.topic)
-                buffers = await self._broker.reader.read(
-                    log,
-                    asked.fetch_offset,
-                    limit,
-                    zstd=self._version >= _ZSTD_FROM_VERSION,
-                    codec=None if limits is None else limits.codec,
-                )
-        except RefusedError as error:
-            data.error_code = error.code
-            return data, 0
-        except CorruptError as error:
-            # Not KAFKA_STORAGE_ERROR: Java retries that for ever, without a message.
-            self._failures.damaged(log, self._client_host, str(error))
-            data.error_code = ErrorCode.CORRUPT_MESSAGE
-            return data, 0
-        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._failures.not_read(log, str(error) or repr(error))
-            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            return data, 0
-        return data, self._put(data, buffers, limit, first=size == 0)
+        except UnavailableError as error:
+            planned.append(_Planned(data, log, limit, error=error))
+            return data, None
+        if buffers is None:
+            return data, log
+        planned.append(_Planned(data, log, limit, buffers))
+        plan.take(sum(map(len, buffers)))
+        return data, None
+
+    def _plan_cold(
+        self,
+        planned: list["_Planned"],
+        plan: "_Room",
+        data: PartitionData,
+        log: PartitionLog,
+        asked: FetchPartition,
+    ) -> None:
+        """Read the partition from the bucket, if there is room for it."""
+        limit = plan.limit(asked)
+        if not plan.take_cold(limit):
+            return  # a later request reads it
+        limits = self._broker.topics.limits.get(log.topic)
+        codec = None if limits is None else limits.codec
+        zstd = self._version >= _ZSTD_FROM_VERSION
+        read = BucketRead(log, asked.fetch_offset, limit, zstd, codec)
+        planned.append(_Planned(data, log, limit, read=read))
+
+    async def _read_bucket(self, planned: list["_Planned"]) -> None:
+        cold = [one for one in planned if one.read is not None]
+        if not cold:
+            return
+        outcomes = await self._bucket.read([one.read for one in cold if one.read is not None])
+        for one, outcome in zip(cold, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                one.error = outcome
+            else:
+                one.buffers = outcome
+
+    def _failed(self, one: "_Planned", error: Exception) -> None:
+        """Put *error* into the answer of its partition.
+
+        Raises: *error*, if no store and no client caused it.
+        """
+        match error:
+            case RefusedError():
+                one.data.error_code = error.code
+            case CorruptError():
+                # Not KAFKA_STORAGE_ERROR: Java retries that for ever, without a message.
+                self._failures.damaged(one.log, self._client_host, str(error))
+                one.data.error_code = ErrorCode.CORRUPT_MESSAGE
+            case UnavailableError() | OutcomeUnknownError() | TimeoutError():
+                self._failures.not_read(one.log, str(error) or repr(error))
+                one.data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            case _:
+                raise error
+
+
+@dataclass(slots=True)
+class _Planned:
+    """A partition of which the answer may have records."""
+
+    data: PartitionData
+    log: PartitionLog
+    limit: int
+    buffers: list[Buffer] | None = None
+    error: Exception | None = None
+    read: BucketRead | None = None
+
+
+class _Room:
+    """Bytes that an answer has room for, while its reads are planned."""
+
+    __slots__ = ("_cold_bytes", "_planned", "_room_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._room_bytes = max_bytes
+        self._cold_bytes = 0
+        self._planned = False
+
+    @property
+    def is_full(self) -> bool:
+        """No more records fit."""
+        return self._planned and self._room_bytes <= 0
+
+    def limit(self, asked: FetchPartition) -> int:
+        """Most bytes of the partition."""
+        return max(0, min(asked.partition_max_bytes, self._room_bytes))
+
+    def take(self, size_bytes: int) -> None:
+        """Take the room of records."""
+        self._planned = True
+        self._room_bytes -= size_bytes
+
+    def take_cold(self, limit_bytes: int) -> bool:
+        """Take the room of a read from the bucket; False: it reads enough already."""
+        if self._cold_bytes and self._cold_bytes + limit_bytes > MOST_BYTES:
+            return False
+        self._cold_bytes += max(1, limit_bytes)
+        self.take(limit_bytes)
+        return True
 
 
 def log_of(entry: TopicLogs | None, partition: int) -> PartitionLog | None:

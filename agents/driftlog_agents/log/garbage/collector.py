@@ -55,13 +55,14 @@ import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
-from driftlog_agents.log.garbage.session_head_gc import HeadSettings, SessionHeadGc
+from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import (
     Pass,
     UnreferencedObjects,

@@ -23,20 +23,23 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Set
 from typing import Final
 
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.garbage.dead_heads import (
+    DeadHeads,
+    HeadSettings,
+    in_transactions,
+    judge,
+    unneeded,
+)
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
 from driftlog_metadata.schema.codec import (
-    decode_at,
-    decode_ended_head,
-    decode_head,
     decode_partition_state,
 )
 from driftlog_metadata.schema.keys import (
@@ -46,29 +49,12 @@ from driftlog_metadata.schema.keys import (
     flushes_prefix,
     parse_partition_key,
 )
-from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue, MetadataStore
 from driftlog_metadata.transactions import session_transactions as transactions
-from driftlog_metadata.transactions.session_transactions import HEADS_PER_TXN, DeadHead, Txn
-
-HOUR_MS: Final = 3_600_000
+from driftlog_metadata.transactions.session_transactions import DeadHead, Txn
 
 _PAGES: Final = 16
 """Pages of all partitions' keys, by topic: some thousands of 100,000 in each, about two MB."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadSettings:
-    """How long heads stay, and how often they are checked."""
-
-    keep_ms: int = 7 * 24 * HOUR_MS
-    """How long a head stays after its mark.  Longer: a commit may wait longer for its answer, and
-    more small keys are kept."""
-
-    interval_ms: int = 6 * HOUR_MS
-    """Time between two checks.  Each reads heads, sessions and, if a head is due, partitions."""
-
-    request_deadline_ms: float = 30_000.0
 
 
 class SessionHeadGc:
@@ -92,7 +78,7 @@ class SessionHeadGc:
         self._settings = settings or HeadSettings()
         self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
         self._looked_ms: int | None = None
-        self._unreadable: set[str] = set()
+        self._unreadable: Set[str] = frozenset()
         """Keys of heads that were unreadable at the last check."""
         self._log = structlog.get_logger()
         self.deleted = 0
@@ -107,47 +93,35 @@ class SessionHeadGc:
             FencedError: the metadata store is not the cluster's.
             CorruptError: a partition's state is damaged; nothing was deleted.
         """
-        looked_ms, settings = self._looked_ms, self._settings
-        if looked_ms is not None and 0 <= now_ms - looked_ms < settings.interval_ms:
+        if not self._settings.is_due(self._looked_ms, now_ms):
             return
         heads = await self._reads.prefix(HEADS_PREFIX)  # before the sessions: see the module, 1
         sessions = await self._reads.prefix(SESSIONS_PREFIX)
-        new, due = await self._offload(self._judge, heads, sessions, now_ms)
-        if new or due:
+        dead = await self._offload(self._judge, heads, sessions, now_ms)
+        if dead.to_mark or dead.due:
             await self._confirm()
-        for batch in _batches(new):
+        for batch in in_transactions(dead.to_mark):
             await self._txn(transactions.mark_ended(batch, now_ms))
-        if due:
-            await self._delete(due)
+        if dead.due:
+            await self._delete(dead.due)
         self._looked_ms = now_ms
 
-    def _judge(
-        self, heads: list[KeyValue], sessions: list[KeyValue], now_ms: int
-    ) -> tuple[list[DeadHead], list[DeadHead]]:
-        """The heads to mark, and the heads that were marked long enough ago."""
+    def _judge(self, heads: list[KeyValue], sessions: list[KeyValue], now_ms: int) -> DeadHeads:
         parsed = self._strangers.parsed
-        live = {parsed(kv.key, session_of) for kv in sessions}
-        new: list[DeadHead] = []
-        due: list[DeadHead] = []
-        unreadable: set[str] = set()
-        for kv in heads:
-            session_id = parsed(kv.key, head_of)
-            if session_id is None or session_id in live:
-                continue
-            try:
-                head = decode_at(kv.key, kv.value, decode_head)
-                ended = decode_ended_head(kv.value)
-            except CorruptError as error:
-                unreadable.add(kv.key)
-                self._say(kv.key, error)
-                continue
-            dead = DeadHead(session_id=session_id, revision=kv.mod_revision, head=head)
-            if ended is None:
-                new.append(dead)
-            elif now_ms - ended.ended_ms >= self._settings.keep_ms:
-                due.append(dead)
-        self._unreadable = unreadable
-        return new, due
+        found = judge(
+            {name: kv for kv in heads if (name := parsed(kv.key, head_of)) is not None},
+            {parsed(kv.key, session_of) for kv in sessions},
+            now_ms,
+            self._settings.keep_ms,
+        )
+        for key in found.unreadable.keys() - self._unreadable:
+            self._log.error(
+                "head_unreadable",
+                error=str(found.unreadable[key]),
+                advice="the head is not deleted; restore the key, or upgrade the agent",
+            )
+        self._unreadable = found.unreadable.keys()
+        return found
 
     async def _delete(self, due: list[DeadHead]) -> None:
         kept = set(self._disk.sessions())
@@ -158,9 +132,8 @@ class SessionHeadGc:
             kvs = await self._reads.prefix(f"{PARTITIONS_PREFIX}{page:x}")
             if kvs:
                 kept |= await self._offload(self._sessions_of, kvs)
-        gone = [head for head in due if head.session_id not in kept]
         deleted = 0
-        for batch in _batches(gone):
+        for batch in in_transactions(unneeded(due, kept)):
             await self._confirm()
             if await self._txn(transactions.delete_heads(batch)):
                 deleted += len(batch)
@@ -171,20 +144,8 @@ class SessionHeadGc:
         states = self._strangers.decoded(partitions, decode_partition_state, parse_partition_key)
         return {session_id for state in states for session_id in state.sessions}
 
-    def _say(self, key: str, error: CorruptError) -> None:
-        if key not in self._unreadable:
-            self._log.error(
-                "head_unreadable",
-                error=str(error),
-                advice="the head is not deleted; restore the key, or upgrade the agent",
-            )
-
     async def _txn(self, txn: Txn) -> bool:
         """Sends *txn* once: the next check repeats what failed."""
         async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
             result = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
         return result.succeeded
-
-
-def _batches(heads: list[DeadHead]) -> Iterable[list[DeadHead]]:
-    return (heads[at : at + HEADS_PER_TXN] for at in range(0, len(heads), HEADS_PER_TXN))

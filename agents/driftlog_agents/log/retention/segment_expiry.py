@@ -135,9 +135,10 @@ class SegmentExpiry:
             expiry, manifest = await self._expiry(log, retention, known)
         self._checks.checked(log, retention, expiry, manifest, known)
         before = log.log_start
+        unsealed = max(0, expiry.log_start - max(before, log.sealed_end))
         if expiry.log_start > before:
             await self._deletion.delete_to(log, expiry.log_start)
-            self._tell(log, before, expiry)
+            self._tell(log, before, expiry, unsealed)
 
     async def _expiry(
         self, log: PartitionLog, retention: TopicRetention, known: Known
@@ -155,8 +156,10 @@ class SegmentExpiry:
                 else:
                     known.put_ms[key] = (await self._objects.stat(key)).modified_ms
 
-    def _tell(self, log: PartitionLog, before: int, expiry: Expiry) -> None:
+    def _tell(self, log: PartitionLog, before: int, expiry: Expiry, unsealed: int) -> None:
         totals: Counter[str] = Counter()
+        if unsealed:
+            totals["unsealed_offsets"] = unsealed
         for reason, expired in expiry.expired.items():
             self._counters.expired_records[reason] += expired.records
             self._counters.expired_bytes[reason] += expired.size_bytes

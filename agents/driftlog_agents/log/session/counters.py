@@ -49,6 +49,12 @@ class LogCounters:
     """Row groups of segments; those of the dirty part twice."""
     compaction_written_bytes: int = 0
     compaction_removed_records: int = 0
+    merges: int = 0
+    merged_segments: int = 0
+    """Segments that merges replaced."""
+    merge_read_bytes: int = 0
+    """Row groups of segments."""
+    merge_written_bytes: int = 0
     expired_records: Counter[str] = field(default_factory=Counter)
     """By the reason: time or size."""
     expired_bytes: Counter[str] = field(default_factory=Counter)

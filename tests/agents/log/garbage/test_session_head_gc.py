@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
-from driftlog_agents.log.garbage.session_head_gc import HOUR_MS
+from driftlog_agents.log.garbage.dead_heads import HOUR_MS
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.lease import SessionSettings

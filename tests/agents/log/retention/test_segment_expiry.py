@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from structlog.testing import capture_logs
+
 from driftlog_agents.log.retention.policy import RetentionSettings, TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_metadata.schema.codec import decode_partition_state
@@ -148,13 +150,17 @@ async def test_by_size_as_much_stays_as_was_asked_for() -> None:
 @on_virtual_time
 async def test_a_tail_of_which_nothing_is_left_is_sealed_without_a_segment() -> None:
     """
-    Its records go at the first check behind `retention.ms`; its flush records go with the seal.
+    Its records go at the first check behind `retention.ms`, and the log says that they were not
+    sealed; its flush records go with the seal.
     """
     life = await start(by_time())
     life.world.sealing["t"] = TopicSealPolicy(longest_ms=400_000)
     await put(life, b"a", b"b", sealed=False)
 
-    await asyncio.sleep(RETAINED_S + LATE_S)
+    with capture_logs() as lines:
+        await asyncio.sleep(RETAINED_S + LATE_S)
+    (line,) = (line for line in lines if line["event"] == "segments_expired")
+    assert (2, 2, 1) == (line["unsealed_offsets"], line["records"], line["by_time"])
     assert (2, 0) == (life.log().log_start, life.log().sealed_end)
     assert 0 == life.engine.retention.size_bytes(life.log())
     await asyncio.sleep(400)

@@ -1,0 +1,205 @@
+"""What compaction and merging share: one rewrite of a partition's sealed segments at a time.
+
+    turn of the partition ──▶ newest manifest, another's `Busy` ──▶ GETs, PUTs ──▶ the edit
+        ──▶ the cached manifest
+
+1. Compaction and merging of one partition take turns: the edit of one would make the work of the
+   other void.
+2. A rewrite begins with the newest manifest, read past the cache: another agent or job may have
+   edited it, or may be at work (`Busy`).
+3. Decoding a large row group waits for its turn, as all decoding in the process does.
+4. A rewrite ends when the partition is not led here any more.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from driftlog_agents.foundation.keyed_lock import KeyedLock
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.ranged_reads import RangedReads
+from driftlog_agents.log.reading.read_settings import ReadSettings
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata.schema.grace import Grace
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.compaction.policy import busy_ms
+from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.file_likes import Spool
+from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
+from driftlog_tiering.formats.manifests import commit_edit
+from driftlog_tiering.stores.object_keys import body_bytes
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+
+SERVED: Final = (State.ONLINE, State.LOADING)
+
+_REQUEST_DEADLINE_S: Final = 30.0
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+"""A PUT has its deadline and this rate."""
+
+_READS: Final = ReadSettings(requests_at_once=2, request_deadline_ms=_REQUEST_DEADLINE_S * 1000)
+
+_LARGE_BYTES: Final = 32 * 1024 * 1024
+"""A larger row group is decoded in its turn; most are half as large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewritePorts:
+    """What compaction and merging use of the process."""
+
+    objects: ObjectStore
+    offload: Offload
+    """Runs work that must delay neither requests nor sealing."""
+    spool: Callable[[], AbstractContextManager[Spool]]
+    rng: Random
+    now_ms: Callable[[], float]
+    """A monotonic clock that counts suspended time."""
+    wall_ms: Callable[[], int]
+    """Unix time in ms; record timestamps are compared with it, as in Kafka."""
+    decoding: BatchDecoder = field(default_factory=BatchDecoder)
+
+
+class PartitionBusyError(Exception):
+    """Another agent or job rewrites the partition; *left_ms*: how long it may."""
+
+    def __init__(self, left_ms: float) -> None:
+        super().__init__(f"another rewrites the partition for at most {left_ms} ms")
+        self.left_ms = left_ms
+
+
+class PartitionRewrites:
+    """See the module.
+
+    Args:
+        grace: the cluster's.
+    """
+
+    def __init__(
+        self, *, session: Session, manifests: ManifestCache, grace: Grace, ports: RewritePorts
+    ) -> None:
+        self.session = session
+        self.manifests = manifests
+        self.grace = grace
+        self.ports = ports
+        self.reads = RangedReads(ports.objects, _READS, ports.now_ms, ports.offload)
+        self.environment = RewriteEnvironment(
+            offload=ports.offload, spool=ports.spool, nonce=self.nonce, now_ms=ports.now_ms
+        )
+        self._turns = KeyedLock[PartitionLog]()
+
+    def turn(self, log: PartitionLog) -> AbstractAsyncContextManager[None]:
+        """While *log* is rewritten."""
+        return self._turns.of(log)
+
+    def is_taken(self, log: PartitionLog) -> bool:
+        """Whether *log* is rewritten now."""
+        return log in self._turns
+
+    async def newest(self, log: PartitionLog) -> Manifest:
+        """The newest manifest of *log*, and its cached one from now on.
+
+        Raises:
+            PartitionBusyError: another rewrites the partition.
+            CorruptManifestError, UnavailableError, OutcomeUnknownError, TimeoutError: as
+                `ManifestCache.get`, which goes on with the cached one meanwhile.
+        """
+        began_ms = self.ports.now_ms()
+        manifest = await self.manifests.read_back(log, log.manifest_version)
+        self.manifests.put(log, manifest, began_ms)
+        manifest = self.manifests.known(log) or manifest  # an edit of this session was faster
+        if manifest.busy is not None:
+            store_now_ms = await PartitionBucket(self, log).store_now_ms()
+            left_ms = busy_ms(manifest, store_now_ms, self.grace.named_within_ms)
+            if left_ms > 0:
+                raise PartitionBusyError(left_ms)
+        return manifest
+
+    def nonce(self) -> str:
+        """A new name."""
+        return f"{self.ports.rng.getrandbits(64):016x}"
+
+
+class PartitionBucket:
+    """A `Bucket` of one led partition.
+
+    Args:
+        sends: called with an edit before it is sent.
+    """
+
+    def __init__(
+        self,
+        rewrites: PartitionRewrites,
+        log: PartitionLog,
+        sends: Callable[[ReplaceSegments], None] = lambda _: None,
+    ) -> None:
+        self._rewrites = rewrites
+        self._ports = rewrites.ports
+        self._log = log
+        self._sends = sends
+
+    async def get(self, key: str, start: int, end: int) -> Buffer:
+        """As `Bucket.get`."""
+        self._check_served()
+        return await self._rewrites.reads.get(key, start, end)
+
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        """As `Bucket.put`, with a deadline by its size that a slow uplink can meet."""
+        self._check_served()
+        async with asyncio.timeout(_REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S):
+            await self._ports.objects.put(key, body)
+
+    async def store_now_ms(self) -> int:
+        """As `Bucket.store_now_ms`: a listing of one key has it."""
+        log = self._log
+        prefix = layout.manifest_prefix(log.topic, TopicPartition(log.topic_id, log.partition))
+        async with asyncio.timeout(_REQUEST_DEADLINE_S):
+            async for page in self._ports.objects.list(prefix, page_size=1):
+                return page.store_now_ms
+        raise UnavailableError(f"{prefix}: a listing without a page")
+
+    def decoding(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+        """As `Bucket.decoding`."""
+        if size_bytes <= _LARGE_BYTES:
+            return nullcontext()
+        return self._ports.decoding.large(size_bytes)
+
+    async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
+        """As `Bucket.commit`: the edit, and the cached manifest."""
+        manifests, log, grace = self._rewrites.manifests, self._log, self._rewrites.grace
+        self._sends(edit)
+        sent_ms = self._ports.now_ms()
+        if sent_ms - manifests.read_at_ms(log) > grace.short_ms:
+            manifests.drop(log)
+        edited = await commit_edit(
+            self._ports.objects,
+            await manifests.get(log),
+            edit,
+            self._rewrites.nonce(),
+            author=self._rewrites.session.author,
+            # The objects that it adds are not older than the manifest may be.
+            read_at_ms=int(min(began_ms, manifests.read_at_ms(log))),
+            deadline_ms=int(deadline_ms),
+            now_ms=lambda: int(self._ports.now_ms()),
+            wanted=lambda: log.state in SERVED,
+            grace=grace,
+        )
+        manifests.put(log, edited, sent_ms)
+
+    def _check_served(self) -> None:
+        """Raises UnavailableError: the partition is closed or moved, and a rewrite would go on."""
+        if self._log.state not in SERVED:
+            raise UnavailableError(f"{name_of(self._log)} is not led here any more")
+
+
+def name_of(log: PartitionLog) -> str:
+    """The partition, as log lines name it."""
+    return f"{log.topic}-{log.partition}"

@@ -1,0 +1,4 @@
+"""Merging of small segments in the partitions that one session leads.
+
+Shell.
+"""

@@ -1,0 +1,272 @@
+"""Merges small segments of the partitions that one session leads, one merge at a time.
+
+    a new manifest in the cache ──▶ `tiering/merging/policy` ──▶ turn, newest manifest, policy again
+        ──▶ `tiering/merging/merger` ──▶ an edit of the manifest ──▶ the cached manifest
+
+1. Only what the partition's key says is sealed is merged: a segment above it may be of an edit
+   that this session does not know yet.
+2. A look costs no request: it takes the manifest that sealing or reading has cached.  So a
+   partition that is neither written nor read costs nothing.
+3. The lists of older segments are opened, one after another, only in partitions that have sealed
+   something in this session, and each once: segments that are merged before they go to a list
+   leave nothing to do there.
+4. A merge that fails is repeated; no manifest names what it stored.
+5. A partition that another agent or job rewrites (`Busy`), or that is compacted here, waits; the
+   others do not.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.compaction.partition_rewrites import (
+    SERVED,
+    PartitionBucket,
+    PartitionBusyError,
+    PartitionRewrites,
+    name_of,
+)
+from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS, RewriteAttempts
+from driftlog_agents.log.merging.topic_policies import TopicPolicies
+from driftlog_agents.log.objects.object_retry import ANSWERED
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing.segment_writer import disk_errors
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_metadata.schema.model import COMPACTION_LEVEL
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
+from driftlog_tiering.formats.manifests import VoidEditError, load_list
+from driftlog_tiering.merging.merger import Merger
+from driftlog_tiering.merging.policy import MergePolicy, may_have_small, next_merge, young_from
+
+_REQUEST_DEADLINE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSettings:
+    """How an agent merges."""
+
+    enabled: bool = True
+    """``driftlog.segment.merge.enable``."""
+
+    interval_ms: float = 15_000
+    """``log.cleaner.backoff.ms``, between two looks at all partitions.  Longer: later merges."""
+
+    factor: int = 16
+    """See `MergePolicy`."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What is known of a partition between two looks."""
+
+    first_sealed_end: int
+    policy: MergePolicy
+    looked: tuple[int, int, int] = (-1, -1, -1)
+    """Manifest version, sealed end and log start of the last look that found nothing to merge."""
+    due_ms: int | None = None
+    """When ``min.compaction.lag.ms`` of the next segment is over."""
+    settled: int = 0
+    """Lists below this offset have nothing to merge."""
+
+
+class SegmentMerger:
+    """See the module.
+
+    Args:
+        logs: the partitions that the session leads.
+    """
+
+    def __init__(
+        self,
+        *,
+        rewrites: PartitionRewrites,
+        settings: MergeSettings,
+        counters: LogCounters,
+        logs: Callable[[], Iterable[PartitionLog]],
+    ) -> None:
+        self._rewrites = rewrites
+        self._manifests = rewrites.manifests
+        self._ports = rewrites.ports
+        self._settings = settings
+        self._counters = counters
+        self._logs = logs
+        self._partitions: dict[PartitionLog, _Partition] = {}
+        self._attempts = RewriteAttempts(settings.interval_ms)
+        self._outage = FailureTracker()
+        self._log = structlog.get_logger()
+
+    async def run(self, topics: TopicPolicies) -> None:
+        """Merge until cancelled."""
+        while self._settings.enabled:
+            await asyncio.sleep(max(self._settings.interval_ms, SHORTEST_BACKOFF_MS) / 1000)
+            while await self._round(topics):
+                pass
+
+    async def _round(self, topics: TopicPolicies) -> bool:
+        """One merge, at most, of each partition; False: there was none."""
+        if self._rewrites.session.author.format_version < COMPACTION_LEVEL:
+            return False
+        logs = [log for log in self._logs() if log.topic in topics.retention]
+        self._partitions = {log: self._partitions[log] for log in logs if log in self._partitions}
+        self._attempts.keep(logs)
+        merged = False
+        async for log in sliced(logs):
+            policy = topics.of(log.topic, self._settings.factor)
+            if policy is not None:
+                merged |= await self._attempt(log, policy)
+        return merged
+
+    async def _attempt(self, log: PartitionLog, policy: MergePolicy) -> bool:
+        """Whether segments of *log* were merged; one that fails is repeated."""
+        began_ms = self._ports.now_ms()
+        if log.state not in SERVED or self._attempts.waits(log, began_ms):
+            return False
+        if self._rewrites.is_taken(log):
+            return False
+        try:
+            with disk_errors():
+                merged = await self._look(log, policy) and await self._merge(log, policy)
+        except VoidEditError as error:
+            # Another compacts or merges the partition: its segments are looked at again.
+            self._manifests.put(log, error.manifest)
+            self._log.info("merge_void", partition=name_of(log), reason=str(error))
+        except PartitionBusyError as error:
+            self._attempts.busy(log, self._ports.now_ms(), error.left_ms)
+            return False
+        except FencedError:
+            pass  # it is led elsewhere, or the session is over: its keep-alive learns that
+        except (*NO_ANSWER, *ANSWERED) as error:
+            self._failed(log, str(error) or repr(error), began_ms)
+            # A damaged segment: each merge reads much before the damage.
+            answered = isinstance(error, ANSWERED)
+            self._attempts.failed(log, self._ports.now_ms(), answered=answered)
+            return False
+        else:
+            self._outage.ended(self._ports.now_ms())
+            if merged:
+                self._attempts.succeeded(log)
+            return merged
+        self._attempts.failed(log, self._ports.now_ms())
+        return False
+
+    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+        if log.state not in SERVED:
+            return
+        self._manifests.drop(log)  # an object may be gone because it was replaced
+        if self._outage.failed(error, sent_ms, self._ports.now_ms()):
+            self._log.warning(
+                "merge_failed",
+                partition=name_of(log),
+                error=error,
+                failures=self._outage.failures,
+                advice="repeated; until it succeeds the partition keeps its small segments",
+            )
+
+    # ── What is merged ──
+
+    async def _look(self, log: PartitionLog, policy: MergePolicy) -> bool:
+        """Whether something of *log* is to be merged, by the cached manifest."""
+        manifest = self._manifests.known(log)
+        if manifest is None:
+            return False
+        found = self._partitions.get(log)
+        if found is None or found.policy != policy:
+            first = log.sealed_end if found is None else found.first_sealed_end
+            found = self._partitions[log] = _Partition(first, policy)
+        now = (manifest.version, log.sealed_end, log.log_start)
+        is_due = found.due_ms is not None and found.due_ms <= self._ports.wall_ms()
+        if found.looked == now and not is_due:
+            return False
+        if await self._next(log, manifest, found):
+            return True
+        found.looked = now
+        return False
+
+    async def _next(
+        self, log: PartitionLog, manifest: Manifest, found: _Partition
+    ) -> tuple[SegmentRef, ...]:
+        """The next segments of *manifest* to merge; empty: there are none."""
+        found.due_ms = None
+        chosen = self._chosen(log, manifest, manifest.segments, found)
+        if chosen or log.sealed_end == found.first_sealed_end:
+            return chosen
+        async for ref, content in self._lists(manifest, manifest.lists, found):
+            chosen = self._chosen(log, manifest, content.segments, found, follows=True)
+            if chosen:
+                return chosen
+            found.settled = ref.end
+        return ()
+
+    def _chosen(
+        self,
+        log: PartitionLog,
+        manifest: Manifest,
+        segments: Sequence[SegmentRef],
+        found: _Partition,
+        *,
+        follows: bool = False,
+    ) -> tuple[SegmentRef, ...]:
+        end, policy = log.sealed_end, found.policy
+        young = young_from(segments, policy, self._ports.wall_ms())
+        if young is not None:
+            end, found.due_ms = min(end, young[0]), young[1]
+        return next_merge(
+            segments,
+            policy,
+            log_start=max(log.log_start, manifest.log_start),
+            cleaned_end=manifest.cleaned_end,
+            end=end,
+            follows=follows and young is None,
+        )
+
+    async def _lists(
+        self, manifest: Manifest, refs: Sequence[SegmentListRef], found: _Partition
+    ) -> AsyncIterator[tuple[SegmentListRef, SegmentList]]:
+        """The lists of segments that may have something to merge, the oldest first."""
+        for ref in refs:
+            if ref.end <= max(found.settled, manifest.log_start):
+                continue
+            if not may_have_small(ref, found.policy):
+                continue
+            async with asyncio.timeout(_REQUEST_DEADLINE_S):
+                content = await load_list(self._ports.objects, ref)
+            if content.segments:
+                yield ref, content
+            async for below in self._lists(manifest, content.lists, found):
+                yield below
+
+    # ── One merge ──
+
+    async def _merge(self, log: PartitionLog, policy: MergePolicy) -> bool:
+        async with self._rewrites.turn(log):
+            started_ms = self._ports.now_ms()
+            manifest = await self._rewrites.newest(log)
+            found = self._partitions.setdefault(log, _Partition(log.sealed_end, policy))
+            chosen = await self._next(log, manifest, found)
+            if not chosen:
+                return False
+            merger = Merger(PartitionBucket(self._rewrites, log), self._rewrites.environment)
+            merged = await merger.merge(manifest, chosen)
+        self._counters.merges += 1
+        self._counters.merged_segments += merged.segments
+        self._counters.merge_read_bytes += merged.bytes_read
+        self._counters.merge_written_bytes += merged.added.size_bytes
+        self._log.info(
+            "segments_merged",
+            partition=name_of(log),
+            base=merged.added.base,
+            end=merged.added.end,
+            segments=merged.segments,
+            bytes=merged.added.size_bytes,
+            ms=round(self._ports.now_ms() - started_ms),
+        )
+        return True

@@ -1,0 +1,167 @@
+"""One partition whose object is slow or missing holds up the other partitions of a consumer, or a
+consumer of several partitions of old records gets one of them at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import pytest
+
+from driftlog_agents.handlers.fetch import bucket_reads
+from driftlog_agents.handlers.fetch.bucket_reads import BucketRead, BucketReads, Outcome
+from driftlog_agents.log.objects.availability import DamagedObjectError
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_tiering.batches.batch import parse_header
+from driftlog_tiering.formats.manifest import SegmentRef
+from tests.agents.log.tiers import World, make_batch
+from tests.agents.network.serving import eventually
+
+
+class Bucket:
+    """Three segments of one record each, and the reads of requests."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.segments: list[SegmentRef] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.reads = BucketReads(self.world.reader, self.spawn)
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def seal(self) -> None:
+        for base in range(3):
+            batch = make_batch(base, [(base, b"key", b"value")])
+            self.segments.append(await self.world.seal([batch], base + 1))
+
+    def asks(self, *offsets: int) -> list[BucketRead]:
+        """A read at each offset, as of different partitions."""
+        return [BucketRead(self.world.log, offset, 10**6, True, None) for offset in offsets]
+
+    def slow(self, number: int) -> asyncio.Event:
+        """The object of a segment comes when this is set."""
+        return self.world.bucket.slow.setdefault(self.segments[number].key, asyncio.Event())
+
+    async def end(self) -> None:
+        """All reads end."""
+        while self.tasks:
+            await asyncio.wait(self.tasks)
+
+
+@pytest.fixture
+async def bucket(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bucket]:
+    """No read is late by itself, on a busy machine neither."""
+    monkeypatch.setattr(bucket_reads, "LATE_S", 60.0)
+    made = Bucket()
+    await made.seal()
+    yield made
+    for comes in made.world.bucket.slow.values():
+        comes.set()
+    await made.end()
+
+
+def offsets(outcomes: list[Outcome]) -> list[int | None]:
+    """Where the first batch of each begins."""
+    found: list[int | None] = []
+    for outcome in outcomes:
+        assert not isinstance(outcome, Exception)
+        found.append(parse_header(outcome[0]).base_offset if outcome else None)
+    return found
+
+
+async def test_partitions_are_read_side_by_side(bucket: Bucket) -> None:
+    """
+    The second GET does not wait for the first.
+    """
+    store = bucket.world.bucket
+    store.gate = asyncio.Event()
+    reading = asyncio.create_task(bucket.reads.read(bucket.asks(0, 1, 2)))
+    await eventually(lambda: len(store.gets) == 3)
+    store.gate.set()
+
+    assert [0, 1, 2] == offsets(await reading)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+async def test_a_slow_object_is_waited_for_once(
+    bucket: Bucket, slow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its partition has nothing in this answer, and its records in a later one, with no second GET.
+    """
+    comes = bucket.slow(slow)
+    monkeypatch.setattr(bucket_reads, "LATE_S", 0.001)
+    first = await bucket.reads.read(bucket.asks(0, 1))
+    gets = bucket.world.bucket.gets[bucket.segments[slow].key]
+    monkeypatch.setattr(bucket_reads, "LATE_S", 60.0)
+    async with asyncio.timeout(30):
+        second = await bucket.reads.read(bucket.asks(0, 1))
+    comes.set()
+    await bucket.end()
+    later = await bucket.reads.read(bucket.asks(slow))
+
+    expected: list[int | None] = [0, 1]
+    expected[slow] = None
+    assert [expected, expected] == [offsets(first), offsets(second)]
+    assert [slow] == offsets(later)
+    assert 1 == gets
+
+
+async def test_requests_share_a_read(bucket: Bucket) -> None:
+    """
+    A hundred consumers of the same records make one read, also while it is slow.
+    """
+    comes = bucket.slow(2)
+    reading = [asyncio.create_task(bucket.reads.read(bucket.asks(2))) for _ in range(100)]
+    await eventually(lambda: bool(bucket.world.bucket.gets))
+    tasks = len(bucket.tasks)
+    comes.set()
+    found = [offsets(await one) for one in reading]
+
+    assert [[2]] * 100 == found
+    assert 1 == tasks
+
+
+async def test_a_request_that_leaves_takes_no_read_with_it(bucket: Bucket) -> None:
+    """
+    The read goes on for the others.
+    """
+    comes = bucket.slow(0)
+    first, second = (asyncio.create_task(bucket.reads.read(bucket.asks(0))) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait((first,))
+    comes.set()
+
+    assert [0] == offsets(await second)
+
+
+async def test_each_partition_has_its_own_error(bucket: Bucket) -> None:
+    """
+    Damage of one leaves the others whole.
+    """
+    key = bucket.segments[1].key
+    bucket.world.bucket.damage = lambda name, body: bytes(len(body)) if name == key else body
+    good, damaged, outside = await bucket.reads.read(bucket.asks(0, 1, 99))
+
+    assert [0] == offsets([good])
+    assert isinstance(damaged, DamagedObjectError)
+    assert key in str(damaged)
+    assert isinstance(outside, RefusedError)
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == outside.code
+
+
+async def test_a_read_that_the_agents_end_cuts_off_is_answered(bucket: Bucket) -> None:
+    """
+    Its request gets an error, and does not wait for ever.
+    """
+    bucket.slow(0)
+    reading = asyncio.create_task(bucket.reads.read(bucket.asks(0)))
+    await eventually(lambda: bool(bucket.world.bucket.gets))
+    for cut in list(bucket.tasks):
+        cut.cancel()
+    (outcome,) = await reading
+
+    assert isinstance(outcome, Exception)

@@ -1,0 +1,4 @@
+"""Merging: neighbouring small segments of one partition become one, with all their records.
+
+Shell.
+"""
