@@ -187,7 +187,12 @@ def fetch(
 
 
 def fetch_all(
-    bootstrap: str, topic: str, partitions: Sequence[int], *, verify: bool = False
+    bootstrap: str,
+    topic: str,
+    partitions: Sequence[int],
+    *,
+    verify: bool = False,
+    connections: int = 2,
 ) -> FetchResult:
     """Read the log of *partitions* from its start to the current high watermark."""
     with connected(bootstrap) as connection:
@@ -196,7 +201,7 @@ def fetch_all(
     wanted = {
         partition: offset for partition, offset in offsets.items() if offset < ends[partition]
     }
-    return fetch(bootstrap, topic, wanted, ends, verify=verify)
+    return fetch(bootstrap, topic, wanted, ends, verify=verify, connections=connections)
 
 
 def main() -> None:
@@ -205,12 +210,19 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--verify", action="store_true", help="check every batch's CRC")
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--connections", type=int, default=2)
     options = parser.parse_args()
     with connected(options.bootstrap) as connection:
         partitions = sorted(connection.led(options.topic))
     for _ in range(options.times):
         began = time.perf_counter()
-        result = fetch_all(options.bootstrap, options.topic, partitions, verify=options.verify)
+        result = fetch_all(
+            options.bootstrap,
+            options.topic,
+            partitions,
+            verify=options.verify,
+            connections=options.connections,
+        )
         print(
             f"{result.records} records in {result.batches} batches, {result.requests} requests, "
             f"{time.perf_counter() - began:.2f} s: {result.mb_per_second:.0f} MB/s, "

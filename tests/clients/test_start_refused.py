@@ -168,7 +168,7 @@ def test_a_bucket_without_its_metadata_is_refused(stopped: Path) -> None:
     refusal = refused(stopped)
 
     assert refusal.code == 1
-    assert "If that store is lost, a backup of it starts too" in refusal.said
+    assert "If that store is lost, `driftlog restore` brings the cluster back" in refusal.said
 
 
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "empty"])
@@ -187,7 +187,7 @@ def test_damaged_metadata_is_refused_and_left_alone(stopped: Path, damage: str) 
 
     assert refusal.code == 1
     if damage == "empty":
-        assert "If that store is lost, a backup of it starts too" in refusal.said
+        assert "If that store is lost, `driftlog restore` brings the cluster back" in refusal.said
     else:
         assert "metadata.db" in refusal.said
         assert database.read_bytes() == left[damage]

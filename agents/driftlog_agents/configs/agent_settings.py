@@ -28,6 +28,7 @@ _MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
 _RETENTION_BYTES: Final = TOPIC_CONFIGS["retention.bytes"]
 _INHERITED: Final = (_MAX_BATCH, _RETENTION_BYTES)
 _MINUTE_MS: Final = 60_000
+GiB: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,13 @@ class BrokerSettings:
     )
     fetch_max_bytes: int = setting(
         57_671_680, "Most bytes of one answer to Fetch.", check=at_least(1024)
+    )
+    driftlog_read_cache_bytes: int = setting(
+        GiB,
+        "Most bytes of the agent's disk for parts of segments that consumers read from S3; they "
+        "survive a restart. 0: none.",
+        ConfigType.LONG,
+        at_least(0),
     )
     producer_id_expiration_ms: int = setting(
         int(EXPIRATION_MS),

@@ -43,7 +43,9 @@ from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.garbage.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
+from driftlog_agents.log.local.cached_objects import CachedObjects
 from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
@@ -148,6 +150,8 @@ class AgentPorts:
     offload_disk: Offload
     """For calls that a broken disk may never finish."""
     spool: Callable[[], AbstractContextManager[Spool]]
+    read_cache: RangeCache | None = None
+    """Holds what cold reads fetched from the objects; None: they are as near."""
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
     usage: Ask | None = None
@@ -176,6 +180,7 @@ class AgentProcess:
         self.fitness: WriteHealthMonitor
         self.quota = Quota()
         self.refusals = ports.refusals
+        self.read_cache = ports.read_cache
         self.decoding = BatchDecoder(
             settings.broker.limits.batches,
             self.refusals.count,
@@ -253,7 +258,7 @@ class AgentProcess:
         return True
 
     async def _prepare(self) -> None:
-        settings, ports = self.settings, self._ports
+        settings, ports, cache = self.settings, self._ports, self.read_cache
         cluster, number, grace = await ports.identity.join(self._metadata, self._strangers)
         self._metadata.witness.cluster = encode_cluster(cluster)
         self._node_id = number
@@ -267,7 +272,7 @@ class AgentProcess:
             metadata=self._metadata,
             objects=ports.objects,
             reader=LogReader(
-                store=ports.objects,
+                store=ports.objects if cache is None else CachedObjects(ports.objects, cache),
                 offload=ports.offload_read,
                 manifests=self,
                 now_ms=ports.now_ms,

@@ -55,6 +55,7 @@ from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, NodeIdUse
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _METADATA: Final = "the metadata store"
@@ -124,7 +125,7 @@ class ClusterIdentity:
         number = await node_id(
             metadata, self._disk, cluster, self._session_ms, self._rng, strangers
         )
-        body = await patiently(partial(self._objects.get, layout.CLUSTER_KEY), self._location)
+        _, body = await patiently(partial(newest_cluster_file, self._objects), self._location)
         return cluster, number, bucket_files.decode_grace(body)
 
 
@@ -200,8 +201,9 @@ async def join_cluster(
     if in_bucket.cluster_id != cluster.cluster_id:
         raise WrongClusterError(
             f"{location} belongs to cluster {in_bucket.cluster_id}, and this metadata store to "
-            f"{cluster.cluster_id}: two clusters cannot share a prefix.  Choose another location, "
-            f"or the metadata store of {in_bucket.cluster_id} (its --dir, or its --etcd)"
+            f"{cluster.cluster_id}: two clusters cannot share a prefix, or `driftlog restore` made "
+            f"the first one of the second.  Choose another location, or the metadata store of "
+            f"{in_bucket.cluster_id} (its --dir, or its --etcd)"
         )
     return cluster
 
@@ -210,8 +212,8 @@ def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
     return WrongClusterError(
         f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
         "know.  Start with that cluster's metadata store (its --dir, or its --etcd), or choose "
-        "another location.  If that store is lost, a backup of it starts too, but records "
-        "acknowledged after the backup may be lost, and partitions sealed after it stay offline"
+        "another location.  If that store is lost, `driftlog restore` brings the cluster back from "
+        "the bucket"
     )
 
 
@@ -240,7 +242,7 @@ async def _first_object(objects: ObjectStore) -> str | None:
 
 async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
     try:
-        found = await patiently(partial(objects.get, layout.CLUSTER_KEY), location)
+        _, found = await patiently(partial(newest_cluster_file, objects), location)
         return bucket_files.decode_cluster(found)
     except NotFoundError:
         return None

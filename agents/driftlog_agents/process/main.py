@@ -37,6 +37,7 @@ from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
+from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.merging.segment_merger import MergeSettings
 from driftlog_agents.log.retention.policy import RetentionSettings
@@ -230,6 +231,11 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
         counted = CountedObjectStore(objects)
+        cache = None
+        if _in_bucket(location):
+            budget_bytes = settings.broker.driftlog_read_cache_bytes
+            cache = RangeCache(options.directory / "reads", budget_bytes)
+            stack.callback(cache.close)
         refusals = Refusals()
         server = _server(settings.broker, listeners, bound, refusals)
         ports = AgentPorts(
@@ -255,6 +261,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             offload_upkeep=on_threads(pools[4]),
             offload_disk=asyncio.to_thread,
             spool=spool_in(options.directory / "spool"),
+            read_cache=cache,
             keep_alive=_keep_alive(options, stack),
             usage=partial(_usage, etcd) if etcd is not None else None,
             refusals=refusals,

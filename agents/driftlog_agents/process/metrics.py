@@ -28,6 +28,7 @@ from prometheus_client.core import (
 from driftlog_agents.configs.limits import FETCH_SESSIONS, LOG_LINES, PRODUCER_STATE
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.retention.policy import ExpiryReason
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentProcess
@@ -60,6 +61,23 @@ def collect(observed: Observed) -> Iterable[Metric]:
     yield from _process(observed)
 
 
+def _read_cache(cache: RangeCache | None) -> Iterable[Metric]:
+    """No cache is an empty one: a directory of objects is as near."""
+    reads = CounterMetricFamily(
+        "driftlog_read_cache_reads",
+        "Reads of segments from S3 that asked the cache on the agent's disk, by outcome",
+        labels=["outcome"],
+    )
+    reads.add_metric(["hit"], 0 if cache is None else cache.hits)
+    reads.add_metric(["miss"], 0 if cache is None else cache.misses)
+    yield reads
+    yield _gauge(
+        "driftlog_read_cache_bytes",
+        "Bytes of the cache on the agent's disk",
+        0 if cache is None else cache.used_bytes,
+    )
+
+
 def _requests(observed: Observed) -> Iterable[Metric]:
     agent = observed.agent
     requests = CounterMetricFamily(
@@ -79,6 +97,7 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     yield _counter(
         "driftlog_cold_fetches", "Fetches that read from the bucket", fetching.cold_reads
     )
+    yield from _read_cache(agent.read_cache)
     sessions = fetching.sessions
     yield GaugeMetricFamily("driftlog_fetch_sessions", "Fetch sessions", len(sessions))
     yield GaugeMetricFamily(

@@ -26,7 +26,7 @@ from importlib import metadata
 from confluent_kafka import KafkaException
 
 from driftlog.cli.agents import agents
-from driftlog.cli.cluster import cluster, cost, garbage, partition_loss
+from driftlog.cli.cluster import cluster, cost, garbage, partition_loss, restore
 from driftlog.cli.common import completion
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import complain
@@ -54,6 +54,7 @@ _MODULES = (
     partition_loss,
     cost,
     garbage,
+    restore,
     buffer,
 )
 

@@ -55,6 +55,7 @@ from driftlog_metadata.schema.model import (
     NodeIdUse,
     PartitionState,
     ProducerIdBlock,
+    Restore,
     Stage,
     Topic,
 )
@@ -123,6 +124,33 @@ def decode_cluster(data: bytes) -> Cluster:
         raise fields.corrupt(f"its format version is {level}")
     release = fields.string("release") if fields.version > 1 else None
     return Cluster(fields.string("cluster_id"), level, release if level > FORMAT_VERSION else None)
+
+
+def encode_restore(restore: Restore) -> bytes:
+    """Encode the value of the key of a restore."""
+    return _encode(
+        **{"from": restore.from_id},
+        to=restore.to_id,
+        file=restore.cluster_file,
+        listed_ms=restore.listed_ms,
+    )
+
+
+def decode_restore(data: bytes) -> Restore:
+    """Invert :func:`encode_restore`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a restore.
+    """
+    fields = _Fields("restore", data, ("from", "to", "file", "listed_ms"))
+    listed = fields.raw("listed_ms")
+    return Restore(
+        fields.string("from"),
+        fields.string("to"),
+        fields.number("file"),
+        None if listed is None else fields.number("listed_ms"),
+    )
 
 
 def encode_agent(agent: Agent) -> bytes:

@@ -1,6 +1,7 @@
 """The keyspace: every key that the service writes, and nothing else.
 
     /driftlog/v1/cluster                             Cluster          its level rises
+    /driftlog/v1/restore                             Restore          until it is discarded
     /driftlog/v1/node_ids/{node_id}                  NodeIdUse
     /driftlog/v1/agents/{node_id}                    Agent            on the session's lease
     /driftlog/v1/sessions/{session_id}               the fence        on the session's lease
@@ -44,6 +45,7 @@ ROOT: Final = "/driftlog/v1"
 
 CLUSTER_KEY: Final = f"{ROOT}/cluster"
 PRODUCER_IDS_KEY: Final = f"{ROOT}/producer_ids"
+RESTORE_KEY: Final = f"{ROOT}/restore"
 
 NODE_IDS_PREFIX: Final = f"{ROOT}/node_ids/"
 AGENTS_PREFIX: Final = f"{ROOT}/agents/"

@@ -83,6 +83,21 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """A restore from the bucket: cluster *from_id* comes back as *to_id*.
+
+    ``cluster_file``: number of the cluster file that it creates.  ``listed_ms``: when it had listed
+    the flush objects, by the clock of the object store: the collector keeps those that were there
+    then.  None: the restore is not finished.
+    """
+
+    from_id: str
+    to_id: str
+    cluster_file: int
+    listed_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Listener:
     """Where clients reach an agent: Kafka's advertised listener."""
 

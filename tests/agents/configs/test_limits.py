@@ -27,6 +27,7 @@ BOUNDS_NOTHING = {
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.enable",
+    "driftlog.read.cache.bytes",
     "driftlog.verification.bytes.per.second",
     "driftlog.verification.interval.ms",
     "num.partitions",

@@ -23,6 +23,7 @@ from driftlog_metadata.schema.model import (
     LiveSession,
     PartitionState,
     ProducerIdBlock,
+    Restore,
     Stage,
     Topic,
 )
@@ -161,6 +162,18 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         BLOCK,
         '{"v":1,"first":1000,"size":500,"node_id":3}',
     ),
+    (
+        codec.encode_restore,
+        codec.decode_restore,
+        Restore("a", "b", 1, 17),
+        '{"v":1,"from":"a","to":"b","file":1,"listed_ms":17}',
+    ),
+    (
+        codec.encode_restore,
+        codec.decode_restore,
+        Restore("a", "b", 1),
+        '{"v":1,"from":"a","to":"b","file":1,"listed_ms":null}',
+    ),
 ]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -254,6 +267,11 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
         codec.encode_producer_id_block,
         codec.decode_producer_id_block,
         st.builds(ProducerIdBlock, first_producer_id=int64s, size=int64s, node_id=int32s),
+    ),
+    (
+        codec.encode_restore,
+        codec.decode_restore,
+        st.builds(Restore, texts, texts, int64s, st.none() | int64s),
     ),
 ]
 

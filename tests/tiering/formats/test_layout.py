@@ -40,6 +40,8 @@ def test_keys_are_those_of_the_design() -> None:
         "flush/s-1/00000000000000000003.2.11-n1.flush",
         "flush/s-1/final-00000000000000000007.json",
         "producer-ids/00000000000000005000.json",
+        "cluster/00000000000000000002.json",
+        "groups/c-1/99999999999999995288.json",
         f"{folder}/topic/00000000000000000002.json",
         f"{folder}/topic/deleted.json",
         f"{folder}/00007/manifest/99999999999999999998.json",
@@ -53,6 +55,8 @@ def test_keys_are_those_of_the_design() -> None:
         layout.flush_key("s-1", 3, "n1", 2, 11),
         layout.final_head_key("s-1", 7),
         layout.producer_ids_key(5_000),
+        layout.cluster_key(2),
+        layout.group_snapshot_key("c-1", 4_711),
         layout.topic_key("flights", TOPIC_ID, 2),
         layout.deleted_key("flights", TOPIC_ID),
         layout.manifest_key("flights", TP, 1),
@@ -120,6 +124,26 @@ def test_producer_id_keys_parse_back(first_producer_id: int) -> None:
     expected = layout.ProducerIdsKey(first_producer_id)
 
     assert expected == layout.parse_key(layout.producer_ids_key(first_producer_id))
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_cluster_keys_parse_back(number: int) -> None:
+    """
+    The parser inverts the builder; number 0 is the file that the cluster was made with.
+    """
+    assert layout.ClusterKey(number) == layout.parse_key(layout.cluster_key(number))
+
+
+@given(sessions, st.integers(0, 2**63 - 2))
+def test_group_snapshot_keys_parse_back(cluster_id: str, revision: int) -> None:
+    """
+    And the newest one is the first of its cluster.
+    """
+    key = layout.group_snapshot_key(cluster_id, revision)
+
+    assert layout.GroupSnapshotKey(cluster_id, revision) == layout.parse_key(key)
+    assert layout.group_snapshot_key(cluster_id, revision + 1) < key
+    assert key.startswith(layout.groups_prefix(cluster_id))
 
 
 @given(topics, tps, versions, st.integers(1, 99), offsets, offsets, nonces)

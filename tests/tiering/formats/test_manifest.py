@@ -26,6 +26,7 @@ from driftlog_tiering.formats.manifest import (
     SegmentRef,
     SetBusy,
     SetCleanedEnd,
+    SetCluster,
     SetLogStart,
     TombstoneHorizon,
     empty_manifest,
@@ -432,6 +433,27 @@ def test_another_clusters_edit_is_refused() -> None:
     outcomes = [bucket.apply(edit) for edit in (add(segment(10, 20)), SetLogStart(5))]
 
     assert [OtherCluster(AUTHOR.cluster_id)] * 2 == outcomes
+
+
+def test_a_restore_takes_a_partition_from_the_clusters_that_it_names() -> None:
+    """
+    It is the fence: every later edit of the old cluster is refused, those of a third stay.
+    """
+    bucket = Bucket()
+    bucket.apply(add(segment(0, 10)))
+    bucket.author = Cluster("another", AUTHOR.format_version)
+
+    third = bucket.apply(SetCluster(("some other",)))
+    taken = bucket.apply(SetCluster(("older", AUTHOR.cluster_id)))
+    again = bucket.apply(SetCluster((AUTHOR.cluster_id,)))
+    grown = bucket.apply(add(segment(10, 20)))
+    bucket.author = AUTHOR
+
+    assert OtherCluster(AUTHOR.cluster_id) == third
+    assert isinstance(taken, Applied)
+    assert AlreadyApplied() == again
+    assert isinstance(grown, Applied)
+    assert OtherCluster("another") == bucket.apply(add(segment(20, 30)))
 
 
 def test_busy_is_taken_by_one() -> None:

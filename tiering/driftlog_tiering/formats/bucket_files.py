@@ -1,7 +1,7 @@
 """The bucket's small files: the cluster's identity, a topic's versions, the mark of a deleted one.
 
     {"format":"driftlog.cluster","format_version":2,"cluster_id":"…","release":"…",
-     "grace_ms":43200000,"crc32":"…"}
+     "grace_ms":43200000,"crc32":"…"}          since a restore also "restored_from":["…"]
     {"format":"driftlog.topic","format_version":1,"version":2,"name":"flights","topic_id":"…",
      "partitions":3,"replication_factor":1,"configs":{"retention.ms":"1000"},"crc32":"…"}
     {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
@@ -22,6 +22,7 @@ releases have no grace: it is 12 h (`schema/grace`).
 Pure.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -32,6 +33,7 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.layout import is_topic_name
 from driftlog_tiering.formats.stored_json import (
+    array,
     decode_json,
     encode_json,
     integer,
@@ -85,12 +87,19 @@ class FinalHead:
     revision: int
 
 
-def encode_cluster(cluster: Cluster, grace: Grace | None = None) -> bytes:
-    """The stored bytes of ``cluster.json``; its format version is the cluster's."""
+def encode_cluster(
+    cluster: Cluster, grace: Grace | None = None, restored_from: Sequence[str] = ()
+) -> bytes:
+    """The stored bytes of a cluster's file; its format version is the cluster's.
+
+    *restored_from*: the ids of the clusters that the bucket had before, oldest first.
+    """
     level = cluster.format_version
     release = {"release": cluster.needs_release or RELEASES[level - 1]} if level > 1 else {}
     grace_ms = DEFAULT_GRACE_MS if grace is None else grace.ms
-    fields = {"cluster_id": cluster.cluster_id, "grace_ms": grace_ms, **release}
+    fields: dict[str, Any] = {"cluster_id": cluster.cluster_id, "grace_ms": grace_ms, **release}
+    if restored_from:
+        fields["restored_from"] = list(restored_from)
     return encode_json(_CLUSTER, level, fields)
 
 
@@ -122,6 +131,21 @@ def decode_grace(body: Buffer) -> Grace:
         return Grace(integer(fields, "grace_ms", MIN_GRACE_MS))
     except ValueError as error:
         raise CorruptFileError(f"cluster.json: {error}") from error
+
+
+def decode_restored_from(body: Buffer) -> tuple[str, ...]:
+    """The ids of the clusters that the bucket had before, oldest first.
+
+    Raises:
+        CorruptFileError: damaged, or of a newer format.
+    """
+    try:
+        ids = array({"restored_from": []} | _cluster_fields(body), "restored_from")
+    except ValueError as error:
+        raise CorruptFileError(f"cluster.json: {error}") from error
+    if not all(type(one) is str for one in ids):
+        raise CorruptFileError(f"cluster.json: restored_from is {ids!r}")
+    return tuple(ids)
 
 
 def _cluster_fields(body: Buffer) -> dict[str, Any]:

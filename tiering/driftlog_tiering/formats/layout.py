@@ -1,11 +1,13 @@
 """The layout of the bucket: the key of every object, and nothing else.
 
     cluster.json                                                               the cluster's id
+    cluster/{number:020d}.json                                                 … since a restore
     flush/{session_id}/{seq:020d}-{nonce}.flush                                a flush object
     flush/{session_id}/{seq:020d}.{level}.{index}-{nonce}.flush                … of other flushes
     flush/{session_id}/final-{head:020d}.json                                  its last flush
     audit/{topic}/{topic_id}/{partition:05d}-{leader_epoch:010d}.json          an accepted loss
     producer-ids/{first:020d}.json                                             ids were given out
+    groups/{cluster_id}/{countdown:020d}.json                                  groups, at a revision
     topics/{topic}/{topic_id}/topic/{version:020d}.json                        name, configs, …
     topics/{topic}/{topic_id}/topic/deleted.json                               the topic is deleted
     {partition}/manifest/{countdown:020d}.json                                 one version each
@@ -39,6 +41,8 @@ from uuid import UUID
 from driftlog_metadata.schema.model import TopicPartition
 
 CLUSTER_KEY: Final = "cluster.json"
+CLUSTER_PREFIX: Final = "cluster/"
+GROUPS_PREFIX: Final = "groups/"
 FLUSH_PREFIX: Final = "flush/"
 TOPICS_PREFIX: Final = "topics/"
 AUDIT_PREFIX: Final = "audit/"
@@ -96,6 +100,13 @@ _AUDIT_KEY_RE: Final = re.compile(
 _PRODUCER_IDS_KEY_RE: Final = re.compile(r"producer-ids/(?P<first>[0-9]{20})\.json", re.ASCII)
 
 
+_CLUSTER_FILE_RE: Final = re.compile(r"cluster/(?P<number>[0-9]{20})\.json", re.ASCII)
+
+_GROUPS_KEY_RE: Final = re.compile(
+    r"groups/(?P<cluster_id>[0-9A-Za-z_-]{1,64})/(?P<countdown>[0-9]{20})\.json", re.ASCII
+)
+
+
 class SegmentKind(StrEnum):
     """The format of a segment, and its key's suffix."""
 
@@ -109,7 +120,9 @@ class SegmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterKey:
-    """``cluster.json``."""
+    """``cluster.json`` (number 0), or the file of a restore; the largest number is valid."""
+
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +179,14 @@ class ProducerIdsKey:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSnapshotKey:
+    """The groups of a cluster, as its metadata store had them at a revision."""
+
+    cluster_id: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestKey:
     """Key of one manifest version."""
 
@@ -217,6 +238,7 @@ Key = (
     | DeletedKey
     | AuditKey
     | ProducerIdsKey
+    | GroupSnapshotKey
     | ManifestKey
     | SegmentListKey
     | ProducerSnapshotKey
@@ -306,6 +328,22 @@ def audit_key(topic: str, tp: TopicPartition, leader_epoch: int) -> str:
 def producer_ids_key(first_producer_id: int) -> str:
     """Key of the mark that the block which begins at *first_producer_id* was given out."""
     return f"{PRODUCER_IDS_PREFIX}{_twenty(first_producer_id)}.json"
+
+
+def cluster_key(number: int) -> str:
+    """Key of the cluster's file: 0 as it was made, then one for each restore, created once."""
+    return f"{CLUSTER_PREFIX}{_twenty(number)}.json" if number else CLUSTER_KEY
+
+
+def groups_prefix(cluster_id: str) -> str:
+    """Prefix of a cluster's group snapshots; the newest is the first key under it."""
+    assert _SESSION_RE.fullmatch(cluster_id), f"not a cluster id: {cluster_id!r}"
+    return f"{GROUPS_PREFIX}{cluster_id}/"
+
+
+def group_snapshot_key(cluster_id: str, revision: int) -> str:
+    """Key of the groups as the metadata store had them at *revision*."""
+    return f"{groups_prefix(cluster_id)}{_twenty(MAX_VERSION - revision)}.json"
 
 
 def manifest_key(topic: str, tp: TopicPartition, version: int) -> str:
@@ -412,6 +450,28 @@ def parse_producer_ids_key(key: str) -> ProducerIdsKey:
     return ProducerIdsKey(int(match["first"]))
 
 
+def parse_cluster_key(key: str) -> ClusterKey:
+    """Invert :func:`cluster_key`, for numbers above 0.
+
+    Raises:
+        ValueError: *key* is no such file's.
+
+    """
+    match = _match(_CLUSTER_FILE_RE, key, "a cluster's file")
+    return ClusterKey(int(match["number"]))
+
+
+def parse_group_snapshot_key(key: str) -> GroupSnapshotKey:
+    """Invert :func:`group_snapshot_key`.
+
+    Raises:
+        ValueError: *key* is not a group snapshot's.
+
+    """
+    match = _match(_GROUPS_KEY_RE, key, "a snapshot of groups")
+    return GroupSnapshotKey(match["cluster_id"], MAX_VERSION - int(match["countdown"]))
+
+
 def parse_manifest_key(key: str) -> ManifestKey:
     """Invert :func:`manifest_key`.
 
@@ -484,6 +544,10 @@ def parse_key(key: str) -> Key:
         return parse_audit_key(key)
     if key.startswith(PRODUCER_IDS_PREFIX):
         return parse_producer_ids_key(key)
+    if key.startswith(CLUSTER_PREFIX):
+        return parse_cluster_key(key)
+    if key.startswith(GROUPS_PREFIX):
+        return parse_group_snapshot_key(key)
     if key.endswith(".snapshot"):
         return parse_producer_snapshot_key(key)
     if key.endswith("/topic/deleted.json"):

@@ -245,7 +245,15 @@ class SetBusy:
     busy: Busy | None
 
 
-Edit = AddSegments | ReplaceSegments | SetLogStart | SetCleanedEnd | SetBusy
+@dataclass(frozen=True, slots=True)
+class SetCluster:
+    """Give the partition of one of the clusters *was*, or of none, to the author's: a restore's
+    fence.  Their later edits are refused."""
+
+    was: tuple[str, ...]
+
+
+Edit = AddSegments | ReplaceSegments | SetLogStart | SetCleanedEnd | SetBusy | SetCluster
 
 
 def problem(manifest: Manifest) -> str | None:

@@ -8,8 +8,8 @@ An edit says what it adds and what it replaces, so that it can be applied again 
 that won: `apply` is a function of manifest, edit, nonce and author, and of nothing else.
 
 The author is a cluster and its format level.  A manifest of format 2 names the cluster; an edit by
-another cluster is refused for good.  A version has the larger of its predecessor's format and its
-author's level, so the format only rises.
+another cluster is refused for good, but for `SetCluster`, the fence of a restore.  A version has
+the larger of its predecessor's format and its author's level, so the format only rises.
 
 Pure.
 """
@@ -33,6 +33,7 @@ from driftlog_tiering.formats.manifest import (
     SegmentRef,
     SetBusy,
     SetCleanedEnd,
+    SetCluster,
     SetLogStart,
     entries_problem,
     list_ref,
@@ -95,7 +96,8 @@ def apply(
 
     Only `ReplaceSegments` of old segments ever needs lists.
     """
-    if manifest.cluster_id not in (None, author.cluster_id):
+    was = edit.was if isinstance(edit, SetCluster) else ()
+    if manifest.cluster_id not in (None, author.cluster_id, *was):
         return OtherCluster(manifest.cluster_id or "")
     stored_as = max(manifest.format_version, min(author.format_version, MANIFEST_FORMAT))
     following = replace(
@@ -117,6 +119,9 @@ def apply(
             outcome = _set_cleaned_end(following, edit)
         case SetBusy():
             outcome = _set_busy(following, edit)
+        case SetCluster():
+            is_done = manifest.cluster_id == author.cluster_id
+            outcome = AlreadyApplied() if is_done else Applied(following, {})
     if isinstance(outcome, Applied):
         broken = problem(outcome.manifest)
         assert broken is None, broken

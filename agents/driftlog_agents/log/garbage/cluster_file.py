@@ -1,4 +1,4 @@
-"""The look at the bucket's ``cluster.json`` before objects are deleted by it.
+"""The look at the bucket's newest cluster file before objects are deleted by it.
 
     another id, another grace than at the start, or no file ──▶ nothing is deleted
 
@@ -13,6 +13,7 @@ import asyncio
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 
@@ -41,14 +42,13 @@ class ClusterFile:
         """
         try:
             async with asyncio.timeout(self._deadline_ms / 1000):
-                body = await self._objects.get(layout.CLUSTER_KEY)
+                number, body = await newest_cluster_file(self._objects)
         except NotFoundError as error:
             raise FencedError(f"{layout.CLUSTER_KEY} is not there any more") from error
         there = bucket_files.decode_cluster(body).cluster_id
         if there != self._cluster_id:
-            raise FencedError(
-                f"{layout.CLUSTER_KEY} is of cluster {there}, and not of {self._cluster_id}"
-            )
+            key = layout.cluster_key(number)
+            raise FencedError(f"{key} is of cluster {there}, and not of {self._cluster_id}")
         grace = bucket_files.decode_grace(body)
         if grace != self._grace:
             raise FencedError(

@@ -5,7 +5,7 @@
                      see `sealed/superseded_versions`
     sealed objects   no manifest names it, its PUT a grace period old: see `sealed/unnamed_objects`
     deleted topics   tombstone, mark a grace period old ──▶ objects ──▶ only the mark is left,
-                     a grace period long ──▶ mark ──▶ tombstone
+                     a grace period long, and no flush object is older ──▶ mark ──▶ tombstone
     heads            of sessions that are over: see `session_head_gc`
     node ids         of directories that are gone: see `cluster/node_ids`
 
@@ -35,6 +35,9 @@
 7. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
+8. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
+   (`restored_sessions`).  The mark of a deleted topic outlives every flush object that may have
+   batches of the topic: without the mark, a restore would bring the topic back.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
 are collected by every agent: by edits of the partitions whose manifests it edits, by listing of its
@@ -48,7 +51,6 @@ Shell.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, Protocol
 
 import structlog
@@ -56,10 +58,17 @@ import structlog
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
-from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
+from driftlog_agents.log.garbage.deletions import Deletions, believe
+from driftlog_agents.log.garbage.garbage_objects import (
+    Garbage,
+    GarbageReason,
+    by_session,
+    of_deleted_topic,
+)
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
@@ -77,7 +86,7 @@ from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectInfo, ObjectStore
 
 HOUR_MS: Final = 3_600_000
 
@@ -188,6 +197,8 @@ class Collector:
         deadline_ms = self._settings.request_deadline_ms
         self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
         self._deletes_left = 0
+        self._oldest_flush_ms: int | None = None
+        """When the oldest flush object of the pass was put that stays; None: there is none."""
         self._pages = ObjectPages(
             objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
@@ -247,6 +258,7 @@ class Collector:
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
         deleted = self.deleted_objects
+        self._oldest_flush_ms = None
         self._known, look = await self._flush_objects(before)
         known = self._known
         try:
@@ -288,6 +300,7 @@ class Collector:
     async def _flush_objects(self, before: UnreferencedObjects) -> tuple[UnreferencedObjects, Pass]:
         settings = self._settings
         look = Pass(before, grace_ms=settings.grace.ms, max_gap_ms=settings.max_gap_ms)
+        restored_ms = await restored_until_ms(self._reads)
         now_ms = before.seen_ms
         names: NamedFlushObjects | None = None
         has_flushes = ""
@@ -296,38 +309,39 @@ class Collector:
             now_ms = page.store_now_ms
             sizes = {info.key: info.size_bytes for info in page.objects}
             gone: list[str] = []
-            for session_id, objects in self._by_session(page):
+            groups, foreign = by_session(page.objects)
+            for key in foreign:
+                self._strange(key)
+            for objects in groups:
+                session_id = objects.session_id
                 if (
                     names is None
                     or names.session_id != session_id
                     or now_ms - read_ms > settings.grace.short_ms
                 ):
                     names, read_ms = await self._names(session_id), now_ms
-                flushes = [info for info in objects if not _is_final_head(info.key)]
-                if flushes:
+                kept, objects = objects.split(restored_ms)
+                if objects.flushes or kept:
                     has_flushes = session_id
-                gone += look.garbage(flushes, names.keep, now_ms)
-                if has_flushes != session_id:  # the final head sorts last, and goes last
+                garbage = look.garbage(objects.flushes, names.keep, now_ms)
+                look.named_objects += len(kept)
+                self._note_oldest(kept + objects.flushes, set(garbage))
+                gone += garbage
+                if has_flushes != session_id:
                     gone += [
                         info.key
-                        for info in objects[len(flushes) :]
+                        for info in objects.final_heads
                         if now_ms - info.modified_ms >= settings.grace.ms
                     ]
             await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
         return look.end(now_ms), look
 
-    def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
-        """The page's objects grouped by session, in the page's order."""
-        ours: list[tuple[str, ObjectInfo]] = []
-        for info in page.objects:
-            try:
-                ours.append((_session_of(info.key), info))
-            except ValueError:
-                self._strange(info.key)
-        return [
-            (session_id, [info for _, info in neighbours])
-            for session_id, neighbours in groupby(ours, key=lambda one: one[0])
-        ]
+    def _note_oldest(self, objects: Iterable[ObjectInfo], gone: set[str]) -> None:
+        for info in objects:
+            if info.key not in gone:
+                oldest_ms = self._oldest_flush_ms
+                is_older = oldest_ms is None or info.modified_ms < oldest_ms
+                self._oldest_flush_ms = info.modified_ms if is_older else oldest_ms
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
         names = await read_names(self._reads, session_id, self._strangers, self._offload)
@@ -367,7 +381,9 @@ class Collector:
             if since_ms is None:
                 continue
             there[name] = since_ms
-            if known.seen_ms - since_ms >= self._settings.grace.ms:
+            oldest_ms = self._oldest_flush_ms
+            is_old = known.seen_ms - since_ms >= self._settings.grace.ms
+            if is_old and (oldest_ms is None or oldest_ms > since_ms):
                 await self._remove_tombstone(topic, kv)
                 del there[name]
         known.topics = there
@@ -398,13 +414,8 @@ class Collector:
             empty = empty and not others
             if marked_ms is None or now_ms - marked_ms < grace_ms:
                 continue
-            await self._delete(
-                [
-                    Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
-                    for info in others
-                    if now_ms - info.modified_ms >= grace_ms and self._is_ours(info.key)
-                ]
-            )
+            garbage = of_deleted_topic(others, now_ms - grace_ms)
+            await self._delete([one for one in garbage if self._is_ours(one.key)])
         if not empty:
             return None
         return now_ms if since_ms is None else since_ms
@@ -456,14 +467,3 @@ class Collector:
             await self._disk.save(STATE_FILE, known.encode())
         except UnavailableError as error:
             self._log.warning("garbage_not_saved", error=str(error))
-
-
-def _is_final_head(key: str) -> bool:
-    return isinstance(layout.parse_key(key), layout.FinalHeadKey)
-
-
-def _session_of(key: str) -> str:
-    """Raises ValueError: neither a flush object nor a final head."""
-    parsed = layout.parse_key(key)
-    assert isinstance(parsed, layout.FlushObjectKey | layout.FinalHeadKey)
-    return parsed.session_id

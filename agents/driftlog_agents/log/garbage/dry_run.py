@@ -10,17 +10,23 @@ has first seen it unnamed, and a look here does not know since when it is.
 Shell.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import (
+    Garbage,
+    GarbageReason,
+    by_topic,
+    of_deleted_topic,
+)
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
@@ -38,7 +44,8 @@ from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
 _DEADLINE_MS: Final = 30_000.0
 
@@ -81,10 +88,12 @@ class _DryRun:
         self._walks: dict[NamedPartition, None] = {}
         self._names: NamedFlushObjects | None = None
         self._marked_ms: dict[UUID, int] = {}
+        self._restored_ms = -math.inf
 
     async def run(self, objects: ObjectStore) -> Report:
         """Look at every page, then walk."""
-        body = await objects.get(layout.CLUSTER_KEY)
+        _, body = await newest_cluster_file(objects)
+        self._restored_ms = await restored_until_ms(self._reads)
         found = Report(
             bucket_files.decode_cluster(body).cluster_id, bucket_files.decode_grace(body)
         )
@@ -109,7 +118,9 @@ class _DryRun:
             damaged=damage,
         )
         async for page in objects.list(""):
-            for topic_id, infos in self._by_topic(page, found):
+            groups, foreign = by_topic(page.objects)
+            found.unrecognised += foreign
+            for topic_id, infos in groups:
                 part = Listing(tuple(infos), page.store_now_ms)
                 if topic_id is None:
                     await self._flush_objects(part, found)
@@ -127,37 +138,11 @@ class _DryRun:
                 damage(partition, error)
         return found
 
-    def _by_topic(
-        self, page: Listing, found: Report
-    ) -> Iterator[tuple[UUID | None, list[ObjectInfo]]]:
-        """The objects of flushes (None) and of topics, in the page's order."""
-        ours: list[tuple[UUID | None, ObjectInfo]] = []
-        for info in page.objects:
-            try:
-                key = layout.parse_key(info.key)
-            except ValueError:
-                found.unrecognised.append(info.key)
-                continue
-            match key:
-                case layout.FlushObjectKey():
-                    ours.append((None, info))
-                case layout.TopicKey() | layout.DeletedKey():
-                    ours.append((key.topic_id, info))
-                case (
-                    layout.SegmentKey()
-                    | layout.SegmentListKey()
-                    | layout.ProducerSnapshotKey()
-                    | layout.ManifestKey()
-                ):
-                    ours.append((key.tp.topic_id, info))
-                case _:
-                    pass  # these stay; a final head goes with its session's last object
-        for topic_id, neighbours in groupby(ours, key=lambda one: one[0]):
-            yield topic_id, [info for _, info in neighbours]
-
     async def _flush_objects(self, page: Listing, found: Report) -> None:
         for info in page.objects:
             if page.store_now_ms - info.modified_ms < found.grace.ms:
+                continue
+            if info.modified_ms <= self._restored_ms:
                 continue
             session_id = layout.parse_flush_key(info.key).session_id
             if self._names is None or self._names.session_id != session_id:
@@ -183,8 +168,4 @@ class _DryRun:
     def _deleted_objects(self, page: Listing, marked_ms: int | None, found: Report) -> None:
         oldest_ms = page.store_now_ms - found.grace.ms
         if marked_ms is not None and marked_ms <= oldest_ms:
-            found.garbage += [
-                Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
-                for info in page.objects
-                if info.modified_ms <= oldest_ms
-            ]
+            found.garbage += of_deleted_topic(page.objects, oldest_ms)

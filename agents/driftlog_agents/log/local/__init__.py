@@ -1,4 +1,4 @@
-"""Bytes on the agent's disk: buffer files and spool files.
+"""Bytes on the agent's disk: buffer files, spool files, the cache of reads.
 
 Shell.
 """

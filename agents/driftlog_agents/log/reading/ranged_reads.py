@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
+from driftlog_agents.log.local.cached_objects import ColdObjects
 from driftlog_agents.log.objects.availability import (
     Availability,
     DamagedObjectError,
@@ -18,7 +19,7 @@ from driftlog_agents.log.objects.availability import (
 )
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class RangedReads:
 
     def __init__(
         self,
-        store: ObjectStore,
+        store: ColdObjects,
         settings: ReadSettings,
         now_ms: Callable[[], float],
         offload: Offload,

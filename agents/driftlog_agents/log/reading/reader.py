@@ -7,8 +7,8 @@
 1. No read begins at or above the high watermark, or below log start.
 2. Batches come whole and in order, without a hole between them.
 3. Data that cannot be read is an error that names the object; it is never skipped.
-4. Cold reads have their own threads, memory and requests (`ReadSettings`): they slow neither
-   producers nor consumers of the recent log.
+4. Cold reads have their own threads, memory, requests (`ReadSettings`) and files
+   (`local/cached_objects`): they slow neither producers nor consumers of the recent log.
 
 Batches that a read has looked up may be sealed, consolidated or recycled while it awaits the
 bucket.  The read is still correct: committed batches never change.  An object that is gone was
@@ -27,6 +27,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.local.cached_objects import ColdObjects
 from driftlog_agents.log.objects.availability import (
     LOST_MS,
     DamagedObjectError,
@@ -56,7 +57,7 @@ from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import MissingManifestError
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 
 T = TypeVar("T")
 
@@ -86,7 +87,7 @@ class LogReader:
     def __init__(
         self,
         *,
-        store: ObjectStore,
+        store: ColdObjects,
         offload: Offload,
         manifests: LedManifests,
         now_ms: Callable[[], float],

@@ -87,9 +87,16 @@ async def in_time(ask: Callable[[], Awaitable[Any]]) -> Any:
 
 async def do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Runs all *works* concurrently; raises the error of the first one that fails."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = task.cancelling()
     try:
         async with asyncio.TaskGroup() as tasks:
             for work in works:
                 tasks.create_task(work)
     except BaseExceptionGroup as group:
+        # Before Python 3.13 the group's own cancellation of this task stays counted, and
+        # `foundation/retry` would repeat nothing in this task any more.
+        while task.cancelling() > cancelled:
+            task.uncancel()
         raise first_of(group) from group

@@ -33,9 +33,11 @@ from driftlog_metadata.schema.codec import (
     encode_flush_record,
     encode_head,
     encode_live_session,
+    encode_restore,
     encode_topic,
 )
 from driftlog_metadata.schema.keys import (
+    RESTORE_KEY,
     deleted_key,
     flush_key,
     flushes_prefix,
@@ -43,7 +45,7 @@ from driftlog_metadata.schema.keys import (
     session_key,
     topic_key,
 )
-from driftlog_metadata.schema.model import FlushRecord, LiveSession, Topic, TopicPartition
+from driftlog_metadata.schema.model import FlushRecord, LiveSession, Restore, Topic, TopicPartition
 from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
@@ -798,3 +800,40 @@ async def test_a_final_head_goes_after_the_sessions_last_flush_object(world: Wor
     await world.live(1)
 
     assert [[key, final], [final], []] == [named, alone, await world.keys()]
+
+
+async def test_what_a_restore_has_listed_stays_until_it_is_discarded(world: World) -> None:
+    """
+    A partition that was not restored is restored later, from the same objects.
+    """
+    old = [await world.put(1), layout.final_head_key(SESSION, 1)]
+    await world.bucket.put(old[1], [b"x"])
+    listed_ms = int(world.now_h * HOUR_MS)
+    await world.live(1)
+    young = layout.flush_key("60", 1, "a")
+    await world.bucket.put(young, [b"x"])
+    restore = encode_restore(Restore("from", "to", 1, listed_ms))
+    await world.metadata.txn((), [Put(RESTORE_KEY, restore)])
+    await world.live(50)
+    kept = await world.keys()
+    await world.metadata.txn((), [Delete(RESTORE_KEY)])
+    await world.live(2 * GRACE_H + 2)
+
+    assert sorted(old) == sorted(kept)
+    assert [] == await world.keys()
+
+
+async def test_the_mark_of_a_deleted_topic_outlives_older_flush_objects(world: World) -> None:
+    """
+    One of them may have batches of the topic: without the mark, a restore would bring it back.
+    """
+    key = await world.put(1)
+    await world.name(1, key)
+    await delete_topic(world)
+    await world.live(5 * GRACE_H)
+    marked = await world.keys()
+    await world.forget(1)
+    await world.live(GRACE_H + 1)
+
+    assert sorted([key, MARK]) == sorted(marked)
+    assert [] == await world.keys()

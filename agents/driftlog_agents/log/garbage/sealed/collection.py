@@ -18,7 +18,7 @@ import structlog
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.deletions import Deleter
+from driftlog_agents.log.garbage.garbage_objects import Deleter
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads

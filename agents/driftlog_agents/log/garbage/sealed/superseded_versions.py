@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.manifest_names import Sizes
 from driftlog_agents.log.garbage.sealed.partition_reads import (
     ListsRead,

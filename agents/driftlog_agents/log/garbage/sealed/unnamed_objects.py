@@ -30,7 +30,7 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.manifest_names import Window
 from driftlog_agents.log.garbage.sealed.partition_reads import (
     ListsRead,

@@ -1,0 +1,238 @@
+"""Ranges of objects on the agent's disk: what cold reads fetched survives a restart.
+
+    {folder}/{SHA-256 of key, start and end: 32 hex digits}
+
+    entry   magic 8 │ CRC-32C of what follows 4 │ start, end 8 each │ key size 4 │ key │ bytes
+
+1. An entry counts only if its key, its range and its checksum are right; another one is deleted,
+   and the bucket is read.  The name of an object is never used twice, so no entry is out of date.
+2. All entries take at most the budget.  The entry that was not read for longest goes first, also
+   after a restart: its modification time is that of its last read.
+3. The disk never fails a read, and never delays one for longer than `SLOWEST_S`: after a fault the
+   cache is left alone for a minute.
+4. Entries leave `RESERVE_BYTES` of the disk to buffer files.
+
+All work is done by a thread of the cache; it needs no sync, because of rule 1.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import struct
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import BoundedSemaphore
+from typing import Final, TypeVar
+
+import structlog
+
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.stores.object_store import Buffer
+
+T = TypeVar("T")
+
+SLOWEST_S: Final = 1.0
+"""A disk that takes longer for one entry is left alone: the bucket is about as slow."""
+
+RESERVE_BYTES: Final = 2 * 1024**3
+"""With less free space nothing is stored."""
+
+PAUSE_S: Final = 60.0
+"""How long the cache is left alone after a fault."""
+
+_MOST_WAITING: Final = 4
+"""Entries that wait to be written, of some MiB each; more are not stored."""
+
+_MAGIC: Final = b"DRIFTRG1"
+_CHECKED: Final = struct.Struct(">qqI")
+_CRC: Final = struct.Struct(">I")
+_UNFINISHED: Final = ".new"
+
+
+class RangeCache:
+    """See the module.
+
+    Args:
+        budget_bytes: of all files.
+        free_bytes: free space of the disk that holds the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        budget_bytes: int,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._budget_bytes = budget_bytes
+        self._free_bytes = free_bytes
+        self._now_s = now_s
+        self._entries: OrderedDict[str, int] = OrderedDict()
+        """Sizes by file name; least recently read first.  Only the thread uses it."""
+        self._log = structlog.get_logger()
+        self._thread = ThreadPoolExecutor(1, "read-cache")
+        self._waiting = BoundedSemaphore(_MOST_WAITING)
+        self._off_until_s = 0.0
+        self.used_bytes = 0
+        self.hits = self.misses = self.damaged = 0
+        self._thread.submit(self._quietly, self._open)
+
+    async def get(self, key: str, start: int, end: int) -> bytes | None:
+        """The bytes ``[start, end)`` of the object; None: they are not there."""
+        if self._now_s() < self._off_until_s:
+            return None
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SLOWEST_S):
+                found = await loop.run_in_executor(
+                    self._thread, self._quietly, self._read, key, start, end
+                )
+        except TimeoutError:
+            self._failed("the disk is slow")
+            return None
+        if found is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return found
+
+    def put(self, key: str, start: int, end: int, body: Buffer) -> None:
+        """Store the bytes ``[start, end)`` of the object, soon, if the disk can take them."""
+        if self._now_s() < self._off_until_s or not self._waiting.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                self._quietly(self._write, key, start, end, body)
+            finally:
+                self._waiting.release()
+
+        self._thread.submit(work)
+
+    def close(self) -> None:
+        """Store what waits, and end the thread."""
+        self._thread.shutdown()
+
+    # ── In the thread ──
+
+    def _quietly(self, work: Callable[..., T], *args: object) -> T | None:
+        try:
+            return work(*args)
+        except OSError as error:
+            self._failed(str(error))
+            return None
+
+    def _failed(self, error: str) -> None:
+        self._off_until_s = self._now_s() + PAUSE_S
+        self._log.warning(
+            "read_cache_failed",
+            folder=str(self._folder),
+            error=error,
+            advice="reads go to the bucket; the cache is tried again in a minute",
+        )
+
+    def _open(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found: list[tuple[float, str, int]] = []
+        with os.scandir(self._folder) as files:
+            for file in files:
+                if file.name.endswith(_UNFINISHED):
+                    os.unlink(file.path)
+                else:
+                    info = file.stat()
+                    found.append((info.st_mtime, file.name, info.st_size))
+        for _, name, size in sorted(found):
+            self._entries[name] = size
+            self.used_bytes += size
+        self._make_room(0)
+
+    def _read(self, key: str, start: int, end: int) -> bytes | None:
+        name = _name(key, start, end)
+        if name not in self._entries:
+            return None
+        path = self._folder / name
+        try:
+            stored = path.read_bytes()
+        except FileNotFoundError:
+            self._forget(name)
+            return None
+        body = _decode(stored, key, start, end)
+        if body is None:
+            self.damaged += 1
+            self._log.warning(
+                "read_cache_entry_damaged",
+                object=key,
+                file=str(path),
+                advice="no action needed; it is deleted, and the bucket is read.  If it happens "
+                "again, check the disk",
+            )
+            self._remove(name)
+            return None
+        self._entries.move_to_end(name)
+        os.utime(path)
+        return body
+
+    def _write(self, key: str, start: int, end: int, body: Buffer) -> None:
+        name = _name(key, start, end)
+        entry = _encode(key, start, end, body)
+        size = sum(map(len, entry))
+        if name in self._entries or size > self._budget_bytes:
+            return
+        if self._free_bytes(self._folder) < RESERVE_BYTES + size:
+            return
+        self._make_room(size)
+        path = self._folder / name
+        new = path.with_suffix(_UNFINISHED)
+        try:
+            with new.open("wb") as file:
+                file.writelines(entry)
+            new.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
+        self._entries[name] = size
+        self.used_bytes += size
+
+    def _make_room(self, size: int) -> None:
+        while self._entries and self.used_bytes + size > self._budget_bytes:
+            self._remove(next(iter(self._entries)))
+
+    def _remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self.used_bytes -= self._entries.pop(name)
+
+
+def _name(key: str, start: int, end: int) -> str:
+    return hashlib.sha256(f"{key}\0{start}\0{end}".encode()).hexdigest()[:32]
+
+
+def _encode(key: str, start: int, end: int, body: Buffer) -> list[Buffer]:
+    name = key.encode()
+    checked = _CHECKED.pack(start, end, len(name)) + name
+    crc = kernel.crc32c(body, kernel.crc32c(checked))
+    return [_MAGIC, _CRC.pack(crc), checked, body]
+
+
+def _decode(stored: bytes, key: str, start: int, end: int) -> bytes | None:
+    """The body; None: the entry is damaged, or of another range."""
+    name = key.encode()
+    checked = _CHECKED.pack(start, end, len(name)) + name
+    at = len(_MAGIC) + _CRC.size
+    if not stored.startswith(_MAGIC) or len(stored) != at + len(checked) + end - start:
+        return None
+    (crc,) = _CRC.unpack_from(stored, len(_MAGIC))
+    if stored[at : at + len(checked)] != checked or kernel.crc32c(memoryview(stored)[at:]) != crc:
+        return None
+    return stored[at + len(checked) :]

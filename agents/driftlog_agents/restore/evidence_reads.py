@@ -1,0 +1,264 @@
+"""Reads what a restore needs of a bucket: topics, footers of flush objects, groups, marks.
+
+    topics/        names, files, partitions, which are deleted
+    flush/         the footer at the end of each object; final heads
+    groups/        the newest snapshot of the old cluster
+    producer-ids/  the largest block that was given out
+    audit/         the leader epochs at which losses were accepted
+
+Requests are repeated; an object that cannot be read is reported, and the others go on.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+from uuid import UUID
+
+from driftlog_agents.foundation.retry import NO_ANSWER, Retry
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
+from driftlog_agents.restore.evidence import FlushEvidence
+from driftlog_agents.restore.report import RestoreReport
+from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches.producers import ProducerStates
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.flush_object import Footer, find_footer
+from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
+from driftlog_tiering.stores.object_store import (
+    Listing,
+    NotFoundError,
+    ObjectInfo,
+    ObjectStore,
+)
+
+_TAILS_BYTES: Final = (64 * 1024, 1024 * 1024)
+"""Sizes of the first reads of an object's end, before it is read whole."""
+
+RETRY: Final = Retry(
+    wait_s=0.2, longest_wait_s=5.0, timeout_s=30.0, attempts=8, errors=(NotFoundError, *NO_ANSWER)
+)
+"""Of one request: a minute in a store that fails."""
+
+Progress = Callable[[str, int], None]
+"""Called with what is done, and how much of it."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class BucketTopic:
+    """A topic's folder."""
+
+    name: str
+    topic_id: UUID
+    files: list[str] = field(default_factory=list)
+    """Keys of its versions, ascending."""
+    is_deleted: bool = False
+    partitions: int = 0
+    """As many as have objects."""
+    made_ms: int = 0
+    """When the first object was put that is left."""
+
+
+class EvidenceReads:
+    """See the module."""
+
+    def __init__(self, objects: ObjectStore, report: RestoreReport, progress: Progress) -> None:
+        self._objects = objects
+        self._report = report
+        self._progress = progress
+
+    async def topics(self) -> dict[UUID, BucketTopic]:
+        """Every topic that has a folder."""
+        found: dict[UUID, BucketTopic] = {}
+        count = 0
+        async for page in self._pages(layout.TOPICS_PREFIX):
+            count += len(page.objects)
+            self._progress("sealed objects listed", count)
+            for info in page.objects:
+                _note(found, info)
+        return found
+
+    async def topic(self, folder: BucketTopic, partitions: int) -> Topic | None:
+        """The topic by the newest of its files that can be read, with at least *partitions*; None:
+        there is none."""
+        count = max(folder.partitions, partitions)
+        for key in reversed(folder.files):
+            try:
+                topic = bucket_files.decode_topic(await self.get(key)).topic
+            except (CorruptError, NotFoundError) as error:
+                self._report.unreadable[key] = str(error) or "missing"
+                continue
+            return Topic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=max(topic.partitions, count),
+                replication_factor=topic.replication_factor,
+                configs=topic.configs,
+            )
+        if not count:
+            return None
+        return Topic(name=folder.name, topic_id=folder.topic_id, partitions=count)
+
+    async def flushes(self, evidence: FlushEvidence) -> int:
+        """Add every flush object and final head to *evidence*; returns when the listing ended, by
+        the store's clock."""
+        session, count, listed_ms = "", 0, 0
+        async for page in self._pages(layout.FLUSH_PREFIX):
+            listed_ms = page.store_now_ms
+            for session_id, infos in _by_session(page.objects):
+                if session_id != session:
+                    evidence.settle(session)
+                    session = session_id
+                await self._footers(infos, evidence)
+            count += len(page.objects)
+            self._progress("flush objects read", count)
+        evidence.settle(session)
+        return listed_ms
+
+    async def _footers(self, infos: list[ObjectInfo], evidence: FlushEvidence) -> None:
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(info: ObjectInfo) -> None:
+            key = layout.parse_key(info.key)
+            if isinstance(key, layout.FinalHeadKey):
+                evidence.final_head(key.session_id, key.head)
+                return
+            assert isinstance(key, layout.FlushObjectKey)
+            async with limit:
+                try:
+                    footer = await self._footer(info)
+                except NotFoundError:
+                    self._report.unreadable[info.key] = "listed, but not there"
+                    return
+            if footer is None or footer.session_id != key.session_id:
+                self._report.unreadable[info.key] = "its footer is damaged"
+            else:
+                evidence.add(info.key, key, footer)
+
+        await do_all(read(info) for info in infos)
+
+    async def _footer(self, info: ObjectInfo) -> Footer | None:
+        size = info.size_bytes
+        for wanted in (*(tail for tail in _TAILS_BYTES if tail < size), size):
+            footer = find_footer(await self.get(info.key, size - wanted, size))
+            if footer is not None:
+                return footer
+        return None
+
+    async def groups(self, cluster_id: str) -> GroupSnapshot | None:
+        """The newest snapshot of the cluster's groups that can be read."""
+        async for page in self._pages(layout.groups_prefix(cluster_id)):
+            for info in page.objects:
+                try:
+                    return decode_group_snapshot(await self.get(info.key))
+                except (CorruptError, NotFoundError) as error:
+                    self._report.unreadable[info.key] = str(error) or "missing"
+        return None
+
+    async def producer_ids_end(self) -> int:
+        """The end of the largest block of producer ids that was given out."""
+        end = 0
+        async for page in self._pages(layout.PRODUCER_IDS_PREFIX):
+            for info in page.objects:
+                key = _parsed(info.key, layout.parse_producer_ids_key)
+                if key is not None:
+                    end = max(end, key.first_producer_id + 1_000)
+        return end
+
+    async def producers(self, key: str) -> ProducerStates:
+        """The producers of a snapshot.
+
+        Raises:
+            CorruptError, NotFoundError: it is damaged or missing.
+        """
+        _, states = ProducerStates.decode(await self.get(key))
+        return states
+
+    async def audited_epochs(self) -> dict[TopicPartition, int]:
+        """The largest leader epoch at which a loss was accepted, by partition."""
+        epochs: dict[TopicPartition, int] = {}
+        async for page in self._pages(layout.AUDIT_PREFIX):
+            for info in page.objects:
+                key = _parsed(info.key, layout.parse_audit_key)
+                if key is not None:
+                    epochs[key.tp] = max(key.leader_epoch, epochs.get(key.tp, -1))
+        return epochs
+
+    # ── Requests ──
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes of an object.
+
+        Raises:
+            NotFoundError: it is not there.
+            StoreError, TimeoutError: the bucket does not answer.
+        """
+        return await _asked(lambda: self._bytes(key, start, end))
+
+    async def _bytes(self, key: str, start: int, end: int | None) -> bytes:
+        return bytes(await self._objects.get(key, start, end))
+
+    async def _pages(self, prefix: str) -> AsyncIterator[Listing]:
+        after = ""
+        while True:
+            page = await _asked(lambda after=after: self._page(prefix, after))  # type: ignore[misc]
+            yield page
+            if not page.objects:
+                return
+            after = page.objects[-1].key
+
+    async def _page(self, prefix: str, after: str) -> Listing:
+        async for page in self._objects.list(prefix, start_after=after):
+            return page
+        raise AssertionError("a listing has at least one page")
+
+
+async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
+    return await RETRY.run(ask)
+
+
+def _note(found: dict[UUID, BucketTopic], info: ObjectInfo) -> None:
+    """Add one object of a topic."""
+    key = _parsed(info.key, layout.parse_key)
+    match key:
+        case layout.TopicKey() | layout.DeletedKey():
+            topic_id, partitions = key.topic_id, 0
+        case (
+            layout.ManifestKey()
+            | layout.SegmentListKey()
+            | layout.ProducerSnapshotKey()
+            | layout.SegmentKey()
+        ):
+            topic_id, partitions = key.tp.topic_id, key.tp.partition + 1
+        case _:
+            return
+    topic = found.setdefault(topic_id, BucketTopic(key.topic, topic_id, made_ms=info.modified_ms))
+    topic.partitions = max(topic.partitions, partitions)
+    topic.made_ms = min(topic.made_ms, info.modified_ms)
+    topic.is_deleted |= isinstance(key, layout.DeletedKey)
+    if isinstance(key, layout.TopicKey):
+        topic.files.append(info.key)
+
+
+def _by_session(infos: Iterable[ObjectInfo]) -> list[tuple[str, list[ObjectInfo]]]:
+    """The flush objects and final heads of each session, in the order of the listing."""
+    sessions: list[tuple[str, list[ObjectInfo]]] = []
+    for info in infos:
+        key = _parsed(info.key, layout.parse_key)
+        if not isinstance(key, layout.FlushObjectKey | layout.FinalHeadKey):
+            continue
+        if not sessions or sessions[-1][0] != key.session_id:
+            sessions.append((key.session_id, []))
+        sessions[-1][1].append(info)
+    return sessions
+
+
+def _parsed(key: str, parse: Callable[[str], T]) -> T | None:
+    try:
+        return parse(key)
+    except ValueError:
+        return None

@@ -1,0 +1,437 @@
+"""Brings a cluster back from its bucket alone, into an empty metadata store.
+
+     1  /restore {from, to}: a second run goes on with the same new cluster
+     2  the bucket's next cluster file: agents of the old cluster stop; wait until they have
+     3  topics, and the newest manifest of each partition, fenced: the new cluster's id
+     4  flush objects: footers and final heads ──▶ what is refuted (`evidence`)
+     5  groups, by the newest snapshot
+     6  per partition: joined batches (`join`), where it goes on, its epoch (`partition_plan`)
+        ──▶ segments, an empty range, its keys (`partition_writer`)
+     7  topics, tombstones, groups, producer ids ──▶ /restore is finished, /cluster
+
+1. Every acknowledged flush is in the bucket before its acknowledgement.
+2. Flush objects are listed after the fences: what an older manifest did not have is there.
+3. Damage stops one partition and no other: it has no leader until the object is put back and the
+   restore runs again.
+4. The collector deletes no flush object that was listed here until the restore is discarded.
+5. A flush object whose footer cannot be read may have records of any partition: the restore ends
+   before it seals anything, unless damage is to be skipped.
+6. A dry run reads the same, and writes nothing.
+
+Shell.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.groups.storage_format import decode_page
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
+from driftlog_agents.log.session.producer_id_ranges import SKIPPED
+from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
+from driftlog_agents.restore.evidence_reads import (
+    RETRY,
+    BucketTopic,
+    EvidenceReads,
+    Progress,
+)
+from driftlog_agents.restore.join import UnsealedBatches
+from driftlog_agents.restore.metadata_writes import MetadataWrites
+from driftlog_agents.restore.partition_plan import PartitionPlan, plan_partition
+from driftlog_agents.restore.partition_writer import PartitionWriter
+from driftlog_agents.restore.report import EmptyRange, RestoreReport
+from driftlog_metadata.schema.keys import GROUPS_PREFIX, INT32_MAX, parse_group_key
+from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, Restore, Topic, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, FencedError
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.formats.file_likes import Spool
+from driftlog_tiering.formats.group_snapshot import GroupSnapshot
+from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import OtherClusterError
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
+
+_DAMAGE: Final = (CorruptError, NotFoundError)
+_SEALED_AT_ONCE: Final = 4
+
+
+class WrongBucketError(FencedError):
+    """The bucket is not the one of the cluster that is to be restored; the message says whose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePorts:
+    """Everything outside that a restore uses."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    offload: Offload
+    spool: Callable[[], AbstractContextManager[Spool]]
+    rng: Random
+    now_ms: Callable[[], float]
+    """A clock that never goes back."""
+    wait: Callable[[], Awaitable[None]]
+    """Returns when no agent of the old cluster commits any more."""
+    progress: Progress
+
+
+class Restorer:
+    """One restore; see the module."""
+
+    def __init__(
+        self, ports: RestorePorts, *, dry_run: bool = False, skip_damaged: bool = False
+    ) -> None:
+        self._ports = ports
+        self._dry_run = dry_run
+        self._skip_damaged = skip_damaged
+        self._objects = ports.objects
+        self._writes = MetadataWrites(ports.metadata)
+        self._topics: dict[UUID, Topic] = {}
+        self._manifests: dict[TopicPartition, Manifest] = {}
+        self._done: Collection[TopicPartition] = ()
+
+    async def run(self, from_id: str) -> RestoreReport:
+        """Restore the cluster *from_id*.
+
+        Raises:
+            WrongBucketError: the bucket is another cluster's.
+            FencedError: the metadata store is not empty, or another restore was faster.
+            CorruptError: a cluster file, a key, or the footer of a flush object is damaged.
+            StoreError, TimeoutError: a store.
+        """
+        ports = self._ports
+        restore = await self._begin(from_id)
+        report = RestoreReport(from_id=from_id, to_id=restore.to_id, dry_run=self._dry_run)
+        author = Cluster(restore.to_id, FORMAT_VERSION)
+        body = await self._mark_bucket(restore, author)
+        is_finished = await self._writes.is_finished()
+        if not self._dry_run and not is_finished:
+            await ports.wait()
+        was = bucket_files.decode_restored_from(body)
+        reads = EvidenceReads(self._objects, report, ports.progress)
+        writer = PartitionWriter(
+            objects=self._objects,
+            author=author,
+            was=was,
+            grace=bucket_files.decode_grace(body),
+            offload=ports.offload,
+            spool=ports.spool,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+        )
+        self._done, offline = await self._writes.keys()
+        folders = await reads.topics()
+        await self._fence(folders, writer, report, only=offline if is_finished else None)
+        evidence = FlushEvidence(self._manifests)
+        listed_ms = await reads.flushes(evidence)
+        self._check_readable(report)
+        self._name(folders, evidence)
+        report.sessions, report.flush_objects = evidence.sessions, evidence.objects
+        deleted = await self._find_topics(folders, evidence, reads, report)
+        if not is_finished:
+            await self._fence_unknown(evidence, writer, report)
+        snapshot = await self._groups(reads, was, report)
+        await self._partitions(evidence, snapshot, await reads.audited_epochs(), writer, report)
+        report.topics = len(self._topics)
+        if is_finished or self._dry_run:
+            return report
+        await self._writes.topics(self._topics.values(), deleted)
+        if snapshot is not None:
+            await self._writes.groups(snapshot.values)
+        await self._producer_ids(evidence, reads)
+        await self._writes.finish(replace(restore, listed_ms=listed_ms), author)
+        return report
+
+    # ── 1, 2: which cluster ──
+
+    async def _begin(self, from_id: str) -> Restore:
+        restore = await self._writes.find()
+        number, body = await RETRY.run(lambda: newest_cluster_file(self._objects))
+        there = bucket_files.decode_cluster(body).cluster_id
+        if restore is not None:
+            if restore.from_id != from_id:
+                raise FencedError(
+                    f"this metadata store has a restore of cluster {restore.from_id}, and not of "
+                    f"{from_id}"
+                )
+            if there not in (restore.to_id, restore.from_id):
+                raise WrongBucketError(
+                    f"the bucket belongs to cluster {there} now: another restore was faster"
+                )
+            return restore
+        if there != from_id:
+            raise WrongBucketError(
+                f"the bucket belongs to cluster {there}, and not to {from_id}: "
+                f"--from-cluster {there} restores what is there"
+            )
+        raw = UUID(int=self._ports.rng.getrandbits(128), version=4).bytes
+        to_id = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+        restore = Restore(from_id, to_id, number + 1)
+        if not self._dry_run:
+            await self._writes.begin(restore)
+        return restore
+
+    async def _mark_bucket(self, restore: Restore, author: Cluster) -> bytes:
+        """Create the next cluster file; returns its bytes.
+
+        Raises:
+            WrongBucketError: another restore has created it.
+        """
+        number, old = await RETRY.run(lambda: newest_cluster_file(self._objects))
+        if number >= restore.cluster_file:
+            body = bytes(old)
+        else:
+            was = (*bucket_files.decode_restored_from(old), restore.from_id)
+            body = bucket_files.encode_cluster(author, bucket_files.decode_grace(old), was)
+            if self._dry_run:
+                return body
+            key = layout.cluster_key(restore.cluster_file)
+            try:
+                await RETRY.run(lambda: self._objects.create(key, [body]))
+            except AlreadyExistsError:
+                body = bytes(await RETRY.run(lambda: self._objects.get(key)))
+        there = bucket_files.decode_cluster(body).cluster_id
+        if there != restore.to_id:
+            raise WrongBucketError(
+                f"the bucket belongs to cluster {there} now: another restore was faster"
+            )
+        if not self._dry_run:
+            await self._replace_first_file(body)
+        return body
+
+    async def _replace_first_file(self, body: bytes) -> None:
+        """Put *body* in the place of ``cluster.json``, which older releases read."""
+        with suppress(NotFoundError):
+            if bytes(await self._objects.get(layout.CLUSTER_KEY)) == body:
+                return
+        await RETRY.run(lambda: self._objects.delete([layout.CLUSTER_KEY]))
+        with suppress(AlreadyExistsError):
+            await RETRY.run(lambda: self._objects.create(layout.CLUSTER_KEY, [body]))
+
+    # ── 3: fences ──
+
+    async def _fence(
+        self,
+        folders: Mapping[UUID, BucketTopic],
+        writer: PartitionWriter,
+        report: RestoreReport,
+        only: Collection[TopicPartition] | None,
+    ) -> None:
+        """Fence the partitions of live topics that have objects; *only*: of these."""
+        wanted = [
+            (folder.name, tp)
+            for folder in folders.values()
+            if not folder.is_deleted
+            for number in range(folder.partitions)
+            for tp in (TopicPartition(folder.topic_id, number),)
+            if tp not in self._done and (only is None or tp in only)
+        ]
+        await self._fence_all(wanted, writer, report)
+
+    async def _fence_unknown(
+        self, evidence: FlushEvidence, writer: PartitionWriter, report: RestoreReport
+    ) -> None:
+        """Fence the partitions that only topic files or footers show."""
+        wanted = [
+            (topic.name, tp)
+            for topic in self._topics.values()
+            for number in range(topic.partitions)
+            for tp in (TopicPartition(topic.topic_id, number),)
+            if tp not in self._done
+            and tp not in self._manifests
+            and _name(topic.name, tp) not in report.offline
+        ]
+        await self._fence_all(wanted, writer, report)
+        for _, tp in wanted:
+            if tp in self._manifests:
+                evidence.sealed(self._manifests[tp])
+
+    async def _fence_all(
+        self,
+        wanted: list[tuple[str, TopicPartition]],
+        writer: PartitionWriter,
+        report: RestoreReport,
+    ) -> None:
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def fence(topic: str, tp: TopicPartition) -> None:
+            async with limit:
+                try:
+                    manifest = await (writer.newest if self._dry_run else writer.fence)(topic, tp)
+                    self._manifests[tp] = manifest
+                except (OtherClusterError, *_DAMAGE) as error:
+                    await self._take_offline(topic, tp, INT32_MAX // 2, error, report)
+            self._ports.progress("manifests read", len(self._manifests))
+
+        await do_all(fence(*one) for one in wanted)
+
+    async def _take_offline(
+        self, topic: str, tp: TopicPartition, epoch: int, error: Exception, report: RestoreReport
+    ) -> None:
+        report.offline[_name(topic, tp)] = str(error) or "an object is missing"
+        if not self._dry_run:
+            await self._writes.partition(tp, epoch, None)
+
+    def _check_readable(self, report: RestoreReport) -> None:
+        damaged = [key for key in report.unreadable if key.startswith(layout.FLUSH_PREFIX)]
+        if damaged and not (self._skip_damaged or self._dry_run):
+            raise CorruptError(
+                f"{len(damaged)} flush objects cannot be read, such as {damaged[0]} "
+                f"({report.unreadable[damaged[0]]}): put them back.  --skip-damaged restores "
+                "without their records, and without unsealed records behind them"
+            )
+
+    # ── 4: topics ──
+
+    def _name(self, folders: dict[UUID, BucketTopic], evidence: FlushEvidence) -> None:
+        """Add the topics that only footers name: a topic's key comes before its file."""
+        for topic_id, name in evidence.topic_names.items():
+            folders.setdefault(UUID(bytes=topic_id), BucketTopic(name, UUID(bytes=topic_id)))
+
+    async def _find_topics(
+        self,
+        folders: Mapping[UUID, BucketTopic],
+        evidence: FlushEvidence,
+        reads: EvidenceReads,
+        report: RestoreReport,
+    ) -> list[Topic]:
+        """Find the live topics; returns the deleted ones."""
+        flushed: dict[UUID, int] = {}
+        for tp in evidence.partitions:
+            flushed[tp.topic_id] = max(flushed.get(tp.topic_id, 0), tp.partition + 1)
+        deleted: list[Topic] = []
+        names: dict[str, BucketTopic] = {}
+        for folder in sorted(folders.values(), key=lambda one: one.made_ms or 2**63):
+            topic = await reads.topic(folder, flushed.get(folder.topic_id, 0))
+            if topic is None:
+                continue
+            if folder.is_deleted:
+                deleted.append(topic)
+                continue
+            older = names.get(folder.name)
+            if older is not None:
+                del self._topics[older.topic_id]
+                report.left_out[f"topic {folder.name}, id {older.topic_id}"] = (
+                    f"a newer topic of that name has id {folder.topic_id}; its objects stay"
+                )
+            names[folder.name] = folder
+            self._topics[folder.topic_id] = topic
+        return deleted
+
+    # ── 5: groups ──
+
+    async def _groups(
+        self, reads: EvidenceReads, was: Collection[str], report: RestoreReport
+    ) -> GroupSnapshot | None:
+        for cluster_id in reversed(tuple(was)):
+            snapshot = await reads.groups(cluster_id)
+            if snapshot is not None:
+                report.groups_revision = snapshot.revision
+                report.groups = len(
+                    {parse_group_key(f"{GROUPS_PREFIX}{key}").group_id for key in snapshot.values}
+                )
+                return snapshot
+        return None
+
+    # ── 6: partitions ──
+
+    async def _partitions(
+        self,
+        evidence: FlushEvidence,
+        snapshot: GroupSnapshot | None,
+        audited: Mapping[TopicPartition, int],
+        writer: PartitionWriter,
+        report: RestoreReport,
+    ) -> None:
+        report.refuted = evidence.refuted()
+        batches = UnsealedBatches(evidence.possible(report.refuted))
+        offsets = _committed_offsets(snapshot, report)
+        limit = asyncio.Semaphore(_SEALED_AT_ONCE)
+
+        async def restore(topic: str, tp: TopicPartition, manifest: Manifest) -> None:
+            epoch = manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
+            plan = plan_partition(
+                manifest,
+                evidence.partitions.get(tp, PartitionFacts()),
+                batches.join(tp, manifest.end, epoch),
+                offsets.get(tp, ()),
+                audited.get(tp, -1),
+            )
+            async with limit:
+                await self._restore(topic, plan, writer, report)
+            report.partitions += 1
+            self._ports.progress("partitions restored", report.partitions)
+
+        await do_all(
+            restore(self._topics[tp.topic_id].name, tp, manifest)
+            for tp, manifest in self._manifests.items()
+            if tp.topic_id in self._topics
+        )
+
+    async def _restore(
+        self, topic: str, plan: PartitionPlan, writer: PartitionWriter, report: RestoreReport
+    ) -> None:
+        name = _name(topic, plan.tp)
+        for offset in plan.not_believed:
+            report.left_out[f"offset {offset} of {name}"] = (
+                "a group committed it, far above all records: new records begin below it"
+            )
+        if not self._dry_run:
+            try:
+                state = await writer.write(topic, plan)
+            except _DAMAGE as error:
+                await self._take_offline(topic, plan.tp, plan.leader_epoch, error, report)
+                return
+            await self._writes.partition(plan.tp, plan.leader_epoch, state)
+        report.joined_records += plan.joined_end - plan.base
+        if plan.empty is not None:
+            base, end = plan.empty
+            report.empty.append(EmptyRange(partition=name, base=base, end=end))
+
+    # ── 7 ──
+
+    async def _producer_ids(self, evidence: FlushEvidence, reads: EvidenceReads) -> None:
+        """No id that may have been given out is given out again: it would be a duplicate of
+        another producer's."""
+        seen = evidence.producer_ids
+        end = await reads.producer_ids_end()
+        for manifest in self._manifests.values():
+            if manifest.producers is not None:
+                with suppress(*_DAMAGE):
+                    seen.saw_states(await reads.producers(manifest.producers.key))
+        seen.saw_a_lost_store()
+        seen.read_end(end)
+        first = seen.above_end()
+        assert first is not None, "a lost store raises the end"
+        await self._writes.producer_ids(max(first, end), SKIPPED)
+
+
+def _committed_offsets(
+    snapshot: GroupSnapshot | None, report: RestoreReport
+) -> dict[TopicPartition, set[int]]:
+    """The largest offsets that groups committed, by partition."""
+    found: dict[TopicPartition, set[int]] = {}
+    for suffix, value in () if snapshot is None else snapshot.values.items():
+        key = parse_group_key(f"{GROUPS_PREFIX}{suffix}")
+        if key.topic_id is None:
+            continue
+        try:
+            page = decode_page(value, key.page)
+        except CorruptError as error:
+            report.unreadable[f"offsets of group {key.group_id!r}"] = str(error)
+            continue
+        for partition, committed in page.items():
+            tp = TopicPartition(key.topic_id, partition)
+            found.setdefault(tp, set()).add(committed.offset)
+    return found
+
+
+def _name(topic: str, tp: TopicPartition) -> str:
+    return f"{topic}-{tp.partition}"

@@ -1,0 +1,264 @@
+"""`driftlog restore`: brings a cluster back from its bucket alone, into an empty metadata store.
+
+Root.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
+from driftlog.cli.common.output import Progress, complain, no_extra, plural, print_json
+from driftlog.cli.common.parsers import STORE_VARIABLE, Commands, add_command
+from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
+
+if TYPE_CHECKING:
+    from driftlog_agents.restore.report import RestoreReport
+    from driftlog_metadata.stores.store import MetadataStore
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands of this file."""
+    restore = add_command(
+        commands,
+        "restore",
+        _restore,
+        help="bring a cluster back from its bucket, into an empty metadata store",
+        description="Bring a cluster back from its bucket alone: its metadata store and all disks "
+        "of its agents are lost.  The metadata store must be empty.  All agents of the old cluster "
+        "must be stopped.  Every record that was acknowledged with acks=all comes back at its "
+        "offset, with topics, configs and committed offsets of groups.  A restore that was "
+        "interrupted goes on when it is run again.  Exit status 1: something could not be read.",
+        examples="  driftlog restore --store s3://bucket/prefix --etcd http://127.0.0.1:2379 \\\n"
+        "      --from-cluster qBScphWoRRGFs8ZK20LGKg --agents-stopped\n"
+        "  driftlog restore --dir /tmp/log --discard          the restore is found to be good\n",
+    )
+    restore.add_argument(
+        "--store",
+        metavar="LOCATION",
+        help="location of the objects: s3://bucket/prefix or a directory (default: the variable "
+        f"{STORE_VARIABLE}, or DIR/objects)",
+    )
+    restore.add_argument(
+        "--dir", type=Path, metavar="DIR", help="directory of the agent that gets the metadata"
+    )
+    restore.add_argument(
+        "--from-cluster",
+        metavar="ID",
+        help="id of the cluster that is lost, as the bucket's newest cluster file says it",
+    )
+    restore.add_argument(
+        "--agents-stopped",
+        action="store_true",
+        help="required: all agents of the old cluster are stopped, on every machine.  What one of "
+        "them acknowledges while the restore runs may be lost",
+    )
+    restore.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write nothing: print what a restore would bring back, as the bucket is now",
+    )
+    restore.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="restore without the flush objects that cannot be read: their records are lost, and "
+        "all unsealed records behind them in their partitions",
+    )
+    restore.add_argument(
+        "--discard",
+        action="store_true",
+        help="let the collector delete the old cluster's flush objects, which a restore keeps",
+    )
+    restore.add_argument("--json", action="store_true", help="print JSON")
+    add_etcd_options(restore)
+
+
+def _restore(options: argparse.Namespace) -> int:
+    if options.etcd is not None and options.dir is not None:
+        raise UsageError("give --etcd URL or --dir DIR, and not both")
+    if options.etcd is None and options.dir is None and not options.dry_run:
+        raise UsageError("where do the metadata go?  Give --etcd URL, or --dir DIR of the agent")
+    try:
+        return _discard(options) if options.discard else _run(options)
+    except ImportError as error:
+        return no_extra(error, "`driftlog restore`")
+
+
+def _run(options: argparse.Namespace) -> int:
+    location = options.store or os.environ.get(STORE_VARIABLE)
+    location = location or (options.dir and str(options.dir / "objects"))
+    if not location:
+        raise UsageError("where are the objects?  Give --store LOCATION")
+    if not options.from_cluster:
+        raise UsageError("which cluster is lost?  Give --from-cluster ID")
+    if not options.agents_stopped and not options.dry_run:
+        raise UsageError(
+            "stop all agents of the old cluster, on every machine, and give --agents-stopped: what "
+            "one of them acknowledges while the restore runs may be lost"
+        )
+    if ":" not in location.partition("/")[0] and not Path(location).is_dir():
+        raise CommandError(f"there is no directory {location}")
+    report = _restored(options, location)
+    if options.json:
+        print_json(report.as_json())
+    else:
+        _print(report)
+    for what, why in {**report.unreadable, **report.offline, **report.left_out}.items():
+        complain(f"{what}: {why}")
+    return OK if report.is_whole else FAILED
+
+
+def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
+    """Restore.
+
+    Raises:
+        ImportError: the extra is not installed.
+        UsageError: a location is none.
+        CommandError: a store is damaged, does not answer, or is not the one that is meant.
+    """
+    import structlog  # noqa: PLC0415  # an extra
+
+    from driftlog_agents.foundation.offload import inline  # noqa: PLC0415  # an extra
+    from driftlog_agents.log.local.spool import spool_in  # noqa: PLC0415
+    from driftlog_agents.restore.restorer import RestorePorts, Restorer  # noqa: PLC0415
+    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
+    from driftlog_tiering.formats import layout  # noqa: PLC0415
+    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
+    from driftlog_tiering.stores.object_store import NotFoundError  # noqa: PLC0415
+
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=quiet)  # the report says the same
+    line = Progress(quiet=options.json)
+
+    def progress(what: str, count: int) -> None:
+        if line.due():
+            line.show(f"{count:,} {what}")
+
+    async def at_once() -> None:
+        """No agent of the old cluster runs."""
+
+    async def main() -> "RestoreReport":
+        with tempfile.TemporaryDirectory(prefix="driftlog-restore-") as spools:
+            async with _metadata(options, Path(spools)) as metadata:
+                objects = open_object_store(location)
+                try:
+                    ports = RestorePorts(
+                        metadata=metadata,
+                        objects=objects,
+                        offload=inline,
+                        spool=spool_in(Path(spools)),
+                        rng=random.SystemRandom(),
+                        now_ms=lambda: time.monotonic() * 1000,
+                        wait=at_once,
+                        progress=progress,
+                    )
+                    restorer = Restorer(
+                        ports, dry_run=options.dry_run, skip_damaged=options.skip_damaged
+                    )
+                    return await restorer.run(options.from_cluster)
+                except NotFoundError as error:
+                    raise CommandError(
+                        f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
+                    ) from error
+                finally:
+                    await objects.close()
+
+    try:
+        return asyncio.run(main())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except (StoreError, CorruptError, TimeoutError) as error:
+        raise CommandError(str(error) or repr(error)) from error
+    finally:
+        line.clear()
+
+
+def _discard(options: argparse.Namespace) -> int:
+    from driftlog_agents.restore.metadata_writes import MetadataWrites  # noqa: PLC0415  # an extra
+    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
+
+    async def main() -> str:
+        async with _metadata(options) as metadata:
+            writes = MetadataWrites(metadata)
+            found = await writes.find()
+            if found is None:
+                return ""
+            if not await writes.is_finished():
+                raise CommandError("the restore is not finished: run it again")
+            _, offline = await writes.keys()
+            if offline:
+                raise CommandError(
+                    f"{plural(len(offline), 'partition')} could not be restored: put the object "
+                    "back that the restore named, and run the restore again"
+                )
+            await writes.discard()
+            return found.from_id
+
+    try:
+        discarded = asyncio.run(main())
+    except (StoreError, CorruptError, TimeoutError) as error:
+        raise CommandError(str(error) or repr(error)) from error
+    if options.json:
+        print_json({"discarded": discarded or None})
+    elif discarded:
+        print(f"discarded: the collector deletes the flush objects of cluster {discarded}")
+    else:
+        print("nothing to discard")
+    return OK
+
+
+@asynccontextmanager
+async def _metadata(
+    options: argparse.Namespace, scratch: Path | None = None
+) -> "AsyncIterator[MetadataStore]":
+    """The metadata store: etcd, or the embedded one, which is made where there is none; by a dry
+    run in *scratch*."""
+    store: MetadataStore
+    if options.etcd is not None:
+        from driftlog_metadata.stores.etcd.etcd_store import (  # noqa: PLC0415  # an extra
+            EtcdMetadataStore,
+        )
+
+        store = EtcdMetadataStore(etcd_settings(options))
+    else:
+        from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore  # noqa: PLC0415
+
+        database = None if options.dir is None else options.dir / "metadata.db"
+        if options.dry_run and scratch is not None and (database is None or not database.exists()):
+            database = scratch / "metadata.db"
+        assert database is not None
+        database.parent.mkdir(parents=True, exist_ok=True)
+        store = await SqliteMetadataStore.open(database, lambda: time.time_ns() // 1_000_000)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _print(report: "RestoreReport") -> None:
+    if report.dry_run:
+        print(f"a restore of cluster {report.from_id} would bring back:")
+    else:
+        print(f"cluster {report.from_id} is restored as {report.to_id}")
+    print(
+        f"{plural(report.topics, 'topic')}, {plural(report.partitions, 'partition')}, "
+        f"{plural(report.groups, 'group')}"
+    )
+    print(
+        f"{plural(report.joined_records, 'record')} of "
+        f"{plural(report.flush_objects, 'flush object')}, and all sealed records"
+    )
+    if report.refuted:
+        print(f"never committed: {plural(len(report.refuted), 'flush object')}")
+    for one in report.empty:
+        print(f"{one.partition}: no records in [{one.base}, {one.end})")
+    if report.groups_revision is None:
+        print("there is no snapshot of groups: consumers begin by auto.offset.reset")

@@ -1,0 +1,404 @@
+"""A restore gives an offset to another record, or loses one that was acknowledged with acks=all.
+
+Real engines write the bucket; then metadata store and disk are gone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from driftlog_agents.log.reading.read_settings import ReadSettings
+from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.restore.metadata_writes import NotEmptyError
+from driftlog_agents.restore.report import RestoreReport
+from driftlog_agents.restore.restorer import RestorePorts, Restorer, WrongBucketError
+from driftlog_metadata.schema.codec import decode_cluster
+from driftlog_metadata.schema.keys import CLUSTER_KEY, topic_key
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_metadata.witness.witness import StoreWitness
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from tests.agents.log.lives import (
+    SETTINGS,
+    Life,
+    World,
+    now_ms,
+    on_virtual_time,
+    values_of,
+)
+from tests.support.clusters import AUTHOR
+from tests.support.memory_store import MemoryMetadataStore
+
+
+async def at_once(fn: Callable[..., Any], *args: Any) -> Any:
+    """On the event loop."""
+    return fn(*args)
+
+
+async def nothing() -> None:
+    """No agent of the old cluster runs."""
+
+
+class Lost(World):
+    """A cluster whose metadata store and disks go, and come back from the bucket."""
+
+    async def begin(self) -> Life:
+        """The first life of the cluster."""
+        await self.bucket.put(layout.CLUSTER_KEY, [bucket_files.encode_cluster(AUTHOR)])
+        for topic in self.topics.values():
+            key = layout.topic_key(topic.name, topic.topic_id, 1)
+            file = bucket_files.encode_topic(bucket_files.TopicFile(1, topic))
+            await self.bucket.put(key, [file])
+        return await self.start()
+
+    def lose_everything(self) -> MemoryMetadataStore:
+        """The metadata store and the disk are new; returns the store."""
+        self.metadata = MemoryMetadataStore(lambda: int(now_ms()))
+        self.platter = type(self.platter)()
+        return self.metadata
+
+    async def restore(
+        self,
+        metadata: MetadataStore | None = None,
+        *,
+        dry_run: bool = False,
+        skip_damaged: bool = False,
+        wait: Callable[[], Awaitable[None]] = nothing,
+        from_id: str | None = None,
+    ) -> RestoreReport:
+        """A restore of the cluster that the bucket has."""
+        if from_id is None:
+            _, body = await newest_cluster_file(self.bucket)
+            from_id = bucket_files.decode_cluster(body).cluster_id
+        ports = RestorePorts(
+            metadata=metadata or self.metadata,
+            objects=self.bucket,
+            offload=at_once,
+            spool=self.spool,
+            rng=Random(self.rng.getrandbits(64)),
+            now_ms=now_ms,
+            wait=wait,
+            progress=lambda what, count: None,
+        )
+        return await Restorer(ports, dry_run=dry_run, skip_damaged=skip_damaged).run(from_id)
+
+    async def come_back(self) -> Life:
+        """A process of the restored cluster."""
+        kv = await self.metadata.get(CLUSTER_KEY)
+        assert kv is not None
+        life = Life(self, SETTINGS, self.metadata, StoreWitness(now_ms, kv.value))
+        await life.ready()
+        return life
+
+    async def cluster_id(self) -> str:
+        """By the metadata store."""
+        kv = await self.metadata.get(CLUSTER_KEY)
+        assert kv is not None
+        return decode_cluster(kv.value).cluster_id
+
+
+async def records(life: Life, partition: int = 0) -> dict[int, bytes]:
+    """Every record of a partition, by offset."""
+    log = life.log(partition)
+    reader = LogReader(
+        store=life.world.bucket,
+        offload=at_once,
+        manifests=life.engine,
+        now_ms=now_ms,
+        settings=ReadSettings(),
+    )
+    found: dict[int, bytes] = {}
+    offset = log.log_start
+    while offset < log.high_watermark:
+        batches = b"".join(map(bytes, await reader.read(log, offset, 1_000_000, zstd=True)))
+        assert batches, f"nothing at {offset}"
+        while batches:
+            size = 12 + int.from_bytes(batches[8:12], "big")
+            for at, _, value in values_of(batches[:size]):
+                found[at] = value
+            offset = int.from_bytes(batches[:8], "big") + int.from_bytes(batches[23:27], "big") + 1
+            batches = batches[size:]
+    return found
+
+
+@on_virtual_time
+async def test_sealed_and_unsealed_records_come_back_three_times() -> None:
+    """
+    And what was not acknowledged may come back, but at no offset of another record.
+    """
+    world = Lost(t=2)
+    life = await world.begin()
+    expected: dict[int, bytes] = {}
+    ids = [AUTHOR.cluster_id]
+    for turn in range(4):
+        first = life.log().high_watermark
+        values = [b"%d.%d" % (turn, n) for n in range(6)]
+        for number, value in enumerate(values[:3]):
+            assert "committed" == await life.produce(value).answer()
+            expected[first + number] = value
+        await life.seal()
+        for number, value in enumerate(values[3:], 3):
+            assert "committed" == await life.produce(value).answer()
+            expected[first + number] = value
+        life.kill()
+        world.lose_everything()
+        report = await world.restore()
+        ids.append(await world.cluster_id())
+        assert report.is_whole
+        assert (ids[-2], ids[-1]) == (report.from_id, report.to_id)
+        life = await world.come_back()
+        assert expected == await records(life)
+    assert len(ids) == len(set(ids))
+    life.kill()
+
+
+@on_virtual_time
+async def test_a_dry_run_writes_nothing_and_counts_the_same() -> None:
+    """
+    Neither into the bucket nor into the metadata store.
+    """
+    world = Lost(t=2)
+    life = await world.begin()
+    for value in (b"a", b"b", b"c"):
+        assert "committed" == await life.produce(value).answer()
+    life.kill()
+    metadata = world.lose_everything()
+    before = world.bucket.keys()
+
+    looked = await world.restore(dry_run=True)
+
+    assert before == world.bucket.keys()
+    assert [] == metadata.snapshot()
+    done = await world.restore()
+    assert (3, 1, 2) == (looked.joined_records, looked.topics, looked.partitions)
+    assert (3, 1, 2) == (done.joined_records, done.topics, done.partitions)
+
+
+@on_virtual_time
+async def test_a_damaged_manifest_takes_one_partition_offline_until_it_is_put_back() -> None:
+    """
+    An older version is no substitute: its end is below records that were acknowledged.
+    """
+    world = Lost(t=2)
+    life = await world.begin()
+    for partition in range(2):
+        assert "committed" == await life.produce(b"v", partition=partition).answer()
+    for value in (b"w", b"x"):
+        await life.seal()
+        assert "committed" == await life.produce(value).answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    newest = world.bucket.keys("/00000/manifest/")[0]
+    whole = await world.bucket.get(newest)
+    world.bucket.damage(newest)
+
+    report = await world.restore()
+
+    assert ["t-0"] == list(report.offline)
+    assert newest in report.offline["t-0"]
+    kv = await world.metadata.get(CLUSTER_KEY)
+    assert kv is not None
+    life = Life(world, SETTINGS, world.metadata, StoreWitness(now_ms, kv.value))
+    async with asyncio.timeout(60):
+        while life.engine.log("t", 1) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert life.engine.log("t", 0) is None
+    assert {0: b"v"} == await records(life, 1)
+    await world.bucket.delete([newest])
+    await world.bucket.put(newest, [whole])
+    again = await world.restore(from_id=report.from_id)
+    assert again.is_whole
+    life.kill()
+    await asyncio.sleep(60)  # its lease ends
+    life = await world.come_back()
+    assert {0: b"v", 1: b"w", 2: b"x"} == await records(life)
+    life.kill()
+
+
+@on_virtual_time
+async def test_a_damaged_flush_object_ends_the_restore_unless_it_is_to_be_skipped() -> None:
+    """
+    Its records would be an empty range for ever; skipped, those before it come back.
+    """
+    for skip_damaged in (False, True):
+        world = Lost(t=1)
+        life = await world.begin()
+        for value in (b"a", b"b", b"c"):
+            assert "committed" == await life.produce(value).answer()
+        life.kill()
+        world.lose_everything()
+        damaged = world.bucket.keys("flush/")[1]
+        whole = await world.bucket.get(damaged)
+        world.bucket.damage(damaged)
+        with pytest.raises(CorruptError, match=damaged):
+            await world.restore()
+        if not skip_damaged:
+            await world.bucket.delete([damaged])
+            await world.bucket.put(damaged, [whole])
+
+        report = await world.restore(skip_damaged=skip_damaged, from_id=AUTHOR.cluster_id)
+
+        life = await world.come_back()
+        found = await records(life)
+        life.kill()
+        assert report.is_whole != skip_damaged
+        if skip_damaged:
+            assert [damaged] == list(report.unreadable)
+            assert {0: b"a"} == found
+            assert [("t-0", 1, 3)] == [(one.partition, one.base, one.end) for one in report.empty]
+        else:
+            assert {0: b"a", 1: b"b", 2: b"c"} == found
+
+
+@on_virtual_time
+async def test_a_store_in_use_and_another_bucket_are_refused() -> None:
+    """
+    Nothing is written.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    life.kill()
+    before = world.bucket.keys()
+
+    with pytest.raises(NotEmptyError):
+        await world.restore()
+    world.lose_everything()
+    with pytest.raises(WrongBucketError):
+        await world.restore(from_id="another")
+
+    assert before == world.bucket.keys()
+    assert [] == world.metadata.snapshot()
+
+
+@on_virtual_time
+async def test_of_two_restores_one_wins() -> None:
+    """
+    Into two metadata stores at once: the bucket has one cluster, and the other one refuses.
+    """
+    for seed in range(20):
+        world = Lost(t=2)
+        world.rng = Random(seed)
+        life = await world.begin()
+        assert "committed" == await life.produce(b"v").answer()
+        life.kill()
+        world.lose_everything()
+        stores = [MemoryMetadataStore(lambda: int(now_ms())) for _ in range(2)]
+
+        async def wait() -> None:
+            await asyncio.sleep(0.01)
+
+        outcomes = await asyncio.gather(
+            *(world.restore(store, wait=wait, from_id=AUTHOR.cluster_id) for store in stores),
+            return_exceptions=True,
+        )
+
+        won = [
+            store
+            for store, outcome in zip(stores, outcomes, strict=True)
+            if isinstance(outcome, RestoreReport)
+        ]
+        assert 1 == len(won), outcomes
+        (world.metadata,) = won
+        life = await world.come_back()
+        assert {0: b"v"} == await records(life)
+        life.kill()
+
+
+class Interrupted(Exception):
+    """The process of the restore is killed."""
+
+
+class Killing:
+    """A store of which the request of a number is the last one; perhaps it happens."""
+
+    def __init__(self, store: Any, left: list[int], rng: Random) -> None:
+        self._store = store
+        self._left = left
+        self._rng = rng
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name not in ("put", "create", "delete", "txn"):
+            return method
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            self._left[0] -= 1
+            if self._left[0] < 0:
+                raise Interrupted
+            if not self._left[0]:
+                if self._rng.random() < 0.5:
+                    await method(*args, **options)
+                raise Interrupted
+            error = self._rng.random()
+            if error < 0.1:
+                raise UnavailableError("slow down")
+            answer = await method(*args, **options)
+            if error < 0.2 and name in ("put", "delete", "txn"):
+                raise OutcomeUnknownError("no answer")
+            return answer
+
+        return counted
+
+
+@on_virtual_time
+async def test_an_interrupted_restore_goes_on_when_it_is_run_again() -> None:
+    """
+    Killed at each of its writes in turn; stores refuse requests and lose answers meanwhile.
+    """
+    steps = 0
+    finished = False
+    while not finished:
+        steps += 1
+        world = Lost(t=2)
+        life = await world.begin()
+        assert "committed" == await life.produce(b"a").answer()
+        await life.seal()
+        assert "committed" == await life.produce(b"b").answer()
+        assert "committed" == await life.produce(b"c", partition=1).answer()
+        life.kill()
+        metadata = world.lose_everything()
+        bucket = world.bucket
+        left, rng = [steps], Random(steps)
+        world.bucket = Killing(bucket, left, rng)  # type: ignore[assignment]
+        try:
+            killing: Any = Killing(metadata, left, rng)
+            report = await world.restore(killing, from_id=AUTHOR.cluster_id)
+            finished = True
+            assert report.is_whole
+        except Interrupted:
+            pass
+        world.bucket = bucket
+        again = await world.restore(from_id=AUTHOR.cluster_id)
+        assert again.is_whole
+        life = await world.come_back()
+        assert {0: b"a", 1: b"b"} == await records(life)
+        assert {0: b"c"} == await records(life, 1)
+        life.kill()
+    assert steps > 10
+
+
+@on_virtual_time
+async def test_topics_come_back_as_the_bucket_knows_them() -> None:
+    """
+    A deleted one does not; one whose file was not written yet comes back by its records.
+    """
+    world = Lost(t=1, u=1, gone=1)
+    life = await world.begin()
+    for topic in ("t", "u", "gone"):
+        assert "committed" == await life.produce(b"v", topic=topic).answer()
+    gone, u = world.topics["gone"].topic_id, world.topics["u"].topic_id
+    mark = bucket_files.DeletedTopic("gone", gone, 0)
+    await world.bucket.put(layout.deleted_key("gone", gone), [bucket_files.encode_deleted(mark)])
+    await world.bucket.delete([layout.topic_key("u", u, 1)])
+    life.kill()
+    world.lose_everything()
+
+    await world.restore()
+
+    for name, there in (("t", True), ("u", True), ("gone", False)):
+        assert there == (await world.metadata.get(topic_key(name)) is not None)

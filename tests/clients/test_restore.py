@@ -1,0 +1,175 @@
+"""A cluster whose metadata store and disks are gone comes back from its bucket alone.
+
+Broken: a record that was acknowledged with acks=all is gone, or at another offset; a producer id or
+an offset is given out twice; a topic or a group's offset does not come back.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    AdminClient,
+    NewTopic,
+)
+
+from driftlog_tiering.formats import bucket_files
+from tests.clients.command import run
+from tests.clients.conftest import seal
+from tests.support.driftlog_process import DriftlogProcess
+
+pytestmark = [pytest.mark.timeout(300)]
+
+_WAIT_S: Final = 30.0
+_PARTITIONS: Final = 3
+
+
+class Written:
+    """What producers were told: by (topic, partition), the value at each offset."""
+
+    def __init__(self) -> None:
+        self.told: dict[tuple[str, int], dict[int, bytes]] = {}
+        self._count = 0
+
+    def send(self, agent: DriftlogProcess, topic: str, records: int, **settings: Any) -> None:
+        """Produce and wait."""
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": agent.bootstrap, "linger.ms": 1, "acks": "all", **settings}
+        )
+
+        def done(error: Any, message: Any) -> None:
+            assert error is None, error
+            place = self.told.setdefault((message.topic(), message.partition()), {})
+            assert message.offset() not in place
+            place[message.offset()] = message.value()
+
+        for _ in range(records):
+            value = b"%d" % self._count
+            producer.produce(topic, value, partition=self._count % _PARTITIONS, on_delivery=done)
+            self._count += 1
+        assert 0 == producer.flush(_WAIT_S)
+
+
+def test_what_was_acknowledged_comes_back_at_its_offset(tmp_path: Path) -> None:
+    """
+    Sealed and unsealed records, idempotent producers, configs; three times in a row.
+    """
+    written = Written()
+    directory, objects = tmp_path / "data", tmp_path / "objects"
+    store = ("--store", str(objects))
+    with DriftlogProcess(directory, arguments=store) as agent:
+        _make(agent, "one", {"retention.ms": "123456789"})
+        _make(agent, "empty", {})
+        _make(agent, "gone", {})
+        written.send(agent, "one", 300)
+        seal(agent, "one")
+        written.send(agent, "one", 200, **{"enable.idempotence": True})
+        written.send(agent, "gone", 10)
+        admin = AdminClient({"bootstrap.servers": agent.bootstrap})
+        admin.delete_topics(["gone"])["gone"].result(_WAIT_S)
+        del written.told["gone", 0], written.told["gone", 1], written.told["gone", 2]
+        agent.kill()
+    ids = [_cluster_id(objects)]
+    for _ in range(3):
+        shutil.rmtree(directory)
+        directory.mkdir()
+        restore = ("restore", *store, "--dir", str(directory), "--from-cluster", ids[-1])
+        looked = json.loads(run(*restore, "--dry-run", "--json").stdout)
+        assert not list(directory.iterdir())
+        done = run(*restore, "--agents-stopped", "--json")
+        assert 0 == done.returncode, done.stderr.decode()
+        report = json.loads(done.stdout)
+        ids.append(_cluster_id(objects))
+        assert [ids[-2], ids[-1]] == [report["from_id"], report["to_id"]]
+        assert ids[-2] != ids[-1]
+        assert 2 == report["topics"]
+        assert looked["joined_records"] == report["joined_records"]
+        again = run(*restore, "--agents-stopped", "--json")
+        assert 0 == again.returncode, again.stderr.decode()
+        with DriftlogProcess(directory, arguments=store) as agent:
+            assert written.told == _read(agent, "one")
+            assert "123456789" == _config(agent, "one", "retention.ms")
+            assert {"one", "empty"} == _topics(agent)
+            written.send(agent, "one", 30, **{"enable.idempotence": True})
+            assert written.told == _read(agent, "one")
+            agent.kill()
+    discarded = run("restore", "--dir", str(directory), "--discard")
+    assert 0 == discarded.returncode, discarded.stderr.decode()
+    assert ids[-2].encode() in discarded.stdout
+
+
+def test_a_restore_refuses_what_it_would_damage(tmp_path: Path) -> None:
+    """
+    A metadata store in use, another cluster's bucket, and agents that may still run.
+    """
+    directory = tmp_path / "data"
+    with DriftlogProcess(directory) as agent:
+        _make(agent, "one", {})
+        Written().send(agent, "one", 30)
+        agent.kill()
+    before = _cluster_id(directory / "objects")
+    line = ("restore", "--store", str(directory / "objects"), "--from-cluster", before)
+    new = ("--dir", str(tmp_path / "new"))
+    used = run(*line, "--dir", str(directory), "--agents-stopped")
+    running = run(*line, *new)
+    other = run(*line[:-1], "other", *new, "--agents-stopped")
+    nowhere = run(*line, "--agents-stopped")
+
+    assert [1, 2, 1, 2] == [done.returncode for done in (used, running, other, nowhere)]
+    assert b"the metadata store is not empty" in used.stderr
+    assert b"stop all agents of the old cluster" in running.stderr
+    assert f"the bucket belongs to cluster {before}".encode() in other.stderr
+    assert before == _cluster_id(directory / "objects")
+
+
+def _make(agent: DriftlogProcess, topic: str, config: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": agent.bootstrap})
+    made = admin.create_topics([NewTopic(topic, _PARTITIONS, 1, config=config)])
+    made[topic].result(_WAIT_S)
+
+
+def _cluster_id(objects: Path) -> str:
+    """By the newest cluster file."""
+    files = sorted((objects / "cluster").glob("*.json")) or [objects / "cluster.json"]
+    return bucket_files.decode_cluster(files[-1].read_bytes()).cluster_id
+
+
+def _topics(agent: DriftlogProcess) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": agent.bootstrap}).list_topics(timeout=30).topics)
+
+
+def _config(agent: DriftlogProcess, topic: str, name: str) -> str:
+    described = run("configs", "describe", "--topic", topic, "--json", bootstrap=agent.bootstrap)
+    (found,) = json.loads(described.stdout)
+    return str(next(one["value"] for one in found["configs"] if one["name"] == name))
+
+
+def _read(agent: DriftlogProcess, topic: str) -> dict[tuple[str, int], dict[int, bytes]]:
+    """Every record, from the earliest offset to the end."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": agent.bootstrap,
+            "group.id": "reader",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    partitions = [TopicPartition(topic, number, 0) for number in range(_PARTITIONS)]
+    consumer.assign(partitions)
+    found: dict[tuple[str, int], dict[int, bytes]] = {}
+    ends = 0
+    while ends < _PARTITIONS:
+        message: Any = consumer.poll(_WAIT_S)
+        assert message is not None, "a record is missing"
+        if message.error() is not None:
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            ends += 1
+            continue
+        found.setdefault((topic, message.partition()), {})[message.offset()] = message.value()
+    consumer.close()
+    return found
