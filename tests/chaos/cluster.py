@@ -35,8 +35,6 @@ from tests.support.links import Link, LinkMode, Network
 from tests.support.s3_faults import S3Faults, S3Trouble
 
 MEMBERS: Final = 3
-GRACE_S: Final = 40.0
-"""Of garbage.  Half of it is longer than the longest trouble, which would end sessions."""
 _READY_S: Final = 60.0
 _LOOK_S: Final = 0.1
 _AGAIN_S: Final = 1.0
@@ -52,6 +50,7 @@ class Cluster:
         note: is told, in a line, what happens.
         durable: etcd's members sync what they answer, so that a copy of their data is whole.
         configs: of each agent, as ``--config`` takes them.
+        grace_s: of garbage; None: the default.
     """
 
     def __init__(
@@ -63,7 +62,10 @@ class Cluster:
         *,
         durable: bool = False,
         configs: Sequence[str] = (),
+        grace_s: float | None = None,
     ) -> None:
+        ms = None if grace_s is None else str(int(grace_s * 1000))
+        self._grace = () if ms is None else ("--new-cluster-grace-ms", ms)
         self._configs = [word for config in configs for word in ("--config", config)]
         self._folder = folder
         self._count = agents
@@ -108,7 +110,7 @@ class Cluster:
         for number in range(self._count):
             etcd_links = [self.network.link(_port(url)) for url in self.etcd.endpoints]
             s3_link = self.network.link(self.s3.port)
-            store = ("--store", self.location, "--new-cluster-grace-ms", str(int(GRACE_S * 1000)))
+            store = ("--store", self.location, *self._grace)
             agent = ChaosAgent(
                 number,
                 self._folder,

@@ -20,7 +20,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
-from tests.chaos.cluster import GRACE_S, MEMBERS, Cluster
+from tests.chaos.cluster import MEMBERS, Cluster
 from tests.chaos.dump import dump
 from tests.chaos.leaders import LeaderWatch
 from tests.chaos.load import CONFLUENT_LOG, Load, read_whole
@@ -37,6 +37,9 @@ TOPICS: Final[dict[str, dict[str, str]]] = {
     "sealed": {"segment.ms": "15000"},
     "recompressed": {"compression.type": "zstd"},
 }
+
+GRACE_S: Final = 40.0
+"""Of garbage.  Half of it is longer than the longest trouble, which would end sessions."""
 
 _QUIET_S: Final = 5.0
 """Load without troubles, before and after."""
@@ -116,7 +119,12 @@ class Run:
             _logged("aiokafka", report.folder, logging.WARNING),
             _logged(CONFLUENT_LOG, report.folder, logging.DEBUG),
             Cluster(
-                report.folder, self._agents, self._seed, self._note, durable=self._loses_stores
+                report.folder,
+                self._agents,
+                self._seed,
+                self._note,
+                durable=self._loses_stores,
+                grace_s=None if self._loses_stores else GRACE_S,
             ) as cluster,
         ):
             self._note(f"{self._agents} agents are up at {cluster.bootstrap}")
