@@ -34,19 +34,19 @@ from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.health.directory_monitor import DirectoryMonitor
 from driftlog_agents.health.directory_repair import move_back, put_back
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
-from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
+from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.local.spool import spool_in
-from driftlog_agents.log.merging.segment_merger import MergeSettings
+from driftlog_agents.log.merging.merge_looks import MergeSettings
 from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_budget import ProducerSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_agents.network.listeners import (
     AddressTakenError,
