@@ -78,6 +78,7 @@ _UNITS: Final = {
     ".hours": "hours",
     ".bytes": "bytes",
     ".rate": "connections a second",
+    ".bytes.per.second": "bytes a second",
     ".per.second": "lines a second",
     ".per.minute": "seals a minute",
 }

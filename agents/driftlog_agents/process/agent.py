@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
@@ -41,7 +42,6 @@ from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
 from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.engine_settings import EngineSettings
-from driftlog_agents.log.garbage.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.local.cached_objects import CachedObjects

@@ -83,6 +83,7 @@ from driftlog_metadata.stores.errors import (
 from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_tiering.compaction.cleaner import CleanerSettings
+from driftlog_tiering.stores.counted_store import CountedObjectStore
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -229,6 +230,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         pools = [ThreadPoolExecutor(n, name, lower_priority, (by,)) for n, name, by in _POOLS]
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
+        counted = CountedObjectStore(objects)
         cache = None
         if _in_bucket(location):
             budget_bytes = settings.broker.driftlog_read_cache_bytes
@@ -238,10 +240,10 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         server = _server(settings.broker, listeners, bound, refusals)
         ports = AgentPorts(
             metadata=metadata,
-            objects=objects,
+            objects=counted,
             disk=disk,
             identity=ClusterIdentity(
-                objects=objects,
+                objects=counted,
                 disk=disk,
                 location=location,
                 session_ms=options.session_timeout_ms,
@@ -271,7 +273,11 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         loop_watch = EventLoopMonitor()
         http = HttpApi(
             Observed(
-                agent=agent, server=server, loop_watch=loop_watch, log_lines_dropped=log.dropped
+                agent=agent,
+                server=server,
+                loop_watch=loop_watch,
+                store_requests=counted.requests,
+                log_lines_dropped=log.dropped,
             ),
             [at.advertised_host for at in listeners if at.advertised_host],
         )

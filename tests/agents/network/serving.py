@@ -63,6 +63,7 @@ from driftlog_agents.protocol.messages.produce import (
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.stores.counted_store import StoreRequests
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
 
@@ -322,6 +323,7 @@ class Serving:
             agent=self.process,
             server=self.server,
             loop_watch=self.loop_watch,
+            store_requests=StoreRequests(),
             log_lines_dropped=dict,
         )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftlog_agents.log.garbage.cluster_file import ClusterFile
+from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.deletions import Deletions
 from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_metadata.schema.grace import Grace
