@@ -346,6 +346,7 @@ class SimulatedAgent(Process):
             reads=crowded_reads.read_settings(world.seed, READ_SETTINGS),
             collector=CollectorSettings(interval_ms=3_000, pause_ms=1),
             fitness=FITNESS,
+            puts_group_snapshots=False,
         )
 
     def _network(self, peer: str, weather: Weather) -> Network:
