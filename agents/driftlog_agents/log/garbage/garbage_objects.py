@@ -77,6 +77,8 @@ def kind_of(key: str) -> str:
             return "producer_snapshot"
         case layout.ManifestKey():
             return "manifest"
+        case layout.GroupSnapshotKey():
+            return "group_snapshot"
         case layout.TopicKey() | layout.DeletedKey():
             return "topic_file"
         case _:
