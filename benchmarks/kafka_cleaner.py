@@ -69,7 +69,7 @@ def measure(records: int, keys: int, value_bytes: int, parent: Path | None) -> C
         TimeoutError: the cleaner was not done in a quarter of an hour.
     """
     with KafkaPeer(parent, _PROPERTIES) as peer:
-        admin = AdminClient({"bootstrap.servers": peer.bootstrap})
+        admin = AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 2})
         for future in admin.create_topics([NewTopic(_TOPIC, 1, 1, config=_CONFIGS)]).values():
             future.result(30)
         _fill(peer.bootstrap, records, keys, value_bytes)

@@ -25,6 +25,7 @@ from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest_codec import decode_manifest
 from tests.clients.command import run
 from tests.clients.conftest import make_topic, metrics, seal
+from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.live_objects import live_keys, stored_keys
 
@@ -118,6 +119,60 @@ def test_dry_run_says_what_would_go_and_why(tmp_path: Path) -> None:
     assert f"{topic}-0".encode() in damaged.stderr
     assert [2, 2, 2] == [done.returncode for done in misused]
     assert 1 == nothing.returncode
+
+
+def test_grace_is_changed_while_no_agent_runs(tmp_path: Path) -> None:
+    """
+    A running agent refuses the change; the next start has the new grace, and collects with it.
+    """
+    with DriftlogProcess(tmp_path / "data") as agent:
+        topic = make_topic(agent)
+        line = ("cluster", "grace", "--dir", str(agent.directory))
+        before = run(*line)
+        refused = run(*line, "--set", str(_GRACE_MS))
+        agent.kill()
+        changed = run(*line, "--set", str(_GRACE_MS), "--json")
+        agent.start()
+        _write(agent, topic, 0)
+        seal(agent, topic)
+        objects = agent.directory / "objects"
+        gone = _waited_for(
+            lambda: list((objects / "flush").rglob("*.flush")), lambda left: not left
+        )
+
+    assert b"grace is 43200000 ms (12 h)" in before.stdout
+    assert 1 == refused.returncode
+    assert b"stop the agent first" in refused.stderr
+    assert {"grace_ms": _GRACE_MS} == json.loads(changed.stdout)
+    assert [] == gone
+
+
+def test_the_directory_of_a_dev_cluster_names_its_etcd(tmp_path: Path) -> None:
+    """
+    `driftlog dev --agents` keeps its metadata in etcd: DIR is enough, also for a change of grace,
+    which waits until no agent has a session.
+    """
+    directory = tmp_path / "dev"
+    directory.mkdir()
+    with etcd_server.start(etcd_server.newest_version(), tmp_path) as etcd:
+        port = int(etcd.endpoints[0].rpartition(":")[2])
+        ports = {"client_port": port, "peer_port": port}
+        (directory / "etcd.json").write_text(json.dumps(ports))
+        arguments = ("--etcd", etcd.endpoints[0], "--store", str(directory / "objects"))
+        place = directory / "agent-1"
+        with DriftlogProcess(place, arguments, command=("agent", "run")) as agent:
+            told = run("gc", "--dry-run", "--dir", str(directory), "--json")
+            line = ("cluster", "grace", "--dir", str(directory), "--set", str(_GRACE_MS))
+            refused = run(*line)
+            inner = run("gc", "--dry-run", "--dir", str(place))
+            agent.terminate()
+            changed = _waited_for(lambda: run(*line), lambda done: done.returncode == 0)
+
+    assert [] == json.loads(told.stdout)["garbage"]
+    assert 1 == refused.returncode
+    assert b"agent 1 has a session: stop every agent first" in refused.stderr
+    assert b"give --etcd URL and --store LOCATION" in inner.stderr
+    assert b"grace is 5000 ms" in changed.stdout
 
 
 def _write(agent: DriftlogProcess, topic: str, first: int) -> None:

@@ -6,6 +6,7 @@ an offset is given out twice; a topic or a group's offset does not come back.
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +72,8 @@ def test_what_was_acknowledged_comes_back_at_its_offset(tmp_path: Path) -> None:
         written.send(agent, "gone", 10)
         admin = AdminClient({"bootstrap.servers": agent.bootstrap})
         admin.delete_topics(["gone"])["gone"].result(_WAIT_S)
+        _commit(agent, "one", 42)
+        _wait_for_snapshot(objects)
         del written.told["gone", 0], written.told["gone", 1], written.told["gone", 2]
         agent.kill()
     ids = [_cluster_id(objects)]
@@ -94,6 +97,7 @@ def test_what_was_acknowledged_comes_back_at_its_offset(tmp_path: Path) -> None:
             assert written.told == _read(agent, "one")
             assert "123456789" == _config(agent, "one", "retention.ms")
             assert {"one", "empty"} == _topics(agent)
+            assert 42 == _committed(agent, "one")
             written.send(agent, "one", 30, **{"enable.idempotence": True})
             assert written.told == _read(agent, "one")
             agent.kill()
@@ -136,6 +140,31 @@ def _cluster_id(objects: Path) -> str:
     """By the newest cluster file."""
     files = sorted((objects / "cluster").glob("*.json")) or [objects / "cluster.json"]
     return bucket_files.decode_cluster(files[-1].read_bytes()).cluster_id
+
+
+def _group(agent: DriftlogProcess) -> confluent_kafka.Consumer:
+    return confluent_kafka.Consumer({"bootstrap.servers": agent.bootstrap, "group.id": "g"})
+
+
+def _commit(agent: DriftlogProcess, topic: str, offset: int) -> None:
+    consumer = _group(agent)
+    consumer.commit(offsets=[TopicPartition(topic, 1, offset)], asynchronous=False)
+    consumer.close()
+
+
+def _committed(agent: DriftlogProcess, topic: str) -> int:
+    consumer = _group(agent)
+    (found,) = consumer.committed([TopicPartition(topic, 1)], timeout=_WAIT_S)
+    consumer.close()
+    return int(found.offset)
+
+
+def _wait_for_snapshot(objects: Path) -> None:
+    """Agents put one a minute while groups change."""
+    until = time.monotonic() + 150
+    while not list(objects.glob("groups/*/*.json")):
+        assert time.monotonic() < until, "no snapshot of groups"
+        time.sleep(0.5)
 
 
 def _topics(agent: DriftlogProcess) -> set[str]:

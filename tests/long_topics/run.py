@@ -8,6 +8,7 @@ Shell.
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ _ROUND_S: Final = 5.0
 """Work between two kills."""
 
 _COMPACTED_S: Final = 120.0
+_APPLICATIONS: Final = 3
 
 Rows = Mapping[str, Mapping[bytes, tuple[bytes | None, ...]]]
 
@@ -102,6 +104,8 @@ class Run:
     def run(self) -> Report:
         """All of it: *seconds* of work, and about a minute more."""
         with ExitStack() as stack:
+            # Its threads stay: a program ends with the thread that has started it.
+            threads = stack.enter_context(ThreadPoolExecutor(_APPLICATIONS))
             self._agent.start()
             stack.callback(self._agent.close)
             stack.callback(self._keep_log)
@@ -109,12 +113,9 @@ class Run:
             self._make_topics(applications)
             for one in applications:
                 stack.callback(one.close)
-                one.start()
-                self._note(f"{one.name} works")
+            list(threads.map(self._start, applications))
             self._under_load(applications)
-            for one in applications:
-                one.finish()
-                self._note(f"{one.name} came back from its topics: {one.done}")
+            list(threads.map(self._finish, applications))
             self._check_bucket(applications)
             used = self._agent.usage()
             peak_mib = used.peak_rss_bytes >> 20
@@ -125,6 +126,14 @@ class Run:
             if failed:
                 self._report.failures.append(f"compaction_failed {failed} times in the agent's log")
         return self._report
+
+    def _start(self, one: Application) -> None:
+        one.start()
+        self._note(f"{one.name} works")
+
+    def _finish(self, one: Application) -> None:
+        one.finish()
+        self._note(f"{one.name} came back from its topics: {one.done}")
 
     def _applications(self) -> list[Application]:
         bootstrap, folder = self._agent.bootstrap, self._folder
@@ -154,12 +163,12 @@ class Run:
             future.result(60)
 
     def _under_load(self, applications: list[Application]) -> None:
-        """Work; every few seconds the next application, or the agent, is killed."""
+        """Work; every few seconds one of them, or the agent, is killed: each at least once."""
         ends = time.monotonic() + self._seconds
         turn = 0
-        while time.monotonic() < ends:
+        while time.monotonic() < ends or turn <= len(applications):
             pause = time.monotonic() + _ROUND_S
-            while time.monotonic() < min(pause, ends):
+            while time.monotonic() < pause:
                 for one in applications:
                     one.work()
                 time.sleep(_WORK_S)
@@ -191,7 +200,7 @@ class Run:
                 break
             time.sleep(1)
         self._report.failures += failures
-        self._note("the bucket is compacted")
+        self._note("the bucket is NOT compacted" if failures else "the bucket is compacted")
         for topic, keys in rows.items():
             tombstones = sum(values[-1] is None for values in keys.values())
             count = sum(map(len, keys.values()))

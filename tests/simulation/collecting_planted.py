@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed import superseded_versions, unnamed_objects
 from driftlog_agents.log.garbage.sealed.manifest_names import EVERYTHING
 from driftlog_agents.log.garbage.sealed.partition_reads import (

@@ -91,9 +91,8 @@ class Ending:
             tasks.create_task(node.run())
             await self._delete_topics(await self._ready(node))
             await self._sealed()
-            for _ in range(_STEPS):
-                await self._pass(_STEP_S)
-            ended = self._heads() - self._sessions(keys.SESSIONS_PREFIX)
+            await self._flush_objects_collected()
+            ended = self._heads() - self._names(keys.SESSIONS_PREFIX)
             await self._pass(_GRACE_S)
             ended -= self._named_sessions()
             await self._passes_until(lambda: not self._heads() & ended - self._marked())
@@ -103,6 +102,15 @@ class Ending:
             await self._ready(node)
             await self._check(ended)
             await node.leave()
+
+    async def _flush_objects_collected(self) -> None:
+        """Let a grace pass in steps.  What is sealed meanwhile begins its grace then."""
+        for _ in range(_MORE_LOOKS):
+            before = self._names(keys.FLUSHES_PREFIX)
+            for _ in range(_STEPS):
+                await self._pass(_STEP_S)
+            if before <= self._names(keys.FLUSHES_PREFIX):
+                return
 
     async def _pass(self, seconds: float) -> None:
         self._world.pass_time(seconds)
@@ -186,11 +194,11 @@ class Ending:
             self._deleted.add(topic.topic_id)
             await process.do(process.broker.topics.delete(topic))
 
-    def _sessions(self, prefix: str) -> set[str]:
+    def _names(self, prefix: str) -> set[str]:
         return {kv.key.removeprefix(prefix) for kv in self._world.metadata.snapshot(prefix)}
 
     def _heads(self) -> set[str]:
-        return self._sessions(keys.HEADS_PREFIX)
+        return self._names(keys.HEADS_PREFIX)
 
     def _marked(self) -> set[str]:
         heads = self._world.metadata.snapshot(keys.HEADS_PREFIX)
@@ -227,7 +235,7 @@ class Ending:
                 self._expect(_exists(tp, topics), kv.key, "of a partition that does not exist")
 
     def _check_sessions(self, ended: set[str]) -> None:
-        live = self._sessions(keys.SESSIONS_PREFIX)
+        live = self._names(keys.SESSIONS_PREFIX)
         agents = [kv.key for kv in self._world.metadata.snapshot(keys.AGENTS_PREFIX)]
         self._expect(len(live) == len(agents) == 1, (live, agents), "one agent lives")
         self._nothing("heads", self._heads() & ended)

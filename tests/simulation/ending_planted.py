@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
-from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import Pass, UnreferencedObjects
 from driftlog_agents.topics import transactions as topic_commits
@@ -46,21 +46,23 @@ def leader_keys_stay(patch: pytest.MonkeyPatch) -> None:
 def objects_of_deleted_topics_stay(patch: pytest.MonkeyPatch) -> None:
     """The collector removes the tombstone of a deleted topic, and none of its objects."""
 
-    async def seen(_: Collector, __: Any, since_ms: int | None) -> int:
+    async def seen(_: DeletedTopicGc, __: Any, since_ms: int | None) -> int:
         return since_ms or 1
 
-    patch.setattr(Collector, "_topic_objects", seen)
+    patch.setattr(DeletedTopicGc, "_objects", seen)
 
 
 def tombstones_stay(patch: pytest.MonkeyPatch) -> None:
     """The collector counts the grace of a tombstone from the present look on."""
-    original = Collector._deleted_topics
+    original = DeletedTopicGc.collect
 
-    async def deleted_topics(self: Collector, known: UnreferencedObjects) -> None:
+    async def collect(
+        self: DeletedTopicGc, known: UnreferencedObjects, oldest_flush_ms: int | None
+    ) -> None:
         known.topics = {}
-        await original(self, known)
+        await original(self, known, oldest_flush_ms)
 
-    patch.setattr(Collector, "_deleted_topics", deleted_topics)
+    patch.setattr(DeletedTopicGc, "collect", collect)
 
 
 def heads_stay(patch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
@@ -32,6 +33,7 @@ from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
+from driftlog_agents.groups.group_snapshots import GroupSnapshots
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
@@ -40,7 +42,7 @@ from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
 from driftlog_agents.health.write_probe import WriteProbe
-from driftlog_agents.log.garbage.cluster_file import ClusterFile
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.local.cached_objects import CachedObjects
@@ -57,12 +59,12 @@ from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_agents.log.session_ports import EngineSettings, Ports
+from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError, check_level
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
-from driftlog_metadata.schema.model import Agent, Listener
+from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, Agent, Listener
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
@@ -91,6 +93,8 @@ class AgentSettings:
     reads: ReadSettings = field(default_factory=ReadSettings)
     collector: CollectorSettings = field(default_factory=CollectorSettings)
     fitness: WriteHealthSettings = field(default_factory=WriteHealthSettings)
+    puts_group_snapshots: bool = True
+    """Whether the controller puts snapshots of groups into the bucket, for a restore."""
 
 
 class RequestServer(Protocol):
@@ -177,6 +181,7 @@ class AgentProcess:
         self.broker: Broker
         self.dispatcher: Dispatcher
         self.collector: Collector
+        self.group_snapshots: GroupSnapshots
         self.fitness: WriteHealthMonitor
         self.quota = Quota()
         self.refusals = ports.refusals
@@ -222,6 +227,7 @@ class AgentProcess:
                 tasks.create_task(self.broker.cluster.run()),
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self.collector.run()),
+                tasks.create_task(self.group_snapshots.run(self._puts_group_snapshots)),
                 tasks.create_task(self.store_watch.run()),
             ]
             if self._ports.usage is not None:
@@ -282,6 +288,7 @@ class AgentProcess:
             wall_ms=ports.wall_ms,
             refusals=self.refusals,
         )
+        cluster_file = ClusterFile(ports.objects, cluster.cluster_id, grace)
         self.collector = Collector(
             metadata=self._metadata,
             objects=ports.objects,
@@ -289,9 +296,17 @@ class AgentProcess:
             offload=ports.offload_upkeep,
             settings=replace(settings.collector, grace=grace),
             duties=self,
-            confirm=partial(self._confirm, ClusterFile(ports.objects, cluster.cluster_id, grace)),
+            confirm=partial(self._confirm, cluster_file),
             node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
             strangers=self._strangers,
+        )
+        self.group_snapshots = GroupSnapshots(
+            metadata=self._metadata,
+            objects=ports.objects,
+            cluster_id=cluster.cluster_id,
+            offload=ports.offload_upkeep,
+            deleter=self.collector.deletions,
+            confirm=partial(self._confirm, cluster_file),
         )
         self.fitness = WriteHealthMonitor(
             node_id=number,
@@ -344,6 +359,13 @@ class AgentProcess:
     def collects_flush_objects(self) -> bool:
         """See `Duties`: one agent of the cluster."""
         return self.broker.view.controller_id == self._node_id
+
+    def _puts_group_snapshots(self) -> bool:
+        """Older releases do not know the keys: the format level says when all agents do."""
+        assert self._metadata.witness.cluster is not None
+        level = decode_cluster(self._metadata.witness.cluster).format_version
+        wanted = self.settings.puts_group_snapshots and level >= FOOTER_FACTS_LEVEL
+        return wanted and self.collects_flush_objects()
 
     def listing_share(self) -> tuple[int, int] | None:
         """See `Duties`: by the order of node ids."""

@@ -192,8 +192,10 @@ async def join_cluster(
             raise WrongClusterError(
                 f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had "
                 "agents: check the location.  All agents of a cluster need the same --store.  If "
-                "the location is right, and its cluster.json is lost, restore cluster.json with "
-                f"exactly this in it: {bucket_files.encode_cluster(cluster).decode().strip()}"
+                "the location is right, and its cluster.json is lost, restore it; if the "
+                "cluster's grace was not 12 h, run `driftlog cluster grace --set MS` before an "
+                "agent starts.  Restore cluster.json with exactly this in it: "
+                f"{bucket_files.encode_cluster(cluster).decode().strip()}"
             )
         if not made:
             await _check_empty(objects, location)

@@ -32,6 +32,7 @@ from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.retention.policy import ExpiryReason
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentProcess
+from driftlog_tiering.stores.counted_store import RequestKind, StoreRequests
 
 _VERSION: Final = metadata.version("driftlog")
 
@@ -43,6 +44,7 @@ class Observed:
     agent: AgentProcess
     server: Server
     loop_watch: EventLoopMonitor
+    store_requests: StoreRequests
     log_lines_dropped: Callable[[], Mapping[str, int]]
     """Lines of the process's log that were not written, by reason."""
 
@@ -51,6 +53,7 @@ def collect(observed: Observed) -> Iterable[Metric]:
     """Every metric, with its help text."""
     agent = observed.agent
     yield from _requests(observed)
+    yield from _store(observed.store_requests)
     yield from _log(agent)
     yield from _garbage(agent)
     yield from _groups(agent)
@@ -192,6 +195,26 @@ def _requests(observed: Observed) -> Iterable[Metric]:
         "1 from the time at which the metadata store went back or was replaced, until "
         "the agent restarts",
         int(agent.store_watch.evidence is not None),
+    )
+
+
+def _store(requests: StoreRequests) -> Iterable[Metric]:
+    sent = CounterMetricFamily(
+        "driftlog_store_requests",
+        "Requests sent to the object store, by the kinds of S3's price list, failed ones included; "
+        "driftlog cost has their price",
+        labels=["request"],
+    )
+    for kind in RequestKind:
+        sent.add_metric([kind], requests.sent[kind])
+    yield sent
+    yield _counter(
+        "driftlog_store_sent_bytes", "Bytes of objects sent to the object store", requests.put_bytes
+    )
+    yield _counter(
+        "driftlog_store_received_bytes",
+        "Bytes of objects received from the object store",
+        requests.got_bytes,
     )
 
 

@@ -4,7 +4,7 @@
      2  the bucket's next cluster file: agents of the old cluster stop; wait until they have
      3  topics, and the newest manifest of each partition, fenced: the new cluster's id
      4  flush objects: footers and final heads ──▶ what is refuted (`evidence`)
-     5  groups, by the newest snapshot
+     5  groups, by the newest snapshot (`groups/group_snapshots`)
      6  per partition: joined batches (`join`), where it goes on, its epoch (`partition_plan`)
         ──▶ segments, an empty range, its keys (`partition_writer`)
      7  topics, tombstones, groups, producer ids ──▶ /restore is finished, /cluster
@@ -185,14 +185,14 @@ class Restorer:
             WrongBucketError: another restore has created it.
         """
         number, old = await RETRY.run(lambda: newest_cluster_file(self._objects))
-        if number >= restore.cluster_file:
+        if bucket_files.decode_cluster(old).cluster_id != restore.from_id:
             body = bytes(old)
         else:
             was = (*bucket_files.decode_restored_from(old), restore.from_id)
             body = bucket_files.encode_cluster(author, bucket_files.decode_grace(old), was)
             if self._dry_run:
                 return body
-            key = layout.cluster_key(restore.cluster_file)
+            key = layout.cluster_key(number + 1)
             try:
                 await RETRY.run(lambda: self._objects.create(key, [body]))
             except AlreadyExistsError:

@@ -10,6 +10,7 @@
     driftlog verify                    the sealed objects: is any missing or damaged?
     driftlog partitions offline|accept-loss
                                        partitions that need an operator; accept lost records
+    driftlog cost workload|cluster     dollars a month: of a workload beside Kafka, of this cluster
     driftlog gc --dry-run              the objects that the agents would delete
     driftlog buffer replay DIR         produce the records that an agent has set aside on its disk
     driftlog completion bash|zsh|fish  a script that completes these commands in the shell
@@ -25,7 +26,7 @@ from importlib import metadata
 from confluent_kafka import KafkaException
 
 from driftlog.cli.agents import agents
-from driftlog.cli.cluster import cluster, garbage, partition_loss, restore
+from driftlog.cli.cluster import cluster, cost, garbage, partition_loss, restore
 from driftlog.cli.common import completion
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import complain
@@ -51,6 +52,7 @@ _MODULES = (
     segments,
     verification,
     partition_loss,
+    cost,
     garbage,
     restore,
     buffer,

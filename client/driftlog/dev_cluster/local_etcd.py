@@ -116,6 +116,12 @@ def settle(binary: Path, directory: Path, taken: frozenset[int]) -> LocalEtcd:
     return LocalEtcd(binary=binary, directory=directory / "etcd", **ports)
 
 
+def url_of(directory: Path) -> str | None:
+    """The last URL of the etcd in *directory* of `driftlog dev --agents`; None: it had none."""
+    port = _read(directory / "etcd.json").get("client_port")
+    return None if port is None else f"http://{_HOST}:{port}"
+
+
 def _read(file: Path) -> dict[str, int]:
     try:
         found = json.loads(file.read_text())

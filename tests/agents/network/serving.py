@@ -25,6 +25,7 @@ from typing import Any, Self, TypeVar, cast
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
@@ -33,7 +34,6 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
@@ -63,6 +63,7 @@ from driftlog_agents.protocol.messages.produce import (
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.stores.counted_store import StoreRequests
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
 
@@ -322,6 +323,7 @@ class Serving:
             agent=self.process,
             server=self.server,
             loop_watch=self.loop_watch,
+            store_requests=StoreRequests(),
             log_lines_dropped=dict,
         )
 

@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
+from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.groups.storage_format import encode_page
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.restore.metadata_writes import NotEmptyError
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_agents.restore.restorer import RestorePorts, Restorer, WrongBucketError
 from driftlog_metadata.schema.codec import decode_cluster
-from driftlog_metadata.schema.keys import CLUSTER_KEY, topic_key
+from driftlog_metadata.schema.keys import CLUSTER_KEY, GROUPS_PREFIX, topic_key
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
 from tests.agents.log.lives import (
     SETTINGS,
     Life,
@@ -380,6 +383,37 @@ async def test_an_interrupted_restore_goes_on_when_it_is_run_again() -> None:
         assert {0: b"c"} == await records(life, 1)
         life.kill()
     assert steps > 10
+
+
+@on_virtual_time
+async def test_groups_come_back_and_new_records_begin_above_their_offsets() -> None:
+    """
+    A consumer that committed an offset of a lost record reads every new one.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"v").answer()
+    life.kill()
+    topic = world.topics["t"]
+    page = encode_page({0: Committed(offset=7)}, "n")
+    values = {"g": b"{}", f"g/offsets/{topic.topic_id}/0": page}
+    for revision, some in ((9, {"g": b"{}"}), (10, values)):
+        snapshot = GroupSnapshot(AUTHOR.cluster_id, revision, some)
+        key = layout.group_snapshot_key(AUTHOR.cluster_id, revision)
+        await world.bucket.put(key, [encode_group_snapshot(snapshot)])
+    world.lose_everything()
+
+    report = await world.restore()
+
+    _, kvs = await world.metadata.get_prefix(GROUPS_PREFIX)
+    assert values == {kv.key.removeprefix(GROUPS_PREFIX): kv.value for kv in kvs}
+    assert (1, 10) == (report.groups, report.groups_revision)
+    assert [("t-0", 1, 7)] == [(one.partition, one.base, one.end) for one in report.empty]
+    life = await world.come_back()
+    admitted, request = life.admit(b"new")
+    assert "committed" == await request.answer()
+    assert 7 == admitted.base_offset
+    life.kill()
 
 
 @on_virtual_time

@@ -13,7 +13,7 @@ import pytest
 from tests.support.components import REPOSITORY, localstack_python
 from tests.support.etcd_server import newest_version
 
-_OPTIONS = ("--seed", "1", "--seconds", "12", "--agents", "2", "--rate", "20")
+_OPTIONS = ("--seed", "1", "--seconds", "10", "--agents", "2", "--rate", "20")
 
 
 @pytest.mark.timeout(420)

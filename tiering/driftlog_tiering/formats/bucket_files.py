@@ -133,6 +133,21 @@ def decode_grace(body: Buffer) -> Grace:
         raise CorruptFileError(f"cluster.json: {error}") from error
 
 
+def with_grace(body: Buffer, grace: Grace) -> bytes:
+    """The cluster's file *body* with another grace; everything else in it stays.
+
+    Raises:
+        CorruptFileError: damaged.
+    """
+    try:
+        fields = _cluster_fields(body)
+        level = integer(fields, "format_version", 1)
+    except ValueError as error:
+        raise CorruptFileError(f"cluster.json: {error}") from error
+    kept = {k: v for k, v in fields.items() if k not in ("format", "format_version", "crc32")}
+    return encode_json(_CLUSTER, level, kept | {"grace_ms": grace.ms})
+
+
 def decode_restored_from(body: Buffer) -> tuple[str, ...]:
     """The ids of the clusters that the bucket had before, oldest first.
 

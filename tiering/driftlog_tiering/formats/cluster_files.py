@@ -2,7 +2,8 @@
 
     cluster.json ──restore──▶ cluster/1.json ──restore──▶ cluster/2.json
 
-A restore creates the next file, and only one can: of two restores one wins.  ``cluster.json`` is
+A restore, and a change of grace (`driftlog cluster grace`), create the next file, and only one can:
+of two restores one wins.  ``cluster.json`` is
 replaced too, for releases that read no other.
 
 Shell.

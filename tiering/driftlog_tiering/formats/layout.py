@@ -120,7 +120,8 @@ class SegmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterKey:
-    """``cluster.json`` (number 0), or the file of a restore; the largest number is valid."""
+    """``cluster.json`` (number 0), or the file of a restore or a change of grace; the largest
+    number is valid."""
 
     number: int = 0
 
@@ -331,7 +332,8 @@ def producer_ids_key(first_producer_id: int) -> str:
 
 
 def cluster_key(number: int) -> str:
-    """Key of the cluster's file: 0 as it was made, then one for each restore, created once."""
+    """Key of the cluster's file: 0 as it was made, then one for each restore or change of grace,
+    created once."""
     return f"{CLUSTER_PREFIX}{_twenty(number)}.json" if number else CLUSTER_KEY
 
 

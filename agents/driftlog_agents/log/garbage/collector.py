@@ -4,8 +4,7 @@
     manifests        superseded for a grace period ──▶ what only they name, then they themselves:
                      see `sealed/superseded_versions`
     sealed objects   no manifest names it, its PUT a grace period old: see `sealed/unnamed_objects`
-    deleted topics   tombstone, mark a grace period old ──▶ objects ──▶ only the mark is left,
-                     a grace period long, and no flush object is older ──▶ mark ──▶ tombstone
+    deleted topics   tombstone ──▶ objects ──▶ mark ──▶ tombstone: see `deleted_topic_gc`
     heads            of sessions that are over: see `session_head_gc`
     node ids         of directories that are gone: see `cluster/node_ids`
 
@@ -31,11 +30,13 @@
 5. The grace period of a flush object begins when this collector first sees it unnamed.  That time
    is kept in the agent's directory, and is void after a longer time without a pass (`max_gap_ms`).
 6. A metadata store or a bucket that is not the cluster's causes no delete: before each batch of
-   deletes, and after the names were read, both are confirmed (`cluster_file` has the bucket's).
-7. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
+   deletes, and after the names were read, both are confirmed (the bucket: `cluster/cluster_file`).
+7. A session or a topic of which a store gives no answer stops no other one: its objects stay until
+   a later pass.  After some in a row the pass ends.
+8. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
-8. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
+9. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
    (`restored_sessions`).  The mark of a deleted topic outlives every flush object that may have
    batches of the topic: without the mark, a restore would bring the topic back.
 
@@ -51,16 +52,18 @@ Shell.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, Protocol
 
 import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
-from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason, believe
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
+from driftlog_agents.log.garbage.deletions import Deletions, believe
+from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason, by_session
+from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
 from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
@@ -74,14 +77,11 @@ from driftlog_agents.log.garbage.unreferenced_objects import (
 )
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.schema.codec import decode_at, decode_topic
 from driftlog_metadata.schema.grace import Grace
-from driftlog_metadata.schema.keys import DELETED_PREFIX, parse_deleted_key, topic_key
-from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
-from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
+from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectInfo, ObjectStore
 
 HOUR_MS: Final = 3_600_000
 
@@ -181,6 +181,7 @@ class Collector:
         self._strangers = strangers or UnknownKeys()
         self.heads = SessionHeadGc(
             metadata=metadata,
+            objects=objects,
             disk=disk,
             offload=offload,
             settings=heads,
@@ -192,6 +193,8 @@ class Collector:
         deadline_ms = self._settings.request_deadline_ms
         self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
         self._deletes_left = 0
+        self._failures = 0
+        """Sessions in a row whose names could not be read."""
         self._oldest_flush_ms: int | None = None
         """When the oldest flush object of the pass was put that stays; None: there is none."""
         self._pages = ObjectPages(
@@ -205,6 +208,15 @@ class Collector:
             strangers=self._strangers,
             offload=offload,
             share=self._duties.listing_share,
+        )
+        self._deleted_topics = DeletedTopicGc(
+            metadata=metadata,
+            reads=self._reads,
+            pages=self._pages,
+            grace=self._settings.grace,
+            strangers=self._strangers,
+            confirm=confirm,
+            delete=self._delete,
         )
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""
@@ -250,6 +262,7 @@ class Collector:
             FencedError: the metadata store is not the cluster's; nothing was deleted after that.
         """
         self._deletes_left = self._settings.max_deletes
+        self._failures = 0
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
         deleted = self.deleted_objects
@@ -257,9 +270,10 @@ class Collector:
         self._known, look = await self._flush_objects(before)
         known = self._known
         try:
-            await self._deleted_topics(known)
+            await self._deleted_topics.collect(known, self._oldest_flush_ms)
         finally:
             await self._save(known)
+        self.strange_objects += self._deleted_topics.strange_objects
         self._log.info(
             "garbage_collected",
             deleted=self.deleted_objects - deleted,
@@ -304,26 +318,30 @@ class Collector:
             now_ms = page.store_now_ms
             sizes = {info.key: info.size_bytes for info in page.objects}
             gone: list[str] = []
-            for session_id, objects in self._by_session(page):
-                if (
-                    names is None
-                    or names.session_id != session_id
-                    or now_ms - read_ms > settings.grace.short_ms
-                ):
-                    names, read_ms = await self._names(session_id), now_ms
-                kept = [info for info in objects if info.modified_ms <= restored_ms]
-                objects = [info for info in objects if info.modified_ms > restored_ms]
-                flushes = [info for info in objects if not _is_final_head(info.key)]
-                if flushes or kept:
+            groups, foreign = by_session(page.objects)
+            for key in foreign:
+                self._strange(key)
+            for objects in groups:
+                session_id = objects.session_id
+                kept, objects = objects.split(restored_ms)
+                if objects.flushes or kept:
                     has_flushes = session_id
-                garbage = look.garbage(flushes, names.keep, now_ms)
+                garbage: list[str] = []
+                if objects.flushes:
+                    if (
+                        names is None
+                        or names.session_id != session_id
+                        or now_ms - read_ms > settings.grace.short_ms
+                    ):
+                        names, read_ms = await self._names(session_id), now_ms
+                    garbage = look.garbage(objects.flushes, names.keep, now_ms)
                 look.named_objects += len(kept)
-                self._note_oldest(kept + flushes, set(garbage))
+                self._note_oldest(kept + objects.flushes, set(garbage))
                 gone += garbage
-                if has_flushes != session_id:  # the final head sorts last, and goes last
+                if has_flushes != session_id:
                     gone += [
                         info.key
-                        for info in objects[len(flushes) :]
+                        for info in objects.final_heads
                         if now_ms - info.modified_ms >= settings.grace.ms
                     ]
             await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
@@ -336,21 +354,16 @@ class Collector:
                 is_older = oldest_ms is None or info.modified_ms < oldest_ms
                 self._oldest_flush_ms = info.modified_ms if is_older else oldest_ms
 
-    def _by_session(self, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
-        """The page's objects grouped by session, in the page's order."""
-        ours: list[tuple[str, ObjectInfo]] = []
-        for info in page.objects:
-            try:
-                ours.append((_session_of(info.key), info))
-            except ValueError:
-                self._strange(info.key)
-        return [
-            (session_id, [info for _, info in neighbours])
-            for session_id, neighbours in groupby(ours, key=lambda one: one[0])
-        ]
-
     async def _names(self, session_id: str) -> NamedFlushObjects:
-        names = await read_names(self._reads, session_id, self._strangers, self._offload)
+        try:
+            names = await read_names(self._reads, session_id, self._strangers, self._offload)
+        except NO_ANSWER as error:
+            self._failures += 1
+            if self._failures >= MOST_FAILURES:
+                raise
+            self._abandoned(session_id, error)
+            return NamedFlushObjects(session_id, frozenset(), None, repr(error))
+        self._failures = 0
         if names.damage:
             self.unreadable_sessions += 1
             if self.unreadable_sessions == 1:
@@ -363,90 +376,13 @@ class Collector:
                 )
         return names
 
-    # ── Deleted topics ──
-
-    async def _deleted_topics(self, known: UnreferencedObjects) -> None:
-        there: dict[str, int] = {}
-        for kv in await self._reads.prefix(DELETED_PREFIX):
-            if not self._strangers.is_ours(kv.key, parse_deleted_key):
-                continue
-            try:
-                topic = decode_at(kv.key, kv.value, decode_topic)
-                if await self._still_named(topic):
-                    continue  # Its deletion is not finished.
-            except CorruptError as error:
-                self._log.error(
-                    "tombstone_unreadable",
-                    error=str(error),
-                    advice="restore the key, or upgrade the agent; until then no object of this "
-                    "topic is deleted",
-                )
-                continue
-            name = str(topic.topic_id)
-            since_ms = await self._topic_objects(topic, known.topics.get(name))
-            if since_ms is None:
-                continue
-            there[name] = since_ms
-            oldest_ms = self._oldest_flush_ms
-            is_old = known.seen_ms - since_ms >= self._settings.grace.ms
-            if is_old and (oldest_ms is None or oldest_ms > since_ms):
-                await self._remove_tombstone(topic, kv)
-                del there[name]
-        known.topics = there
-
-    async def _still_named(self, topic: Topic) -> bool:
-        (kv,) = await self._reads.get(topic_key(topic.name))
-        return (
-            kv is not None and decode_at(kv.key, kv.value, decode_topic).topic_id == topic.topic_id
+    def _abandoned(self, session_id: str, error: Exception) -> None:
+        self._log.warning(
+            "collection_abandoned",
+            session=session_id,
+            error=repr(error),
+            advice="retrying; the other sessions are collected",
         )
-
-    async def _topic_objects(self, topic: Topic, since_ms: int | None) -> int | None:
-        """Deletes the objects of a deleted topic whose grace period is over.
-
-        Returns since when only its mark is left, in ms; None: other objects are left.
-        """
-        grace_ms = self._settings.grace.ms
-        mark = layout.deleted_key(topic.name, topic.topic_id)
-        marked_ms: int | None = None
-        prefix = layout.topic_file_prefix(topic.name, topic.topic_id)
-        async for page in self._pages.of(prefix):
-            for info in page.objects:
-                if info.key == mark:
-                    marked_ms = info.modified_ms
-        empty, now_ms = True, 0
-        async for page in self._pages.of(layout.topic_prefix(topic.name, topic.topic_id)):
-            now_ms = page.store_now_ms
-            others = [info for info in page.objects if info.key != mark]
-            empty = empty and not others
-            if marked_ms is None or now_ms - marked_ms < grace_ms:
-                continue
-            await self._delete(
-                [
-                    Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
-                    for info in others
-                    if now_ms - info.modified_ms >= grace_ms and self._is_ours(info.key)
-                ]
-            )
-        if not empty:
-            return None
-        return now_ms if since_ms is None else since_ms
-
-    def _is_ours(self, key: str) -> bool:
-        try:
-            layout.parse_key(key)
-        except ValueError:
-            self._strange(key)
-            return False
-        return True
-
-    async def _remove_tombstone(self, topic: Topic, kv: KeyValue) -> None:
-        """Deletes the mark first: as long as there is a tombstone, this is repeated."""
-        await self._confirm()
-        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-            await self._objects.delete([layout.deleted_key(topic.name, topic.topic_id)])
-        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-            await self._metadata.txn((ModRevisionIs(kv.key, kv.mod_revision),), (Delete(kv.key),))
-        self._log.info("topic_collected", topic=topic.name, topic_id=str(topic.topic_id))
 
     # ── Stores ──
 
@@ -478,14 +414,3 @@ class Collector:
             await self._disk.save(STATE_FILE, known.encode())
         except UnavailableError as error:
             self._log.warning("garbage_not_saved", error=str(error))
-
-
-def _is_final_head(key: str) -> bool:
-    return isinstance(layout.parse_key(key), layout.FinalHeadKey)
-
-
-def _session_of(key: str) -> str:
-    """Raises ValueError: neither a flush object nor a final head."""
-    parsed = layout.parse_key(key)
-    assert isinstance(parsed, layout.FlushObjectKey | layout.FinalHeadKey)
-    return parsed.session_id

@@ -11,11 +11,9 @@ Shell.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
-from driftlog_tiering.formats import layout
+from driftlog_agents.log.garbage.garbage_objects import Garbage
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _BATCH: Final = 1_000
@@ -24,51 +22,6 @@ _BATCH: Final = 1_000
 
 _SLICE: Final = 200
 """Keys that are parsed at once on the event loop: 2 ms."""
-
-
-class GarbageReason(StrEnum):
-    """Why an object is garbage; the values are labels of metrics."""
-
-    NO_RECORD = "no_flush_record"
-    """No flush record names the flush object."""
-    DELETED_TOPIC = "deleted_topic"
-    """Its topic is deleted."""
-    REPLACED = "replaced"
-    """A manifest edit replaced it: a later version does not name it."""
-    NEVER_NAMED = "never_named"
-    """No manifest version names it: it is of an attempt that failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Garbage:
-    """An object to be deleted.  ``size_bytes``: 0 where neither manifest nor listing states it."""
-
-    key: str
-    size_bytes: int
-    reason: GarbageReason
-
-    @property
-    def kind(self) -> str:
-        """The kind of the object, as metrics and `driftlog gc` call it.
-
-        Raises:
-            ValueError: no driftlog object has such a key.
-        """
-        return kind_of(self.key)
-
-
-class Deleter(Protocol):
-    """What the parts of the collector give their garbage to."""
-
-    async def delete(self, garbage: Sequence[Garbage]) -> None:
-        """Delete the objects; when it returns, each delete was answered as done.
-
-        Raises:
-            ValueError: a key is not driftlog's.
-            FencedError: a store is not the cluster's; nothing was deleted.
-            UnavailableError, OutcomeUnknownError, TimeoutError: a store; some may be deleted.
-        """
-        ...
 
 
 async def believe() -> None:
@@ -112,24 +65,3 @@ class Deletions:
                 what = kind, one.reason.value
                 self.objects[what] += 1
                 self.bytes[what] += one.size_bytes
-
-
-def kind_of(key: str) -> str:
-    """See `Garbage.kind`."""
-    match layout.parse_key(key):
-        case layout.FlushObjectKey():
-            return "flush_object"
-        case layout.FinalHeadKey():
-            return "final_head"
-        case layout.SegmentKey():
-            return "segment"
-        case layout.SegmentListKey():
-            return "segment_list"
-        case layout.ProducerSnapshotKey():
-            return "producer_snapshot"
-        case layout.ManifestKey():
-            return "manifest"
-        case layout.TopicKey() | layout.DeletedKey():
-            return "topic_file"
-        case _:
-            return "other"

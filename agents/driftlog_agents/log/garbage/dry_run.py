@@ -11,14 +11,18 @@ Shell.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.garbage.deletions import Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import (
+    Garbage,
+    GarbageReason,
+    by_topic,
+    of_deleted_topic,
+)
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
@@ -41,7 +45,7 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.cluster_files import newest_cluster_file
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
 _DEADLINE_MS: Final = 30_000.0
 
@@ -114,7 +118,9 @@ class _DryRun:
             damaged=damage,
         )
         async for page in objects.list(""):
-            for topic_id, infos in self._by_topic(page, found):
+            groups, foreign = by_topic(page.objects)
+            found.unrecognised += foreign
+            for topic_id, infos in groups:
                 part = Listing(tuple(infos), page.store_now_ms)
                 if topic_id is None:
                     await self._flush_objects(part, found)
@@ -131,34 +137,6 @@ class _DryRun:
             except CorruptError as error:
                 damage(partition, error)
         return found
-
-    def _by_topic(
-        self, page: Listing, found: Report
-    ) -> Iterator[tuple[UUID | None, list[ObjectInfo]]]:
-        """The objects of flushes (None) and of topics, in the page's order."""
-        ours: list[tuple[UUID | None, ObjectInfo]] = []
-        for info in page.objects:
-            try:
-                key = layout.parse_key(info.key)
-            except ValueError:
-                found.unrecognised.append(info.key)
-                continue
-            match key:
-                case layout.FlushObjectKey():
-                    ours.append((None, info))
-                case layout.TopicKey() | layout.DeletedKey():
-                    ours.append((key.topic_id, info))
-                case (
-                    layout.SegmentKey()
-                    | layout.SegmentListKey()
-                    | layout.ProducerSnapshotKey()
-                    | layout.ManifestKey()
-                ):
-                    ours.append((key.tp.topic_id, info))
-                case _:
-                    pass  # these stay; a final head goes with its session's last object
-        for topic_id, neighbours in groupby(ours, key=lambda one: one[0]):
-            yield topic_id, [info for _, info in neighbours]
 
     async def _flush_objects(self, page: Listing, found: Report) -> None:
         for info in page.objects:
@@ -190,8 +168,4 @@ class _DryRun:
     def _deleted_objects(self, page: Listing, marked_ms: int | None, found: Report) -> None:
         oldest_ms = page.store_now_ms - found.grace.ms
         if marked_ms is not None and marked_ms <= oldest_ms:
-            found.garbage += [
-                Garbage(info.key, info.size_bytes, GarbageReason.DELETED_TOPIC)
-                for info in page.objects
-                if info.modified_ms <= oldest_ms
-            ]
+            found.garbage += of_deleted_topic(page.objects, oldest_ms)

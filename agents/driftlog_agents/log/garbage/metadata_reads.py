@@ -12,6 +12,10 @@ from driftlog_agents.foundation.retry import Retry
 from driftlog_metadata.stores.errors import StoreNotOursError
 from driftlog_metadata.stores.store import Get, KeyValue, MetadataStore
 
+MOST_FAILURES: Final = 3
+"""After so many sessions, topics or partitions in a row without an answer, the store as a whole
+does not answer, and the pass ends."""
+
 _ATTEMPTS: Final = 3
 _WAIT_S: Final = 1.0
 

@@ -1,6 +1,7 @@
 """Heads of sessions that are over: kept while a session may read them, then deleted.
 
-    a head, its session's key gone ──▶ marked with the time ──7 days──▶ not needed ──▶ deleted
+    a head, its session's key gone ──▶ the final head is in the bucket ──▶ marked with the time
+        ──7 days──▶ not needed ──▶ deleted
 
 A head outlives its session so that a commit without an answer can be resolved ("head ≥ seq means
 committed, whether or not the session lives").  It is deleted only when
@@ -15,6 +16,9 @@ committed, whether or not the session lives").  It is deleted only when
 4. there is no directory of it on this disk: the recovery of its buffer needs the head;
 5. head and key are unchanged since they were read.
 
+From the mark on no agent puts the session's final head, which may be deleted already
+(`consolidation/final_heads`).  So this puts it before the mark; usually it exists.
+
 An unreadable head stays, and so does a key that is no head of a session.
 
 Source: design.md, "Commit" and "Forget".
@@ -23,12 +27,14 @@ Shell.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Set
 from typing import Final
 
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import (
     DeadHeads,
     HeadSettings,
@@ -40,18 +46,26 @@ from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
 from driftlog_metadata.schema.codec import (
+    decode_at,
+    decode_cluster,
     decode_partition_state,
 )
 from driftlog_metadata.schema.keys import (
+    CLUSTER_KEY,
     HEADS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
     flushes_prefix,
+    head_key,
     parse_partition_key,
 )
+from driftlog_metadata.schema.model import CLOSED, FINAL_HEADS_LEVEL
 from driftlog_metadata.stores.store import KeyValue, MetadataStore
 from driftlog_metadata.transactions import session_transactions as transactions
 from driftlog_metadata.transactions.session_transactions import DeadHead, Txn
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 _PAGES: Final = 16
 """Pages of all partitions' keys, by topic: some thousands of 100,000 in each, about two MB."""
@@ -64,6 +78,7 @@ class SessionHeadGc:
         self,
         *,
         metadata: MetadataStore,
+        objects: ObjectStore,
         disk: AgentDisk,
         offload: Offload,
         strangers: UnknownKeys,
@@ -71,6 +86,7 @@ class SessionHeadGc:
         settings: HeadSettings | None = None,
     ) -> None:
         self._metadata = metadata
+        self._objects = objects
         self._disk = disk
         self._offload = offload
         self._strangers = strangers
@@ -100,7 +116,7 @@ class SessionHeadGc:
         dead = await self._offload(self._judge, heads, sessions, now_ms)
         if dead.to_mark or dead.due:
             await self._confirm()
-        for batch in in_transactions(dead.to_mark):
+        for batch in in_transactions(await self._with_final_heads(dead.to_mark)):
             await self._txn(transactions.mark_ended(batch, now_ms))
         if dead.due:
             await self._delete(dead.due)
@@ -122,6 +138,41 @@ class SessionHeadGc:
             )
         self._unreadable = found.unreadable.keys()
         return found
+
+    async def _with_final_heads(self, new: list[DeadHead]) -> list[DeadHead]:
+        """Those of *new* whose final heads are in the bucket, or that have none."""
+        if not new or not await self._has_final_heads():
+            return new
+        there: list[DeadHead] = []
+        for dead in new:
+            # Read after the session's key was gone: it does not grow any more.  One that has grown
+            # since the first read is found by the next check.
+            (kv,) = await self._reads.get(head_key(dead.session_id))
+            if kv is None or kv.mod_revision != dead.revision:
+                continue
+            if dead.head != CLOSED:  # which is no number
+                try:
+                    await self._put_final_head(FinalHead(dead.session_id, dead.head, dead.revision))
+                except NO_ANSWER as error:
+                    session_id = dead.session_id
+                    self._log.debug("final_head_not_put", session=session_id, error=str(error))
+                    break
+            there.append(dead)
+        return there
+
+    async def _put_final_head(self, final: FinalHead) -> None:
+        key = layout.final_head_key(final.session_id, final.head)
+        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+            with contextlib.suppress(AlreadyExistsError):
+                await self._objects.create(key, [encode_final_head(final)])
+
+    async def _has_final_heads(self) -> bool:
+        """Whether every agent of the cluster knows them."""
+        (kv,) = await self._reads.get(CLUSTER_KEY)
+        if kv is None:
+            return False
+        cluster = decode_at(kv.key, kv.value, decode_cluster)
+        return cluster.format_version >= FINAL_HEADS_LEVEL
 
     async def _delete(self, due: list[DeadHead]) -> None:
         kept = set(self._disk.sessions())

@@ -14,7 +14,13 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
-from driftlog_agents.log.leadership.claims import StoredClaim, judge_refused, plan_claims, way_out
+from driftlog_agents.log.leadership.claims import (
+    StoredClaim,
+    judge_refused,
+    plan_claims,
+    read_apart,
+    way_out,
+)
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
@@ -124,10 +130,7 @@ class ClaimTransactions:
             leaders = await self._session.read_prefix(LEADERS_PREFIX)
             states = await self._session.read_prefix(PARTITIONS_PREFIX)
             found = {kv.key: kv for kv in (*leaders, *states)}
-            # Read at two revisions: another agent may have made both keys in between.
-            wanted = [
-                tp for tp in wanted if (leader_key(tp) in found) != (partition_key(tp) in found)
-            ]
+            wanted = read_apart(wanted, found)
             for tp in wanted:
                 found.pop(leader_key(tp), None)
                 found.pop(partition_key(tp), None)
@@ -151,11 +154,7 @@ class ClaimTransactions:
         return {session_id for session_id in found if session_id is not None}
 
     async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
-        """Claims in one transaction; if it is refused, claims the rest by the present keys.
-
-        Agents that start together claim the same partitions: the later agent loses those that are
-        led by then, and claims the others of the batch together again.
-        """
+        """Claims in one transaction; if it is refused, claims the rest by the present keys."""
         session = self._session
         entries = [self._topics.get(claim.tp.topic_id) for claim in claims]
         topics = {e.topic.name: e.create_revision for e in entries if e is not None}
@@ -180,18 +179,10 @@ class ClaimTransactions:
         self._refuse_damaged(taken, found.damaged)
         for stored in found.stored:
             taken.add(stored, session.session_id)
-        left = found.left
-        if found.changed:
-            live = set[str]() if all(one.is_free for one in left) else await self.live()
-            taken.refused.update(one.tp for one in left if one.needs_gone in live)
-            left = [one for one in left if one.needs_gone not in live]
-            if left:
-                await self._claim(taken, left, old_sessions)
-        elif len(left) > 1:
-            for one in left:
-                await self._claim(taken, [one], old_sessions)
-        else:
-            taken.refused.update(one.tp for one in left)
+        again, refused = found.again(await self.live() if found.asks_live else ())
+        taken.refused.update(refused)
+        for batch in again:
+            await self._claim(taken, batch, old_sessions)
 
 
 async def release(session: Session, releases: Sequence[transactions.Release]) -> None:

@@ -105,6 +105,14 @@ class ClaimPlan:
     damaged: dict[TopicPartition, CorruptError] = field(default_factory=dict)
 
 
+def read_apart(
+    wanted: Iterable[TopicPartition], keys: Mapping[str, KeyValue]
+) -> list[TopicPartition]:
+    """Those of *wanted* of which *keys* has one key only.  Leader keys and partition keys were read
+    at two revisions: another agent may have made both in between."""
+    return [tp for tp in wanted if (leader_key(tp) in keys) != (partition_key(tp) in keys)]
+
+
 def plan_claims(
     wanted: Iterable[TopicPartition],
     keys: Mapping[str, KeyValue],
@@ -156,6 +164,25 @@ class RefusedClaims:
     changed: bool = False
     """Whether a key differs from its claim.  If none does, the same transaction is refused again:
     the session of a leader lives, or a topic is gone."""
+
+    @property
+    def asks_live(self) -> bool:
+        """Whether the next claims depend on which sessions live."""
+        return self.changed and not all(claim.is_free for claim in self.left)
+
+    def again(self, live: Collection[str]) -> tuple[list[list[Claim]], list[TopicPartition]]:
+        """The next transactions, and the partitions that remain refused.
+
+        Agents that start together claim the same partitions: the later agent loses those that are
+        led by then, and claims the others of the batch together again.  One that is refused alone,
+        by unchanged keys, stays refused.
+        """
+        if self.changed:
+            left = [claim for claim in self.left if claim.needs_gone not in live]
+            return [left] if left else [], [c.tp for c in self.left if c.needs_gone in live]
+        if len(self.left) > 1:
+            return [[claim] for claim in self.left], []
+        return [], [claim.tp for claim in self.left]
 
 
 def judge_refused(

@@ -18,7 +18,12 @@ from typing import TypeVar
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
-from driftlog_agents.log.session.commit_outcome import CommitOutcome, is_closed, outcome_of
+from driftlog_agents.log.session.commit_outcome import (
+    CommitOutcome,
+    is_closed,
+    outcome_of,
+    outcome_of_open,
+)
 from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_agents.log.session.lease import SessionLease, SessionSettings
 from driftlog_metadata.schema.codec import decode_cluster
@@ -107,7 +112,6 @@ class Session:
             FencedError: the lease ended meanwhile (begin another session), or the store is not the
                 one that this process has seen.
         """
-        key = session_key(self.session_id)
         agent_kv = await self._look()
         sent = self._now_ms()
         await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
@@ -123,18 +127,10 @@ class Session:
                 self._settings.knows,
             )
             result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
-            if result.succeeded:
-                self.revision = result.revision
-                break
-            mine, agent_kvs, head, cluster = result.reads
-            self.check_cluster(cluster)
-            if mine:
-                self.revision = mine[0].create_revision  # our own attempt, its answer lost
-                assert mine[0].key == key
-                break
-            if head:
-                raise FencedError("the session's lease ended while it was being opened")
-            agent_kv = agent_kvs[0] if agent_kvs else None
+            if not result.succeeded:
+                self.check_cluster(result.reads[-1])
+            outcome = outcome_of_open(session_key(self.session_id), result)
+            self.revision, agent_kv = outcome.revision, outcome.agent
         self._committed.valid_until_ms = self._lease.renewed_until_ms
         self._witness.session = self._committed
 

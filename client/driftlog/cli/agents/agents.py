@@ -10,7 +10,7 @@ from typing import Any
 
 from driftlog.cli.agents import dev_cluster
 from driftlog.cli.common.output import complain, no_extra
-from driftlog.cli.common.parsers import Commands, add_command, add_group
+from driftlog.cli.common.parsers import Commands, add_command, add_group, grace_ms
 from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
 from driftlog.dev_cluster import local_cluster, local_etcd
 
@@ -107,7 +107,7 @@ def _agent_options(
     )
     parser.add_argument(
         "--new-cluster-grace-ms",
-        type=_grace_ms,
+        type=grace_ms,
         default=43_200_000,
         metavar="MS",
         help="grace of a cluster that this agent makes, at least 1000: how long objects stay after "
@@ -139,13 +139,6 @@ def _session_timeout_ms(text: str) -> int:
     """A session timeout; etcd counts whole seconds, two at least."""
     if not text.isdecimal() or not 2_000 <= int(text) <= 600_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 2000 to 600000 (milliseconds)")
-    return int(text)
-
-
-def _grace_ms(text: str) -> int:
-    """The grace of a new cluster."""
-    if not text.isdecimal() or not 1_000 <= int(text) < 2**53:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 1000 on (milliseconds)")
     return int(text)
 
 
@@ -183,12 +176,12 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
     try:
         # Arrow reads this when it is loaded; Parquet's writer uses only this pool: see `allocator`.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-        from driftlog_agents.process.main import (  # noqa: PLC0415  # an extra
+        from driftlog_agents.process.main import run  # noqa: PLC0415  # an extra
+        from driftlog_agents.process.startup_configs import (  # noqa: PLC0415  # an extra
             DEV_REBALANCE_DELAY_MS,
             DEV_SEAL_MS,
             REBALANCE_DELAY_MS,
             Options,
-            run,
         )
     except ImportError as error:
         return no_extra(error, "an agent")

@@ -1,4 +1,4 @@
-"""`driftlog cluster` and `driftlog partitions`: brokers, APIs, offline partitions.
+"""`driftlog cluster`, `partitions` and `gc`: brokers, APIs, grace, offline partitions, garbage.
 
 Shell.
 """

@@ -12,6 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
+from driftlog.cli.cluster.grace import add_grace_command
 from driftlog.cli.cluster.upgrade import format_levels, upgrade
 from driftlog.cli.common.errors import OK, CommandError
 from driftlog.cli.common.output import Bad, complain, number, print_json, print_table
@@ -82,6 +83,7 @@ def add_commands(commands: Commands) -> None:
     )
     raising.add_argument("--finalize", action="store_true", help="raise the level")
     _reading(raising)
+    add_grace_command(cluster)
     apis = add_command(cluster, "apis", _apis, help="list the APIs that a broker serves")
     apis.add_argument(
         "--broker", type=natural, metavar="ID", help="id of the broker (default: the lowest)"

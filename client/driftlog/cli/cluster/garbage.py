@@ -7,25 +7,17 @@ Root.
 import argparse
 import asyncio
 import logging
-import os
-import sqlite3
-import tempfile
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from driftlog.cli.cluster.cluster_stores import add_store_options, location_of, open_metadata
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, no_extra, plural, print_json, print_table, size
-from driftlog.cli.common.parsers import STORE_VARIABLE, Commands, add_command
-from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
+from driftlog.cli.common.parsers import Commands, add_command
 
 if TYPE_CHECKING:
     from driftlog_agents.log.garbage.dry_run import Report
-    from driftlog_metadata.stores.store import MetadataStore
-
 
 T = TypeVar("T")
 
@@ -44,28 +36,14 @@ def add_commands(commands: Commands) -> None:
         "  driftlog gc --dry-run --dir /tmp/log               the DIR of `driftlog dev`\n",
     )
     gc.add_argument("--dry-run", action="store_true", help="required: only agents delete")
-    gc.add_argument(
-        "--store",
-        metavar="LOCATION",
-        help="location of the objects: s3://bucket/prefix or a directory (default: the variable "
-        f"{STORE_VARIABLE}, or DIR/objects)",
-    )
-    gc.add_argument(
-        "--dir", type=Path, metavar="DIR", help="directory of the agent that has the metadata"
-    )
+    add_store_options(gc)
     gc.add_argument("--json", action="store_true", help="print JSON")
-    add_etcd_options(gc)
 
 
 def _gc(options: argparse.Namespace) -> int:
     if not options.dry_run:
         raise UsageError("gc needs --dry-run: the agents delete garbage by themselves")
-    if (options.etcd is None) == (options.dir is None):
-        raise UsageError("where are the metadata?  Give --etcd URL, or --dir DIR of the agent")
-    location = options.store or os.environ.get(STORE_VARIABLE)
-    location = location or (options.dir and str(options.dir / "objects"))
-    if not location:
-        raise UsageError("where are the objects?  Give --store LOCATION")
+    location = location_of(options)
     try:
         found = _read(options, location)
     except ImportError as error:
@@ -99,7 +77,7 @@ def _read(options: argparse.Namespace, location: str) -> "Report":
     structlog.configure(wrapper_class=quiet)  # the report says the same
 
     async def main() -> "Report":
-        async with _metadata(options) as metadata:
+        async with open_metadata(options) as metadata:
             objects = open_object_store(location)
             try:
                 return await report(metadata, objects, _at_once)
@@ -110,55 +88,12 @@ def _read(options: argparse.Namespace, location: str) -> "Report":
             finally:
                 await objects.close()
 
-    if ":" not in location.partition("/")[0] and not Path(location).is_dir():
-        raise CommandError(f"there is no directory {location}")
     try:
         return asyncio.run(main())
     except ValueError as error:
         raise UsageError(str(error)) from error
     except (StoreError, CorruptError, TimeoutError) as error:
         raise CommandError(str(error) or repr(error)) from error
-
-
-@asynccontextmanager
-async def _metadata(options: argparse.Namespace) -> "AsyncIterator[MetadataStore]":
-    """The metadata store: etcd, or a copy of the embedded one, which an agent may be using."""
-    if options.etcd is not None:
-        from driftlog_metadata.stores.etcd.etcd_store import (  # noqa: PLC0415  # an extra
-            EtcdMetadataStore,
-        )
-
-        etcd = EtcdMetadataStore(etcd_settings(options))
-        try:
-            yield etcd
-        finally:
-            await etcd.close()
-        return
-    from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore  # noqa: PLC0415
-
-    database = options.dir / "metadata.db"
-    if not database.exists():
-        raise CommandError(f"{options.dir} has no metadata.db: give --etcd of its agent")
-    with tempfile.TemporaryDirectory() as directory:
-        copy = Path(directory) / "metadata.db"
-        _copy(database, copy)
-        store = await SqliteMetadataStore.open(copy, lambda: time.time_ns() // 1_000_000)
-        try:
-            yield store
-        finally:
-            await store.close()
-
-
-def _copy(database: Path, copy: Path) -> None:
-    uri = f"{database.absolute().as_uri()}?mode=ro"
-    try:
-        with (
-            closing(sqlite3.connect(uri, uri=True)) as here,
-            closing(sqlite3.connect(copy)) as there,
-        ):
-            here.backup(there)
-    except sqlite3.Error as error:
-        raise CommandError(f"{database} cannot be read: {error}") from error
 
 
 async def _at_once(fn: Callable[..., T], *args: Any) -> T:

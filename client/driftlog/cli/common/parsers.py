@@ -189,6 +189,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def grace_ms(text: str) -> int:
+    """The grace of a cluster."""
+    if not text.isdecimal() or not 1_000 <= int(text) < 2**53:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1000 on (milliseconds)")
+    return int(text)
+
+
 def natural(text: str) -> int:
     """A number from 0 on."""
     if not text.isdecimal():

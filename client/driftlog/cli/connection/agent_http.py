@@ -36,6 +36,11 @@ def get(address: str, path: str, timeout_s: float) -> dict[str, Any]:
     return _ask(address, path, None, timeout_s)
 
 
+def get_text(address: str, path: str, timeout_s: float) -> str:
+    """GET *path*, which is no JSON; raises as `get`."""
+    return _answer(address, urllib.request.Request(f"http://{address}{path}"), timeout_s).decode()
+
+
 def post(address: str, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     """POST *body* to *path*; raises as `get`."""
     return _ask(address, path, json.dumps(body).encode(), timeout_s)
@@ -44,10 +49,15 @@ def post(address: str, path: str, body: dict[str, Any], timeout_s: float) -> dic
 def _ask(address: str, path: str, body: bytes | None, timeout_s: float) -> dict[str, Any]:
     headers = {} if body is None else _CHANGE_HEADERS
     request = urllib.request.Request(f"http://{address}{path}", body, headers)
+    found: dict[str, Any] = json.loads(_answer(address, request, timeout_s))
+    return found
+
+
+def _answer(address: str, request: urllib.request.Request, timeout_s: float) -> bytes:
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+            body: bytes = answer.read()
+            return body
     except urllib.error.HTTPError as error:
         try:
             message = json.load(error).get("error", str(error))

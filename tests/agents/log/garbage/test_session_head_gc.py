@@ -15,12 +15,18 @@ from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.session import Session, close_head
-from driftlog_metadata.schema.codec import decode_ended_head, decode_head, encode_partition_state
+from driftlog_metadata.schema.codec import (
+    decode_ended_head,
+    decode_head,
+    encode_cluster,
+    encode_partition_state,
+)
 from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
     FLUSHES_PREFIX,
     HEADS_PREFIX,
     PARTITIONS_PREFIX,
+    SESSIONS_PREFIX,
     flush_key,
     flushes_prefix,
     head_key,
@@ -29,15 +35,18 @@ from driftlog_metadata.schema.keys import (
 )
 from driftlog_metadata.schema.model import (
     CLOSED,
+    FINAL_HEADS_LEVEL,
     Agent,
+    Cluster,
     FlushRecord,
     PartitionState,
     TopicPartition,
 )
-from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import Delete, MetadataStore, Put
 from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_tiering.formats import layout
 from tests.support.clusters import in_cluster
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore
@@ -126,6 +135,64 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     yield made
     made.disk.close()
     await store.close()
+
+
+async def test_a_head_is_marked_when_its_final_head_is_in_the_bucket(world: World) -> None:
+    """
+    From the mark on no keeper puts it: without it a restore serves flushes that no producer was
+    told of.
+    """
+    value = encode_cluster(Cluster("id", FINAL_HEADS_LEVEL))
+    await world.store.txn((), (Put(CLUSTER_KEY, value),))
+    one = await world.begin(1)
+    await one.commit(1, RECORD)
+    works = world.objects.create
+
+    async def refused(key: str, body: object) -> None:
+        raise UnavailableError("503")
+
+    await one.close()
+    world.objects.create = refused  # type: ignore[method-assign]
+    await world.live(8)
+    kv = await world.store.get(head_key(one.session_id))
+    world.objects.create = works  # type: ignore[method-assign]
+    await world.live(8)
+    marked = await world.store.get(head_key(one.session_id))
+
+    assert kv is not None
+    assert decode_ended_head(kv.value) is None
+    assert marked is not None
+    assert decode_ended_head(marked.value) is not None
+    there = [i.key async for page in world.objects.list("flush/") for i in page.objects]
+    assert [layout.final_head_key(one.session_id, 1)] == there
+
+
+async def test_a_final_head_is_the_last_flush_however_late_it_was_committed(world: World) -> None:
+    """
+    A flush is committed, and the session ends, between the collector's reads of heads and of
+    sessions: a final head below that flush would lose its records in a restore.
+    """
+    value = encode_cluster(Cluster("id", FINAL_HEADS_LEVEL))
+    await world.store.txn((), (Put(CLUSTER_KEY, value),))
+    one = await world.begin(1)
+    await one.commit(1, RECORD)
+    works = world.store.get_prefix
+
+    async def late(prefix: str, **how: Any) -> Any:
+        if prefix == SESSIONS_PREFIX and one.alive:
+            await one.commit(2, RECORD)
+            await one.close()
+        return await works(prefix, **how)
+
+    world.store.get_prefix = late  # type: ignore[method-assign]
+    await world.live(2)
+    early = await world.store.get(head_key(one.session_id))
+    await world.live(8)
+
+    assert early is not None
+    assert decode_ended_head(early.value) is None
+    there = [i.key async for page in world.objects.list("flush/") for i in page.objects]
+    assert [layout.final_head_key(one.session_id, 2)] == there
 
 
 async def test_a_head_goes_a_week_after_its_session_and_not_before(world: World) -> None:

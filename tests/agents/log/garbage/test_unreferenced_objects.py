@@ -558,6 +558,34 @@ async def refuse(keys: object) -> None:
     raise UnavailableError("slow down")
 
 
+async def test_a_session_without_an_answer_stops_no_other_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its flush records cannot be read, such as those of a session that has too many: its objects
+    stay, and those of the others go.
+    """
+    monkeypatch.setattr("driftlog_agents.log.garbage.metadata_reads._WAIT_S", 0)
+    held = layout.flush_key("5e54", 1, "a")
+    await world.bucket.put(held, [b"x"])
+    await world.put(1)
+    works = world.metadata.get_prefix
+
+    async def of_others(prefix: str, **options: Any) -> Any:
+        if prefix == flushes_prefix("5e54"):
+            raise UnavailableError("deadline exceeded")
+        return await works(prefix, **options)
+
+    world.metadata.get_prefix = of_others  # type: ignore[method-assign]
+    world.collector = world.new_collector()
+    with capture_logs() as lines:
+        await world.live(GRACE_H + 2)
+
+    assert [held] == await world.keys()
+    said = [line for line in lines if line["event"] == "collection_abandoned"]
+    assert {"5e54"} == {line["session"] for line in said}
+
+
 async def test_what_is_remembered_is_small(world: World) -> None:
     """
     Runs of neighbours: thousands of objects are a few numbers.
@@ -692,19 +720,58 @@ async def test_what_comes_late_keeps_the_tombstone(world: World) -> None:
 
 async def test_a_topic_whose_deletion_is_not_finished_is_left_alone(world: World) -> None:
     """
-    While its key is there, or its mark is not, nothing of it goes.
+    While its key is there nothing of it goes.
     """
     await delete_topic(world)
     await world.metadata.txn((), [Put(topic_key("t"), encode_topic(TOPIC))])
-    await world.live(50)
-    named = await world.keys()
-    await world.metadata.txn((), [Delete(topic_key("t"))])
     await world.bucket.delete([MARK])
     await world.live(50)
 
-    assert 3 == len(named)
     assert 2 == len(await world.keys())
     assert await world.metadata.get(TOMBSTONE) is not None
+
+
+async def test_the_mark_of_a_deleted_topic_that_is_lost_is_written_again(world: World) -> None:
+    """
+    Else its objects stay for ever.  Their grace begins with the mark.
+    """
+    await delete_topic(world)
+    await world.bucket.delete([MARK])
+    with capture_logs() as lines:
+        await world.live(GRACE_H)
+    there = await world.keys()
+    await world.live(2 * GRACE_H + 2)
+
+    assert 3 == len(there)
+    assert MARK in there
+    assert 1 == [line["event"] for line in lines].count("deleted_topic_marked")
+    assert [] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+
+
+async def test_a_topic_without_an_answer_stops_no_other_one(world: World) -> None:
+    """
+    The bucket does not list one deleted topic: the other one goes, and no grace begins again.
+    """
+    await delete_topic(world)
+    held = Topic(name="held", topic_id=UUID(int=1, version=4), partitions=1)
+    await world.metadata.txn((), [Put(deleted_key(held.topic_id), encode_topic(held))])
+    works = world.bucket.list
+
+    def list_others(prefix: str, **options: Any) -> Any:
+        if prefix.startswith("topics/held/"):
+            raise UnavailableError("503")
+        return works(prefix, **options)
+
+    world.bucket.list = list_others  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        await world.live(2 * GRACE_H + 1)
+    world.bucket.list = works  # type: ignore[method-assign]
+
+    assert [] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+    assert await world.metadata.get(deleted_key(held.topic_id)) is not None
+    assert {"held"} == {line["topic"] for line in lines if line["event"] == "collection_abandoned"}
 
 
 async def test_a_new_topic_of_the_same_name_keeps_its_objects(world: World) -> None:

@@ -8,8 +8,11 @@ import pytest
 
 from driftlog_agents.log.leadership.claims import (
     MissingKeyError,
+    RefusedClaims,
+    as_claim,
     judge_refused,
     plan_claims,
+    read_apart,
     way_out,
 )
 from driftlog_metadata.schema.codec import encode_leader, encode_partition_state
@@ -154,3 +157,40 @@ def test_what_is_there_now_is_claimed_next(now: dict[str, KeyValue], changed: bo
     assert [claim_of(now)] == found.left
     assert changed is found.changed
     assert [] == found.stored
+
+
+def test_claims_whose_keys_changed_are_sent_together_but_those_that_live_sessions_lead() -> None:
+    """
+    Which sessions live is asked only where a claim depends on it.
+    """
+    free, dead = (claim_of(keys_of(leader)) for leader in (None, DEAD))
+    keys = keys_of(LIVE)
+    live = as_claim(TP, keys[leader_key(TP)], keys[partition_key(TP)], frozenset())
+    found = RefusedClaims(left=[free, dead, live], changed=True)
+
+    assert found.asks_live
+    assert ([[free, dead]], [TP]) == found.again(LIVING)
+    assert not RefusedClaims(left=[free], changed=True).asks_live
+    assert ([], [TP]) == RefusedClaims(left=[live], changed=True).again(LIVING)
+
+
+def test_claims_whose_keys_did_not_change_are_sent_one_by_one_and_once() -> None:
+    """
+    The same transaction would be refused for ever.
+    """
+    claim = claim_of(keys_of(DEAD))
+    several = RefusedClaims(left=[claim, claim])
+
+    assert not several.asks_live
+    assert ([[claim], [claim]], []) == several.again(())
+    assert ([], [TP]) == RefusedClaims(left=[claim]).again(())
+
+
+def test_only_partitions_with_one_key_are_read_again_at_one_revision() -> None:
+    """
+    Both keys are made at once, perhaps between the two reads.
+    """
+    both = keys_of(None)
+    one = {leader_key(TP): both[leader_key(TP)]}
+
+    assert [[], [TP], []] == [read_apart([TP], keys) for keys in (both, one, {})]

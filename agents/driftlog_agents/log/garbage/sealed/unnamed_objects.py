@@ -26,11 +26,11 @@ Shell.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import groupby
-from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.deletions import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES
 from driftlog_agents.log.garbage.sealed.manifest_names import Window
 from driftlog_agents.log.garbage.sealed.partition_reads import (
     ListsRead,
@@ -46,10 +46,6 @@ from driftlog_tiering.formats import layout
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo
 
 _Key = layout.SegmentKey | layout.SegmentListKey | layout.ProducerSnapshotKey
-
-
-MOST_FAILURES: Final = 3
-"""After so many partitions in a row without an answer, the store as a whole does not answer."""
 
 
 class UnnamedObjects:
@@ -200,6 +196,7 @@ class UnnamedObjects:
                 return None
             unnamed -= await self._reads.named_within(manifest, segments, of_lists, read)
             await asyncio.sleep(0)
+        await self._reads.free(read)
         return unnamed
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from driftlog_agents.log.garbage.cluster_file import ClusterFile
-from driftlog_agents.log.garbage.deletions import Deletions, Garbage, GarbageReason
+from driftlog_agents.cluster.cluster_file import ClusterFile
+from driftlog_agents.log.garbage.deletions import Deletions
+from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster
 from driftlog_metadata.stores.errors import CorruptError, FencedError

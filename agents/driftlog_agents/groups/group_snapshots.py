@@ -1,0 +1,133 @@
+"""Puts snapshots of all groups into the bucket: a restore from the bucket alone puts them back.
+
+    every minute: the keys of all groups, at one revision ──changed──▶ groups/{cluster}/{revision}
+                                                      now and then, all but the newest three go
+
+1. One agent of the cluster puts them.  Two at once do no harm: a snapshot is created once, and is
+   named by the revision, so the newest one is the newest, whatever the clocks of agents say.
+2. Nothing is put while no group changes: a key that was put has a larger revision, and a key that
+   was deleted leaves one key less.
+3. No snapshot is put into a bucket, or read from a metadata store, that is not the cluster's.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
+from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.stores.errors import CorruptError, StoreError
+from driftlog_metadata.stores.store import KeyValue, MetadataStore
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
+
+INTERVAL_MS: Final = 60_000.0
+"""Longer: a restore forgets the offsets of a longer time; shorter: more PUTs."""
+
+_KEPT: Final = 3
+"""More than one: the newest may be damaged."""
+
+_DELETES_EVERY: Final = 10
+"""Snapshots between two listings of old ones.  More: fewer requests, more old snapshots."""
+
+_DEADLINE_S: Final = 30.0
+
+
+class GroupSnapshots:
+    """See the module.
+
+    Args:
+        deleter: deletes old snapshots.
+        confirm: raises FencedError if a store is not the cluster's.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        objects: ObjectStore,
+        cluster_id: str,
+        offload: Offload,
+        deleter: Deleter,
+        confirm: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._metadata = metadata
+        self._objects = objects
+        self._cluster_id = cluster_id
+        self._offload = offload
+        self._deleter = deleter
+        self._confirm = confirm
+        self._seen: tuple[int, int] | None = None
+        """Largest revision and number of the keys of the last snapshot."""
+        self._puts = 0
+        self._log = structlog.get_logger()
+
+    async def run(self, is_wanted: Callable[[], bool], interval_ms: float = INTERVAL_MS) -> None:
+        """Put snapshots until cancelled, while *is_wanted*."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            if not is_wanted():
+                continue
+            try:
+                await self.put()
+            except (StoreError, CorruptError, TimeoutError) as error:
+                self._log.warning(
+                    "group_snapshot_failed",
+                    error=str(error) or repr(error),
+                    advice="retrying; a restore from the bucket has older offsets until then",
+                )
+
+    async def put(self) -> str | None:
+        """Put a snapshot, if a group has changed since the last one; returns its key.
+
+        Raises:
+            FencedError: a store is not the cluster's.
+            CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
+        """
+        async with asyncio.timeout(_DEADLINE_S):
+            revision, kvs = await self._metadata.get_prefix(GROUPS_PREFIX)
+        seen = max((kv.mod_revision for kv in kvs), default=0), len(kvs)
+        if seen == self._seen or (self._seen is None and not kvs):
+            return None
+        body = await self._offload(_encode, self._cluster_id, revision, kvs)
+        key = layout.group_snapshot_key(self._cluster_id, revision)
+        await self._confirm()
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await self._objects.create(key, [body])
+        except AlreadyExistsError:
+            pass  # of the same revision: another agent's, or an attempt without an answer
+        self._seen = seen
+        self._puts += 1
+        if self._puts % _DELETES_EVERY == 1:
+            await self._delete_old()
+        return key
+
+    async def _delete_old(self) -> None:
+        """The listing begins with the newest."""
+        keys: list[str] = []
+        async with asyncio.timeout(_DEADLINE_S):
+            async for page in self._objects.list(layout.groups_prefix(self._cluster_id)):
+                keys += [info.key for info in page.objects if _is_snapshot(info.key)]
+        old = [Garbage(key, 0, GarbageReason.REPLACED) for key in keys[_KEPT:]]
+        if old:
+            await self._deleter.delete(old)
+
+
+def _encode(cluster_id: str, revision: int, kvs: list[KeyValue]) -> bytes:
+    values = {kv.key.removeprefix(GROUPS_PREFIX): kv.value for kv in kvs}
+    return encode_group_snapshot(GroupSnapshot(cluster_id, revision, values))
+
+
+def _is_snapshot(key: str) -> bool:
+    try:
+        layout.parse_group_snapshot_key(key)
+    except ValueError:
+        return False
+    return True

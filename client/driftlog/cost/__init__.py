@@ -1,0 +1,4 @@
+"""Cost: what a workload costs a month, here and with Kafka, and what a cluster spends
+
+Pure.
+"""

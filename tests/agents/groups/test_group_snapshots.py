@@ -1,0 +1,142 @@
+"""A restore finds no offsets of groups, or older ones than the bucket has."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.groups.group_snapshots import GroupSnapshots
+from driftlog_agents.log.garbage.deletions import Deletions
+from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_metadata.stores.store import Delete, Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
+
+
+async def at_once(fn: Callable[..., Any], *args: Any) -> Any:
+    """On the event loop."""
+    return fn(*args)
+
+
+class World:
+    """The stores of a cluster, and its agents."""
+
+    def __init__(self) -> None:
+        self.bucket = MemoryObjectStore(lambda: 0)
+        self.metadata = MemoryMetadataStore(lambda: 0)
+        self.fenced = False
+
+    async def confirm(self) -> None:
+        """As the agent does it."""
+        if self.fenced:
+            raise FencedError("another cluster's")
+
+    def agent(self) -> GroupSnapshots:
+        """A process."""
+        return GroupSnapshots(
+            metadata=self.metadata,
+            objects=self.bucket,
+            cluster_id="c",
+            offload=at_once,
+            deleter=Deletions(self.bucket, self.confirm, deadline_ms=1_000),
+            confirm=self.confirm,
+        )
+
+    async def commit(self, group: str, value: bytes) -> None:
+        """A change of a group."""
+        await self.metadata.txn((), [Put(f"{GROUPS_PREFIX}{group}", value)])
+
+    async def keys(self) -> list[str]:
+        """All objects."""
+        return [info.key async for page in self.bucket.list("") for info in page.objects]
+
+    async def newest(self) -> GroupSnapshot:
+        """The first of the listing."""
+        return decode_group_snapshot(await self.bucket.get((await self.keys())[0]))
+
+
+async def test_a_snapshot_has_all_groups_at_one_revision() -> None:
+    """
+    And is put when a group changes, comes or goes, and never else.
+    """
+    world = World()
+    agent = world.agent()
+    assert await agent.put() is None
+    await world.commit("a", b"1")
+    await world.commit("b/offsets/7/0", b"2")
+    first = await agent.put()
+    assert await agent.put() is None
+    revision = world.metadata.revision
+
+    assert layout.group_snapshot_key("c", revision) == first
+    assert GroupSnapshot("c", revision, {"a": b"1", "b/offsets/7/0": b"2"}) == await world.newest()
+    for change in (Put(f"{GROUPS_PREFIX}a", b"3"), Delete(f"{GROUPS_PREFIX}a")):
+        await world.metadata.txn((), [change])
+        assert await agent.put() is not None
+        assert await agent.put() is None
+    assert {"b/offsets/7/0": b"2"} == (await world.newest()).values
+    await world.metadata.txn((), [Delete(f"{GROUPS_PREFIX}b/offsets/7/0")])
+    assert await agent.put() is not None
+    assert {} == (await world.newest()).values
+
+
+async def test_old_snapshots_go_and_the_newest_stay() -> None:
+    """
+    Of two agents, and of one that begins anew.
+    """
+    world = World()
+    agents = [world.agent(), world.agent()]
+    for number in range(40):
+        await world.commit("a", b"%d" % number)
+        await agents[number % 2].put()
+        await agents[1 - number % 2].put()
+        assert len(await world.keys()) <= 3 + 2 * 10
+        assert {"a": b"%d" % number} == (await world.newest()).values
+    await world.commit("a", b"last")
+    await world.agent().put()
+
+    assert 3 == len(await world.keys())
+    assert {"a": b"last"} == (await world.newest()).values
+
+
+async def test_nothing_is_put_into_another_clusters_bucket() -> None:
+    """
+    An agent of the old cluster beside a restored one.
+    """
+    world = World()
+    world.fenced = True
+    await world.commit("a", b"1")
+
+    with pytest.raises(FencedError):
+        await world.agent().put()
+
+    assert [] == await world.keys()
+
+
+async def test_a_failure_is_told_and_the_next_attempt_puts_it() -> None:
+    """
+    The task does not end.
+    """
+    world = World()
+    await world.commit("a", b"1")
+    create, fails = world.bucket.create, [True]
+
+    async def failing(key: str, body: Any) -> None:
+        if fails.pop() if fails else False:
+            raise UnavailableError("slow down")
+        await create(key, body)
+
+    world.bucket.create = failing  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        task = asyncio.create_task(world.agent().run(lambda: True, 1))
+        async with asyncio.timeout(30):
+            while not await world.keys():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        task.cancel()
+
+    assert ["group_snapshot_failed"] == [line["event"] for line in lines]
