@@ -16,7 +16,7 @@ from typing import Final
 
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.log.engine_settings import EngineSettings
-from driftlog_tiering.compaction.cleaner import CleanerSettings
+from driftlog_tiering.compaction.policy import CleanerSettings
 from tests.simulation.batches import Row, key_of
 from tests.simulation.oracle import GONE, Expect
 

@@ -34,7 +34,7 @@ from driftlog_agents.process.file_limits import connections_possible
 from driftlog_agents.process_log.process_log import TEXT
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS
 from driftlog_metadata.schema.model import AgentRelease
-from driftlog_tiering.compaction.cleaner import CleanerSettings
+from driftlog_tiering.compaction.policy import CleanerSettings
 
 if TYPE_CHECKING:
     from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings

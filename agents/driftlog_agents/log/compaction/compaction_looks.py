@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.grace import Grace
-from driftlog_tiering.compaction.cleaner import CleanerSettings
 from driftlog_tiering.compaction.policy import (
+    CleanerSettings,
     CompactionPolicy,
     Dirtiness,
     due_ms,
