@@ -26,12 +26,16 @@ class Spool(Protocol):
 
 
 class CountingSink:
-    """Forwards writes, counts their bytes, and keeps the CRC-32C since the last reset of `crc`."""
+    """Forwards writes, counts their bytes, and keeps the CRC-32C since the last reset of `crc`.
+
+    ``end``: a copy of the bytes since it was set, for the footer; None: no copy.
+    """
 
     def __init__(self, sink: IO[bytes] | pa.NativeFile) -> None:
         self._sink = sink
         self._written = 0
         self.crc = 0
+        self.end: bytearray | None = None
         self.discards = False
         self.closed = False
 
@@ -42,6 +46,8 @@ class CountingSink:
         self.crc = kernel.crc32c(data, self.crc)
         self._sink.write(data)
         self._written += len(data)
+        if self.end is not None:
+            self.end += data
         return len(data)
 
     def tell(self) -> int:

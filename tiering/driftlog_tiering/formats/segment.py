@@ -16,6 +16,10 @@ of batches.  The footer's key ``driftlog.segment`` is JSON:
     raw_bytes       of those batches as they would be uncompressed
     row_group_crcs  CRC-32C of each row group's bytes: damaged bytes are never read as records
 
+The footer's own CRC-32C, from its first byte to the object's end, is in the reference
+(`manifest.SegmentRef.footer_crc`).  A reader that is given it parses no other bytes: Arrow ends the
+process at some changed bits of a footer.
+
 A stored format: a change gets a new version.
 
 Pure.
@@ -121,6 +125,7 @@ class SegmentInfo:
     codec: str
     leader_epochs: tuple[LeaderEpoch, ...]
     row_groups: tuple[RowGroup, ...]
+    footer_crc: int
     format_version: int = FORMAT_VERSION
 
     def reference(self, key: str, received_bytes: int) -> SegmentRef:
@@ -138,6 +143,7 @@ class SegmentInfo:
             codec=self.codec,
             format_version=self.format_version,
             received_bytes=received_bytes,
+            footer_crc=self.footer_crc,
         )
 
 
@@ -299,7 +305,10 @@ class SegmentWriter:
             "row_group_crcs": self._crcs,
         }
         self._writer.add_key_value_metadata({_METADATA_KEY.decode(): json.dumps(facts)})
+        self._sink.end = bytearray()
         self._writer.close()
+        end_bytes, size_bytes = memoryview(self._sink.end), self._sink.tell()
+        footer = end_bytes[footer_start(end_bytes, size_bytes) - size_bytes :]
         (metadata,) = self._collected
         row_groups = _row_groups(metadata, self._crcs)
         greatest, offset = self._greatest or (NO_TIMESTAMP * 1000, -1)
@@ -307,7 +316,7 @@ class SegmentWriter:
             base=self._base,
             end=end,
             records=self._records,
-            size_bytes=self._sink.tell(),
+            size_bytes=size_bytes,
             raw_bytes=raw_bytes,
             min_timestamp_ms=min((g.min_timestamp_ms for g in row_groups), default=NO_TIMESTAMP),
             max_timestamp_ms=greatest // 1000,
@@ -315,6 +324,7 @@ class SegmentWriter:
             codec=codec.name.lower(),
             leader_epochs=tuple(self._leader_epochs),
             row_groups=row_groups,
+            footer_crc=kernel.crc32c(footer),
         )
 
     def abandon(self) -> None:
@@ -352,15 +362,18 @@ class SegmentReader:
 
     Args:
         tail: the object's last bytes, from `footer_start` or before.
+        footer_crc: that of the segment's reference; None: the reference has none.
 
     Raises:
         CorruptSegmentError: damaged, of another writer, or of a newer format.
     """
 
-    def __init__(self, tail: Buffer, size_bytes: int) -> None:
+    def __init__(self, tail: Buffer, size_bytes: int, footer_crc: int | None) -> None:
         footer = memoryview(tail)[footer_start(tail, size_bytes) - size_bytes :]
         if len(footer) != size_bytes - footer_start(tail, size_bytes):
             raise CorruptSegmentError("the tail does not hold the footer")
+        if footer_crc is not None and kernel.crc32c(footer) != footer_crc:
+            raise CorruptSegmentError("the footer is damaged, or another segment's: its CRC")
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
             facts = json.loads((self._metadata.metadata or {})[_METADATA_KEY])

@@ -33,6 +33,7 @@ async def sealed() -> tuple[Life, str, bytes]:
     tp = TopicPartition(life.log().topic_id, 0)
     manifest = await load_newest(life.world.bucket, "t", tp)
     assert manifest is not None
+    assert manifest.segments[0].footer_crc is not None
     key = manifest.segments[0].key
     return life, key, bytes(await life.world.bucket.get(key))
 
