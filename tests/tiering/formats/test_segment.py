@@ -1,6 +1,7 @@
 """Segments: what goes in comes out, at its offset, and a reader never meets a hole."""
 
 import io
+import json
 import random
 import tracemalloc
 from collections.abc import Sequence
@@ -491,6 +492,41 @@ def test_damage_is_an_error_of_its_own() -> None:
     with pytest.raises(CorruptSegmentError):
         opened(data.replace(b'"format_version": 1', b'"format_version": 2'))
     assert good.equals(reader.read_table(group, sound))
+
+
+def test_a_footer_without_its_facts_is_damage() -> None:
+    """
+    No statistics, other columns, facts of another type: no reader meets None or text for a number.
+    """
+    _, data = sealed([make_batch(0, [Record(0, 0, b"k", b"v", ())])])
+    reader = opened(data)
+    (group,) = reader.row_groups
+    table = reader.read_table(group, data[group.start : group.end])
+    found = pq.read_metadata(io.BytesIO(data)).metadata or {}
+    facts = json.loads(found[b"driftlog.segment"])
+
+    def foreign(rows: pa.Table, changed: dict[str, Any], statistics: bool = True) -> SegmentReader:
+        sink = io.BytesIO()
+        with pq.ParquetWriter(
+            sink, rows.schema, write_statistics=statistics, store_schema=False
+        ) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata({"driftlog.segment": json.dumps({**facts, **changed})})
+        return SegmentReader(sink.getvalue(), sink.tell(), None)
+
+    assert group.first_offset == foreign(table, {}).row_groups[0].first_offset
+    with pytest.raises(CorruptSegmentError, match="statistics of offset"):
+        foreign(table, {}, statistics=False)
+    names = ["other" if name == "offset" else name for name in table.column_names]
+    with pytest.raises(CorruptSegmentError, match="other columns"):
+        foreign(table.rename_columns(names), {})
+    for name, value in (
+        *(("base", None), ("end", "1"), ("partition", 3.0), ("raw_bytes", -1), ("topic", 1)),
+        *(("topic_id", 5), ("codec", "best"), ("timestamp_type", "Never"), ("format_version", "1")),
+        *(("leader_epochs", [[0, None]]), ("leader_epochs", 0), ("row_group_crcs", {})),
+    ):
+        with pytest.raises(CorruptSegmentError):
+            foreign(table, {name: value})
 
 
 def test_no_flipped_bit_of_a_footer_is_parsed() -> None:

@@ -59,6 +59,7 @@ from driftlog_tiering.formats.columns import (
 )
 from driftlog_tiering.formats.file_likes import CountingSink, RangedFile
 from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
+from driftlog_tiering.formats.stored_json import array, integer, members, string
 
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
@@ -81,6 +82,13 @@ _TIMESTAMP_FLAGS: Final = {
     "LogAppendTime": {LOG_APPEND_TIME_FLAG},
     "mixed": {0, LOG_APPEND_TIME_FLAG},
 }
+
+
+_DAMAGE: Final = (
+    *(pa.ArrowException, OSError, KeyError, TypeError, ValueError),
+    *(AttributeError, OverflowError, RecursionError),
+)
+"""What pyarrow and `json` raise where a footer is damaged."""
 
 
 class CorruptSegmentError(CorruptError):
@@ -253,7 +261,7 @@ class SegmentWriter:
         self._raw_bytes += raw_bytes
         if not rows.num_rows:
             return
-        self._timestamp_flags |= _TIMESTAMP_FLAGS[source.timestamp_type]
+        self._timestamp_flags |= source.timestamp_flags
         first, last = (rows.column("offset")[i].as_py() for i in (0, -1))
         assert first >= self._next_offset, "rows come in offset order"
         self._next_offset = last + 1
@@ -310,7 +318,7 @@ class SegmentWriter:
         end_bytes, size_bytes = memoryview(self._sink.end), self._sink.tell()
         footer = end_bytes[footer_start(end_bytes, size_bytes) - size_bytes :]
         (metadata,) = self._collected
-        row_groups = _row_groups(metadata, self._crcs)
+        row_groups = _row_groups(metadata, self._crcs, size_bytes)
         greatest, offset = self._greatest or (NO_TIMESTAMP * 1000, -1)
         return SegmentInfo(
             base=self._base,
@@ -376,28 +384,29 @@ class SegmentReader:
             raise CorruptSegmentError("the footer is damaged, or another segment's: its CRC")
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
-            facts = json.loads((self._metadata.metadata or {})[_METADATA_KEY])
-            if facts["format_version"] > FORMAT_VERSION:
-                raise CorruptSegmentError(f"format version {facts['format_version']}")
-            self.topic: str = facts["topic"]
-            self.topic_id = UUID(facts["topic_id"])
-            self.partition: int = facts["partition"]
-            self.base: int = facts["base"]
-            self.end: int = facts["end"]
-            self.codec = Codec[facts["codec"].upper()]
-            self.timestamp_type: str = facts["timestamp_type"]
-            self.raw_bytes: int = facts["raw_bytes"]
-            self.leader_epochs = tuple(LeaderEpoch(*entry) for entry in facts["leader_epochs"])
-            self.row_groups = _row_groups(self._metadata, facts["row_group_crcs"])
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            if not self._metadata.schema.to_arrow_schema().equals(SCHEMA):
+                raise CorruptSegmentError("other columns")
+            own = (self._metadata.metadata or {})[_METADATA_KEY]
+            facts = members(json.loads(own), "the segment's metadata")
+            version = integer(facts, "format_version", 1)
+            if version > FORMAT_VERSION:
+                raise CorruptSegmentError(f"format version {version}")
+            self.topic = string(facts, "topic")
+            self.topic_id = UUID(string(facts, "topic_id"))
+            self.partition = integer(facts, "partition")
+            self.base = integer(facts, "base")
+            self.end = integer(facts, "end")
+            self.codec = Codec[string(facts, "codec").upper()]
+            self.timestamp_type = string(facts, "timestamp_type")
+            self.timestamp_flags = _TIMESTAMP_FLAGS[self.timestamp_type]
+            self.raw_bytes = integer(facts, "raw_bytes")
+            self.leader_epochs = tuple(map(_leader_epoch, array(facts, "leader_epochs")))
+            crcs = array(facts, "row_group_crcs")
+            self.row_groups = _row_groups(self._metadata, crcs, size_bytes)
+        except _DAMAGE as error:
             raise CorruptSegmentError(repr(error)) from error
         self.size_bytes = size_bytes
         self.records: int = self._metadata.num_rows
-
-    @property
-    def timestamp_flags(self) -> set[int]:
-        """The values that ``timestampType`` may have in its rows."""
-        return _TIMESTAMP_FLAGS.get(self.timestamp_type, set())
 
     # ── By offset ──
 
@@ -544,24 +553,47 @@ def _chunk_range(chunk: Any) -> tuple[int, int]:
     return start, start + chunk.total_compressed_size
 
 
-def _row_groups(metadata: Any, crcs: Sequence[int]) -> tuple[RowGroup, ...]:
+def _bounds(chunk: Any) -> tuple[int, int]:
+    """The least and the greatest value of a column of integers; raises ValueError: not known."""
+    statistics = chunk.statistics if chunk.physical_type == "INT64" else None
+    bounds = (statistics.min_raw, statistics.max_raw) if statistics is not None else ()
+    match bounds:
+        case (int(least), int(greatest)) if least <= greatest:
+            return least, greatest
+        case _:
+            raise ValueError(f"statistics of {chunk.path_in_schema}: {bounds}")
+
+
+def _leader_epoch(entry: object) -> LeaderEpoch:
+    match entry:
+        case [int(epoch), int(start_offset)]:
+            return LeaderEpoch(epoch, start_offset)
+        case _:
+            raise ValueError(f"not a leader epoch: {entry!r}")
+
+
+def _row_groups(metadata: Any, crcs: Sequence[int], size_bytes: int) -> tuple[RowGroup, ...]:
     groups = []
     for index, crc in zip(range(metadata.num_row_groups), crcs, strict=True):
         group = metadata.row_group(index)
         chunks = [group.column(i) for i in range(group.num_columns)]
         ranges = [_chunk_range(chunk) for chunk in chunks]
         plain_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        offset, timestamp = (group.column(i).statistics for i in (_OFFSET, _TIMESTAMP))
+        start, end = min(start for start, _ in ranges), max(end for _, end in ranges)
+        if not 0 <= start < end <= size_bytes or plain_bytes < 0 or group.num_rows <= 0:
+            raise ValueError(f"row group {index} is at [{start}, {end}) of {size_bytes}")
+        first_offset, last_offset = _bounds(chunks[_OFFSET])
+        min_timestamp, max_timestamp = _bounds(chunks[_TIMESTAMP])
         groups.append(
             RowGroup(
                 index=index,
-                start=min(start for start, _ in ranges),
-                end=max(end for _, end in ranges),
+                start=start,
+                end=end,
                 records=group.num_rows,
-                first_offset=offset.min_raw,
-                last_offset=offset.max_raw,
-                min_timestamp_ms=timestamp.min_raw // 1000,
-                max_timestamp_ms=timestamp.max_raw // 1000,
+                first_offset=first_offset,
+                last_offset=last_offset,
+                min_timestamp_ms=min_timestamp // 1000,
+                max_timestamp_ms=max_timestamp // 1000,
                 crc=crc,
                 decoded_bytes=plain_bytes + _ROW_BYTES * group.num_rows,
             )

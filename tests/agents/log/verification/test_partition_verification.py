@@ -82,6 +82,29 @@ async def test_damage_is_named_until_it_is_repaired() -> None:
 
 
 @on_virtual_time
+async def test_an_unexpected_error_ends_no_session() -> None:
+    """
+    It is logged, and the partition is verified again soon; the agent goes on leading it.
+    """
+
+    class Bug(set[str]):
+        def __contains__(self, key: object) -> bool:
+            if str(key).endswith(".parquet"):
+                raise TypeError("a bug")
+            return False
+
+    life, _, _ = await sealed()
+    life.world.bucket.withheld = Bug()
+    with capture_logs() as logs:
+        await becomes(lambda: any(one["event"] == "verification_bug" for one in logs))
+
+    life.world.bucket.withheld = set()
+    await becomes(lambda: life.engine.counters.verified_partitions == 1, 3 * REPEAT_S)
+    assert "committed" == await life.produce(b"c").answer()
+    life.kill()
+
+
+@on_virtual_time
 async def test_nothing_is_read_while_producers_are_held_back() -> None:
     """
     The verification waits, and goes on when the agent has caught up.
