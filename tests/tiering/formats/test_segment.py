@@ -3,6 +3,8 @@
 import io
 import json
 import random
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from typing import Any
@@ -546,6 +548,43 @@ def test_no_flipped_bit_of_a_footer_is_parsed() -> None:
     assert info.records == SegmentReader(data[start:], len(data), info.footer_crc).records
     assert info.footer_crc == kernel.crc32c(data[start:])
     assert info.footer_crc == info.reference("key", 0).footer_crc
+
+
+def test_flipped_bits_of_a_footer_without_a_crc_do_not_end_the_process() -> None:
+    """
+    Segments of format 1: Arrow raises what it would throw past pyarrow. In a child process: a
+    regression ends that one.
+    """
+    info, data = sealed(some_log())
+    assert info.row_groups
+    child = subprocess.run(
+        [sys.executable, "-c", _PARSE_FLIPPED], input=data, capture_output=True, check=False
+    )
+
+    assert (0, b"") == (child.returncode, child.stderr)
+    refused, parsed = map(int, child.stdout.split())
+    assert min(refused, parsed) > 100
+
+
+_PARSE_FLIPPED = """
+import random, sys
+from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentReader, footer_start
+
+data = sys.stdin.buffer.read()
+start = footer_start(data, len(data))
+rng = random.Random(3)
+refused = parsed = 0
+for _ in range(3_000):
+    bad = bytearray(data)
+    bad[rng.randrange(start, len(data))] ^= 1 << rng.randrange(8)
+    try:
+        SegmentReader(bad, len(bad), None)
+    except CorruptSegmentError:
+        refused += 1
+    else:
+        parsed += 1
+print(refused, parsed)
+"""
 
 
 def test_no_flipped_bit_becomes_a_record() -> None:

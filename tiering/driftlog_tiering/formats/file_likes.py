@@ -63,13 +63,17 @@ class CountingSink:
 
 
 class RangedFile:
-    """A file of which only one range of bytes is in memory."""
+    """A file of which only one range of bytes is in memory.
+
+    ``missed``: whether other bytes were asked for.
+    """
 
     def __init__(self, data: Buffer, start: int, size_bytes: int) -> None:
         self._data = memoryview(data)
         self._start = start
         self._size_bytes = size_bytes
         self._position = 0
+        self.missed = False
         self.closed = False
 
     def size(self) -> int:
@@ -90,6 +94,7 @@ class RangedFile:
         """The next *size* bytes, not copied.  Raises OSError: they are not in memory."""
         at = self._position - self._start
         if at < 0 or at + size > len(self._data):
+            self.missed = True
             raise OSError(f"bytes {self._position}+{size} were not fetched")
         self._position += size
         return self._data[at : at + size]

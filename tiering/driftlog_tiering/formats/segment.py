@@ -386,6 +386,8 @@ class SegmentReader:
             self._metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
             if not self._metadata.schema.to_arrow_schema().equals(SCHEMA):
                 raise CorruptSegmentError("other columns")
+            if footer_crc is None:
+                _check_chunks(self._metadata, size_bytes)
             own = (self._metadata.metadata or {})[_METADATA_KEY]
             facts = members(json.loads(own), "the segment's metadata")
             version = integer(facts, "format_version", 1)
@@ -551,6 +553,22 @@ def _chunk_range(chunk: Any) -> tuple[int, int]:
     if chunk.has_dictionary_page:
         start = min(start, chunk.dictionary_page_offset)
     return start, start + chunk.total_compressed_size
+
+
+def _check_chunks(metadata: Any, size_bytes: int) -> None:
+    """Raise OSError for a column chunk that `_row_groups` could not look at without the process's
+    end.
+
+    ``column()`` lets an exception of Arrow through that ends the process; ``read_row_groups`` makes
+    the same objects first, and raises it.  It ends at the first byte that it wants to read.
+    """
+    nothing = RangedFile(b"", 0, size_bytes)
+    try:
+        file = pq.ParquetFile(pa.PythonFile(nothing, mode="r"), metadata=metadata, pre_buffer=True)
+        file.read_row_groups(range(metadata.num_row_groups), use_threads=False)
+    except (pa.ArrowException, OSError):
+        if not nothing.missed:
+            raise
 
 
 def _bounds(chunk: Any) -> tuple[int, int]:
