@@ -74,6 +74,8 @@ class UnsealedObject(NamedTuple):
     place: tuple[int, int]
     """Level and sequence: of equal batches those of the largest place are read."""
     footer: Footer
+    follows_committed: bool = False
+    """Whether all earlier flushes of its session are known to be committed."""
 
 
 @dataclass(slots=True)
@@ -198,7 +200,15 @@ class FlushEvidence:
 
     def possible(self, refuted: Mapping[str, str]) -> list[UnsealedObject]:
         """The objects with unsealed slices that are not refuted."""
-        return [one for one in self._unsealed if one.object_key not in refuted]
+        return [
+            one._replace(follows_committed=self._follows_committed(one))
+            for one in self._unsealed
+            if one.object_key not in refuted
+        ]
+
+    def _follows_committed(self, one: UnsealedObject) -> bool:
+        _, seq = one.place
+        return seq <= self._sessions[one.footer.session_id].committed + 1
 
 
 def _runs(footer: Footer) -> Iterator[tuple[TopicPartition, int, int, int]]:

@@ -5,17 +5,19 @@
 
 1. The partition goes on at the largest of the joined end, the end of every slice in any footer, and
    every restored group offset: an offset that was told to a client is not given to another record.
-2. A group may have committed any number.  An offset far above all others is not believed.
-3. The leader epoch is 2^20 above the largest in manifest, footers and accepted losses: leaders that
+2. An object that is skipped had offsets that are not known: 2^31 are left out for each.
+3. A group may have committed any number.  An offset far above all others is not believed.
+4. The leader epoch is 2^20 above the largest in manifest, footers and accepted losses: leaders that
    committed nothing had epochs, too.
 
 Pure.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from driftlog_agents.log.recovery.accepted_loss_plan import UNKNOWN_RECORDS
 from driftlog_agents.log.recovery.lost_partition import EPOCHS_SKIPPED
 from driftlog_agents.restore.evidence import PartitionFacts
 from driftlog_agents.restore.join import JoinedRun
@@ -49,6 +51,12 @@ class PartitionPlan:
         has_gap = self.joined_end < self.goes_on_at
         return (self.joined_end, self.goes_on_at) if has_gap else None
 
+    def cut(self, count: int, sealed_end: int) -> "PartitionPlan":
+        """The plan with the first *count* runs alone, as far as they are above *sealed_end*."""
+        runs = tuple(run for run in self.runs[:count] if run.end > sealed_end)
+        end = runs[-1].end if runs else sealed_end
+        return replace(self, runs=runs, base=sealed_end, joined_end=end)
+
 
 def plan_partition(
     manifest: Manifest,
@@ -56,14 +64,16 @@ def plan_partition(
     runs: Iterable[JoinedRun],
     group_offsets: Collection[int] = (),
     audited_epoch: int = -1,
+    skipped: int = 0,
 ) -> PartitionPlan:
     """The plan of the partition with the newest *manifest*.
 
-    *audited_epoch*: the largest at which a loss was accepted.
+    *audited_epoch*: the largest at which a loss was accepted; *skipped*: objects of unknown content
+    that the restore leaves out.
     """
     joined = tuple(runs)
     joined_end = joined[-1].end if joined else manifest.end
-    seen = max(joined_end, facts.end)
+    seen = max(joined_end, facts.end) + UNKNOWN_RECORDS * skipped
     believed = [offset for offset in group_offsets if offset <= seen + _OFFSETS_BELIEVED]
     goes_on_at = max(seen, *believed, 0)
     epochs = [facts.leader_epoch, audited_epoch, *(e.epoch for e in manifest.leader_epochs)]

@@ -27,27 +27,38 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.storage_format import decode_page
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.log.session.producer_id_ranges import SKIPPED
-from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
+from driftlog_agents.restore.evidence import FlushEvidence
 from driftlog_agents.restore.evidence_reads import (
     RETRY,
     BucketTopic,
     EvidenceReads,
     Progress,
 )
-from driftlog_agents.restore.join import UnsealedBatches
 from driftlog_agents.restore.metadata_writes import MetadataWrites
-from driftlog_agents.restore.partition_plan import PartitionPlan, plan_partition
+from driftlog_agents.restore.partition_restores import (
+    DAMAGE,
+    BucketFacts,
+    PartitionRestores,
+    RestoreOptions,
+    damaged_flushes,
+    name_of,
+)
 from driftlog_agents.restore.partition_writer import PartitionWriter
-from driftlog_agents.restore.report import EmptyRange, RestoreReport
+from driftlog_agents.restore.report import RestoreReport
 from driftlog_metadata.schema.keys import GROUPS_PREFIX, INT32_MAX, parse_group_key
-from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, Restore, Topic, TopicPartition
+from driftlog_metadata.schema.model import (
+    FORMAT_VERSION,
+    Cluster,
+    Restore,
+    Topic,
+    TopicPartition,
+)
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
@@ -57,9 +68,6 @@ from driftlog_tiering.formats.group_snapshot import GroupSnapshot
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import OtherClusterError
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
-
-_DAMAGE: Final = (CorruptError, NotFoundError)
-_SEALED_AT_ONCE: Final = 4
 
 
 class WrongBucketError(FencedError):
@@ -85,12 +93,9 @@ class RestorePorts:
 class Restorer:
     """One restore; see the module."""
 
-    def __init__(
-        self, ports: RestorePorts, *, dry_run: bool = False, skip_damaged: bool = False
-    ) -> None:
+    def __init__(self, ports: RestorePorts, options: RestoreOptions) -> None:
         self._ports = ports
-        self._dry_run = dry_run
-        self._skip_damaged = skip_damaged
+        self._options = options
         self._objects = ports.objects
         self._writes = MetadataWrites(ports.metadata)
         self._topics: dict[UUID, Topic] = {}
@@ -108,11 +113,11 @@ class Restorer:
         """
         ports = self._ports
         restore = await self._begin(from_id)
-        report = RestoreReport(from_id=from_id, to_id=restore.to_id, dry_run=self._dry_run)
+        report = RestoreReport(from_id=from_id, to_id=restore.to_id, dry_run=self._options.dry_run)
         author = Cluster(restore.to_id, FORMAT_VERSION)
         body = await self._mark_bucket(restore, author)
         is_finished = await self._writes.is_finished()
-        if not self._dry_run and not is_finished:
+        if not self._options.dry_run and not is_finished:
             await ports.wait()
         was = bucket_files.decode_restored_from(body)
         reads = EvidenceReads(self._objects, report, ports.progress)
@@ -128,7 +133,14 @@ class Restorer:
         )
         self._done, offline = await self._writes.keys()
         folders = await reads.topics()
-        await self._fence(folders, writer, report, only=offline if is_finished else None)
+        restores = PartitionRestores(
+            writes=self._writes,
+            writer=writer,
+            report=report,
+            options=self._options,
+            progress=ports.progress,
+        )
+        await self._fence(folders, writer, restores, only=offline if is_finished else None)
         evidence = FlushEvidence(self._manifests)
         listed_ms = await reads.flushes(evidence)
         self._check_readable(report)
@@ -136,11 +148,17 @@ class Restorer:
         report.sessions, report.flush_objects = evidence.sessions, evidence.objects
         deleted = await self._find_topics(folders, evidence, reads, report)
         if not is_finished:
-            await self._fence_unknown(evidence, writer, report)
+            await self._fence_unknown(evidence, writer, restores, report)
         snapshot = await self._groups(reads, was, report)
-        await self._partitions(evidence, snapshot, await reads.audited_epochs(), writer, report)
+        facts = BucketFacts(
+            evidence=evidence,
+            group_offsets=_committed_offsets(snapshot, report),
+            audited_epochs=await reads.audited_epochs(),
+            listed_ms=listed_ms,
+        )
+        await restores.restore(self._topics, self._manifests, facts)
         report.topics = len(self._topics)
-        if is_finished or self._dry_run:
+        if is_finished or self._options.dry_run:
             return report
         await self._writes.topics(self._topics.values(), deleted)
         if snapshot is not None:
@@ -174,7 +192,7 @@ class Restorer:
         raw = UUID(int=self._ports.rng.getrandbits(128), version=4).bytes
         to_id = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
         restore = Restore(from_id, to_id, number + 1)
-        if not self._dry_run:
+        if not self._options.dry_run:
             await self._writes.begin(restore)
         return restore
 
@@ -190,7 +208,7 @@ class Restorer:
         else:
             was = (*bucket_files.decode_restored_from(old), restore.from_id)
             body = bucket_files.encode_cluster(author, bucket_files.decode_grace(old), was)
-            if self._dry_run:
+            if self._options.dry_run:
                 return body
             key = layout.cluster_key(number + 1)
             try:
@@ -202,7 +220,7 @@ class Restorer:
             raise WrongBucketError(
                 f"the bucket belongs to cluster {there} now: another restore was faster"
             )
-        if not self._dry_run:
+        if not self._options.dry_run:
             await self._replace_first_file(body)
         return body
 
@@ -221,7 +239,7 @@ class Restorer:
         self,
         folders: Mapping[UUID, BucketTopic],
         writer: PartitionWriter,
-        report: RestoreReport,
+        restores: PartitionRestores,
         only: Collection[TopicPartition] | None,
     ) -> None:
         """Fence the partitions of live topics that have objects; *only*: of these."""
@@ -233,10 +251,14 @@ class Restorer:
             for tp in (TopicPartition(folder.topic_id, number),)
             if tp not in self._done and (only is None or tp in only)
         ]
-        await self._fence_all(wanted, writer, report)
+        await self._fence_all(wanted, writer, restores)
 
     async def _fence_unknown(
-        self, evidence: FlushEvidence, writer: PartitionWriter, report: RestoreReport
+        self,
+        evidence: FlushEvidence,
+        writer: PartitionWriter,
+        restores: PartitionRestores,
+        report: RestoreReport,
     ) -> None:
         """Fence the partitions that only topic files or footers show."""
         wanted = [
@@ -246,9 +268,9 @@ class Restorer:
             for tp in (TopicPartition(topic.topic_id, number),)
             if tp not in self._done
             and tp not in self._manifests
-            and _name(topic.name, tp) not in report.offline
+            and name_of(topic.name, tp) not in report.offline
         ]
-        await self._fence_all(wanted, writer, report)
+        await self._fence_all(wanted, writer, restores)
         for _, tp in wanted:
             if tp in self._manifests:
                 evidence.sealed(self._manifests[tp])
@@ -257,31 +279,24 @@ class Restorer:
         self,
         wanted: list[tuple[str, TopicPartition]],
         writer: PartitionWriter,
-        report: RestoreReport,
+        restores: PartitionRestores,
     ) -> None:
         limit = asyncio.Semaphore(READS_AT_ONCE)
 
         async def fence(topic: str, tp: TopicPartition) -> None:
             async with limit:
                 try:
-                    manifest = await (writer.newest if self._dry_run else writer.fence)(topic, tp)
-                    self._manifests[tp] = manifest
-                except (OtherClusterError, *_DAMAGE) as error:
-                    await self._take_offline(topic, tp, INT32_MAX // 2, error, report)
+                    read = writer.newest if self._options.dry_run else writer.fence
+                    self._manifests[tp] = await read(topic, tp)
+                except (OtherClusterError, *DAMAGE) as error:
+                    await restores.take_offline(topic, tp, INT32_MAX // 2, error)
             self._ports.progress("manifests read", len(self._manifests))
 
         await do_all(fence(*one) for one in wanted)
 
-    async def _take_offline(
-        self, topic: str, tp: TopicPartition, epoch: int, error: Exception, report: RestoreReport
-    ) -> None:
-        report.offline[_name(topic, tp)] = str(error) or "an object is missing"
-        if not self._dry_run:
-            await self._writes.partition(tp, epoch, None)
-
     def _check_readable(self, report: RestoreReport) -> None:
-        damaged = [key for key in report.unreadable if key.startswith(layout.FLUSH_PREFIX)]
-        if damaged and not (self._skip_damaged or self._dry_run):
+        damaged = damaged_flushes(report)
+        if damaged and not (self._options.skip_damaged or self._options.dry_run):
             raise CorruptError(
                 f"{len(damaged)} flush objects cannot be read, such as {damaged[0]} "
                 f"({report.unreadable[damaged[0]]}): put them back.  --skip-damaged restores "
@@ -340,61 +355,6 @@ class Restorer:
                 return snapshot
         return None
 
-    # ── 6: partitions ──
-
-    async def _partitions(
-        self,
-        evidence: FlushEvidence,
-        snapshot: GroupSnapshot | None,
-        audited: Mapping[TopicPartition, int],
-        writer: PartitionWriter,
-        report: RestoreReport,
-    ) -> None:
-        report.refuted = evidence.refuted()
-        batches = UnsealedBatches(evidence.possible(report.refuted))
-        offsets = _committed_offsets(snapshot, report)
-        limit = asyncio.Semaphore(_SEALED_AT_ONCE)
-
-        async def restore(topic: str, tp: TopicPartition, manifest: Manifest) -> None:
-            epoch = manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
-            plan = plan_partition(
-                manifest,
-                evidence.partitions.get(tp, PartitionFacts()),
-                batches.join(tp, manifest.end, epoch),
-                offsets.get(tp, ()),
-                audited.get(tp, -1),
-            )
-            async with limit:
-                await self._restore(topic, plan, writer, report)
-            report.partitions += 1
-            self._ports.progress("partitions restored", report.partitions)
-
-        await do_all(
-            restore(self._topics[tp.topic_id].name, tp, manifest)
-            for tp, manifest in self._manifests.items()
-            if tp.topic_id in self._topics
-        )
-
-    async def _restore(
-        self, topic: str, plan: PartitionPlan, writer: PartitionWriter, report: RestoreReport
-    ) -> None:
-        name = _name(topic, plan.tp)
-        for offset in plan.not_believed:
-            report.left_out[f"offset {offset} of {name}"] = (
-                "a group committed it, far above all records: new records begin below it"
-            )
-        if not self._dry_run:
-            try:
-                state = await writer.write(topic, plan)
-            except _DAMAGE as error:
-                await self._take_offline(topic, plan.tp, plan.leader_epoch, error, report)
-                return
-            await self._writes.partition(plan.tp, plan.leader_epoch, state)
-        report.joined_records += plan.joined_end - plan.base
-        if plan.empty is not None:
-            base, end = plan.empty
-            report.empty.append(EmptyRange(partition=name, base=base, end=end))
-
     # ── 7 ──
 
     async def _producer_ids(self, evidence: FlushEvidence, reads: EvidenceReads) -> None:
@@ -404,7 +364,7 @@ class Restorer:
         end = await reads.producer_ids_end()
         for manifest in self._manifests.values():
             if manifest.producers is not None:
-                with suppress(*_DAMAGE):
+                with suppress(*DAMAGE):
                     seen.saw_states(await reads.producers(manifest.producers.key))
         seen.saw_a_lost_store()
         seen.read_end(end)
@@ -431,7 +391,3 @@ def _committed_offsets(
             tp = TopicPartition(key.topic_id, partition)
             found.setdefault(tp, set()).add(committed.offset)
     return found
-
-
-def _name(topic: str, tp: TopicPartition) -> str:
-    return f"{topic}-{tp.partition}"

@@ -63,6 +63,34 @@ def test_every_committed_batch_comes_back_at_its_offset(facts: bool) -> None:
     assert {} == {seed: found for seed in SEEDS if (found := lost(seed, restored, facts=facts))}
 
 
+def behind_gap(bucket: Bucket, number: int) -> tuple[int, str] | None:
+    """What a restore finds behind a loss."""
+    evidence = bucket.evidence()
+    manifest = bucket.manifests[TPS[number]]
+    epoch = manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
+    batches = UnsealedBatches(evidence.possible(evidence.refuted()))
+    runs = batches.join(TPS[number], manifest.end, epoch)
+    return batches.first_behind_gap(TPS[number], manifest.end, epoch, runs)
+
+
+@pytest.mark.parametrize("facts", [True, False])
+def test_a_loss_is_found_where_there_is_one(facts: bool) -> None:
+    """
+    A partition without a loss would have no leader; a loss in the middle would be hidden.
+    """
+    found = 0
+    for seed in SEEDS:
+        bucket = Bucket(seed, facts=facts)
+        bucket.run(bucket.rng.randint(5, 400))
+        assert [None, None] == [behind_gap(bucket, number) for number in range(len(TPS))]
+        for number in range(len(TPS)):
+            above = bucket.committed(number)
+            if len(above) > 1:
+                bucket.remove(above[0])
+                found += behind_gap(bucket, number) is not None
+    assert found > 30
+
+
 def test_new_offsets_begin_above_everything_that_was_given_out() -> None:
     """
     Also above refuted batches: acks=1 told their offsets to a producer.

@@ -19,6 +19,7 @@ from driftlog_agents.log.recovery.lost_partition import (
     KeysRead,
     LedElsewhereError,
     LostPartition,
+    NotLostError,
     OwnedSlice,
     UnsealedPart,
     decoded,
@@ -30,6 +31,7 @@ from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import decode_flush_record
 from driftlog_metadata.schema.keys import (
     FLUSHES_PREFIX,
+    RESTORE_KEY,
     leader_key,
     parse_flush_key,
     partition_key,
@@ -95,6 +97,12 @@ class LossExamination:
         if reason is None:
             return await self._sealed(topic, keys)
         missing = keys.missing()
+        if keys.state is None and await self._session.read(RESTORE_KEY) is not None:
+            # No flush record names the unsealed records: their offsets would be given out again.
+            raise NotLostError(
+                "a restore could not bring the partition back: put the object back that it named, "
+                "and run `driftlog restore` again, or run it with --skip-damaged"
+            )
         version = 0 if keys.state is None else keys.state.manifest_version
         read_at_ms = int(self.now_ms())
         part = UnsealedPart(

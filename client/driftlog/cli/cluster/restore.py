@@ -128,6 +128,7 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
 
     from driftlog_agents.foundation.offload import inline  # noqa: PLC0415  # an extra
     from driftlog_agents.log.local.spool import spool_in  # noqa: PLC0415
+    from driftlog_agents.restore.partition_restores import RestoreOptions  # noqa: PLC0415
     from driftlog_agents.restore.restorer import RestorePorts, Restorer  # noqa: PLC0415
     from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
     from driftlog_tiering.formats import layout  # noqa: PLC0415
@@ -160,10 +161,10 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
                         wait=at_once,
                         progress=progress,
                     )
-                    restorer = Restorer(
-                        ports, dry_run=options.dry_run, skip_damaged=options.skip_damaged
+                    wanted = RestoreOptions(
+                        dry_run=options.dry_run, skip_damaged=options.skip_damaged
                     )
-                    return await restorer.run(options.from_cluster)
+                    return await Restorer(ports, wanted).run(options.from_cluster)
                 except NotFoundError as error:
                     raise CommandError(
                         f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
