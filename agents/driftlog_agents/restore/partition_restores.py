@@ -168,9 +168,11 @@ class PartitionRestores:
         returns what is sealed, and the partition's key.
 
         Raises:
+            FencedError: another run of the restore has begun.
             CorruptError, NotFoundError: damage, which is not to be skipped, or cannot be.
         """
         writer = self._writer
+        await self._writes.confirm()
         try:
             return plan, await writer.write(topic, plan, at_ms)
         except DAMAGE as error:

@@ -16,7 +16,9 @@
 4. The collector deletes no flush object that was listed here until the restore is discarded.
 5. A flush object whose footer cannot be read may have records of any partition: the restore ends
    before it seals anything, unless damage is to be skipped.
-6. A dry run reads the same, and writes nothing.
+6. Of two runs of one restore the one that began last goes on.  Agents start only when it is
+   finished, so the other one has listed nothing of theirs, or stops (`MetadataWrites.confirm`).
+7. A dry run reads the same, and writes nothing.
 
 Shell.
 """
@@ -107,7 +109,7 @@ class Restorer:
 
         Raises:
             WrongBucketError: the bucket is another cluster's.
-            FencedError: the metadata store is not empty, or another restore was faster.
+            FencedError: the metadata store is not empty, or another run has begun.
             CorruptError: a cluster file, a key, or the footer of a flush object is damaged.
             StoreError, TimeoutError: a store.
         """
@@ -143,6 +145,8 @@ class Restorer:
         await self._fence(folders, writer, restores, only=offline if is_finished else None)
         evidence = FlushEvidence(self._manifests)
         listed_ms = await reads.flushes(evidence)
+        if not self._options.dry_run:
+            await self._writes.confirm()
         self._check_readable(report)
         self._name(folders, evidence)
         report.sessions, report.flush_objects = evidence.sessions, evidence.objects
@@ -183,6 +187,9 @@ class Restorer:
                 raise WrongBucketError(
                     f"the bucket belongs to cluster {there} now: another restore was faster"
                 )
+            restore = replace(restore, run=self._nonce())
+            if not self._options.dry_run:
+                await self._writes.begin(restore)
             return restore
         if there != from_id:
             raise WrongBucketError(
@@ -191,10 +198,13 @@ class Restorer:
             )
         raw = UUID(int=self._ports.rng.getrandbits(128), version=4).bytes
         to_id = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-        restore = Restore(from_id, to_id, number + 1)
+        restore = Restore(from_id, to_id, number + 1, self._nonce())
         if not self._options.dry_run:
             await self._writes.begin(restore)
         return restore
+
+    def _nonce(self) -> str:
+        return f"{self._ports.rng.getrandbits(64):016x}"
 
     async def _mark_bucket(self, restore: Restore, author: Cluster) -> bytes:
         """Create the next cluster file; returns its bytes.
@@ -286,8 +296,11 @@ class Restorer:
         async def fence(topic: str, tp: TopicPartition) -> None:
             async with limit:
                 try:
-                    read = writer.newest if self._options.dry_run else writer.fence
-                    self._manifests[tp] = await read(topic, tp)
+                    if self._options.dry_run:
+                        self._manifests[tp] = await writer.newest(topic, tp)
+                    else:
+                        await self._writes.confirm()
+                        self._manifests[tp] = await writer.fence(topic, tp)
                 except (OtherClusterError, *DAMAGE) as error:
                     await restores.take_offline(topic, tp, INT32_MAX // 2, error)
             self._ports.progress("manifests read", len(self._manifests))

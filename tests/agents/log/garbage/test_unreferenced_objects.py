@@ -879,7 +879,7 @@ async def test_what_a_restore_has_listed_stays_until_it_is_discarded(world: Worl
     await world.live(1)
     young = layout.flush_key("60", 1, "a")
     await world.bucket.put(young, [b"x"])
-    restore = encode_restore(Restore("from", "to", 1, listed_ms))
+    restore = encode_restore(Restore("from", "to", 1, "run", listed_ms))
     await world.metadata.txn((), [Put(RESTORE_KEY, restore)])
     await world.live(50)
     kept = await world.keys()

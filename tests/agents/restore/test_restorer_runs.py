@@ -1,0 +1,70 @@
+"""Two runs of one restore damage the new cluster, or a run does not go on where another one ended.
+
+Both runs write into one metadata store: the new cluster's id is the same.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_tiering.formats import layout
+from tests.agents.log.lives import Life, on_virtual_time
+from tests.agents.restore.lost_cluster import Lost, records
+from tests.support.clusters import AUTHOR
+
+
+class Overtaken:
+    """A bucket: before the listing of a prefix begins, *then* happens, once."""
+
+    def __init__(self, store: Any, prefix: str, then: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._then: Callable[[], Awaitable[None]] | None = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list(self, prefix: str, **options: Any) -> AsyncIterator[Any]:
+        """As the port says."""
+        if prefix.startswith(self._prefix) and self._then is not None:
+            then, self._then = self._then, None
+            await then()
+        async for page in self._store.list(prefix, **options):
+            yield page
+
+
+@on_virtual_time
+@pytest.mark.parametrize("prefix", [layout.TOPICS_PREFIX, layout.FLUSH_PREFIX, layout.AUDIT_PREFIX])
+async def test_a_run_that_another_one_overtakes_writes_nothing_any_more(prefix: str) -> None:
+    """
+    It would seal what agents of the new cluster have flushed, and not committed.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    for value in (b"a", b"b", b"c"):
+        assert "committed" == await life.produce(value).answer()
+    life.kill()
+    world.lose_everything()
+    bucket = world.bucket
+    lives: list[Life] = []
+    before: list[str] = []
+
+    async def overtake() -> None:
+        world.bucket = bucket
+        assert (await world.restore(from_id=AUTHOR.cluster_id)).is_whole
+        lives.append(await world.come_back())
+        assert "committed" == await lives[0].produce(b"d").answer()
+        before.extend(bucket.keys())
+
+    world.bucket = Overtaken(bucket, prefix, overtake)  # type: ignore[assignment]
+    with pytest.raises(FencedError, match="another run"):
+        await world.restore(from_id=AUTHOR.cluster_id)
+
+    world.bucket = bucket
+    assert before == bucket.keys()
+    assert "committed" == await lives[0].produce(b"e").answer()
+    await lives[0].seal()
+    assert {0: b"a", 1: b"b", 2: b"c", 3: b"d", 4: b"e"} == await records(lives[0])
+    lives[0].kill()
