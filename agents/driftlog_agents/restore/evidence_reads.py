@@ -4,7 +4,7 @@
     flush/         the footer at the end of each object; final heads
     groups/        the newest snapshot of the old cluster
     producer-ids/  the largest block that was given out
-    audit/         the leader epochs at which losses were accepted
+    audit/         the leader epochs at which losses were accepted, or ranges left empty
 
 Requests are repeated; an object that cannot be read is reported, and the others go on.
 
@@ -12,7 +12,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
@@ -25,8 +26,10 @@ from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.accepted_loss import RESTORE_REASON, decode_accepted_loss
 from driftlog_tiering.formats.flush_object import Footer, find_footer
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
+from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.stores.object_store import (
     Listing,
     NotFoundError,
@@ -178,15 +181,33 @@ class EvidenceReads:
         _, states = ProducerStates.decode(await self.get(key))
         return states
 
-    async def audited_epochs(self) -> dict[TopicPartition, int]:
-        """The largest leader epoch at which a loss was accepted, by partition."""
-        epochs: dict[TopicPartition, int] = {}
+    async def audits(self) -> dict[tuple[TopicPartition, int], str]:
+        """The keys of audit records, by partition and leader epoch."""
+        found: dict[tuple[TopicPartition, int], str] = {}
         async for page in self._pages(layout.AUDIT_PREFIX):
             for info in page.objects:
                 key = _parsed(info.key, layout.parse_audit_key)
                 if key is not None:
-                    epochs[key.tp] = max(key.leader_epoch, epochs.get(key.tp, -1))
-        return epochs
+                    found[key.tp, key.leader_epoch] = info.key
+        return found
+
+    async def restored_epochs(
+        self, manifests: Iterable[Manifest], audits: Mapping[tuple[TopicPartition, int], str]
+    ) -> set[tuple[TopicPartition, int]]:
+        """The leader epochs in *manifests* that a restore has given to empty ranges."""
+        found: set[tuple[TopicPartition, int]] = set()
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(place: tuple[TopicPartition, int]) -> None:
+            async with limit:
+                with suppress(CorruptError, NotFoundError):
+                    loss = decode_accepted_loss(await self.get(audits[place]))
+                    if loss.reasons == (RESTORE_REASON,):
+                        found.add(place)
+
+        places = [(one.tp, entry.epoch) for one in manifests for entry in one.leader_epochs]
+        await do_all(read(place) for place in places if place in audits)
+        return found
 
     # ── Requests ──
 

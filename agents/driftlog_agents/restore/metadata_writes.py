@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_metadata.schema.codec import (
     decode_at,
+    decode_leader,
     decode_restore,
     encode_cluster,
     encode_leader,
@@ -151,12 +152,20 @@ class MetadataWrites:
             then.append(Put(partition_key(tp), encode_partition_state(state)))
         await self._write([CreateRevisionIs(partition_key(tp), 0)], then, partition_key(tp))
 
-    async def keys(self) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """The partitions that are restored, and those that are offline."""
+    async def keys(self) -> tuple[set[TopicPartition], dict[TopicPartition, int]]:
+        """The partitions that are restored, and those that are offline with their leader epochs.
+
+        Raises:
+            CorruptError: a key.
+        """
         _, leaders = await _asked(lambda: self._metadata.get_prefix(f"{ROOT}/leaders/"))
         _, states = await _asked(lambda: self._metadata.get_prefix(f"{ROOT}/partitions/"))
         done = {parse_partition_key(kv.key) for kv in states}
-        return done, {parse_leader_key(kv.key) for kv in leaders} - done
+        epochs = {
+            parse_leader_key(kv.key): decode_at(kv.key, kv.value, decode_leader).leader_epoch
+            for kv in leaders
+        }
+        return done, {tp: epoch for tp, epoch in epochs.items() if tp not in done}
 
     async def finish(self, restore: Restore, cluster: Cluster) -> None:
         """Write ``/cluster``: agents may start."""

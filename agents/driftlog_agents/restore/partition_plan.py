@@ -7,8 +7,8 @@
    every restored group offset: an offset that was told to a client is not given to another record.
 2. An object that is skipped had offsets that are not known: 2^31 are left out for each.
 3. A group may have committed any number.  An offset far above all others is not believed.
-4. The leader epoch is 2^20 above the largest in manifest, footers and accepted losses: leaders that
-   committed nothing had epochs, too.
+4. The leader epoch is 2^20 above the largest in manifest, footers, audit records and the metadata
+   store: leaders that committed nothing had epochs, too.
 
 Pure.
 """
@@ -63,20 +63,20 @@ def plan_partition(
     facts: PartitionFacts,
     runs: Iterable[JoinedRun],
     group_offsets: Collection[int] = (),
-    audited_epoch: int = -1,
+    told_epoch: int = -1,
     skipped: int = 0,
 ) -> PartitionPlan:
     """The plan of the partition with the newest *manifest*.
 
-    *audited_epoch*: the largest at which a loss was accepted; *skipped*: objects of unknown content
-    that the restore leaves out.
+    *told_epoch*: the largest of audit records and of the metadata store; *skipped*: objects of
+    unknown content that the restore leaves out.
     """
     joined = tuple(runs)
     joined_end = joined[-1].end if joined else manifest.end
     seen = max(joined_end, facts.end) + UNKNOWN_RECORDS * skipped
     believed = [offset for offset in group_offsets if offset <= seen + _OFFSETS_BELIEVED]
     goes_on_at = max(seen, *believed, 0)
-    epochs = [facts.leader_epoch, audited_epoch, *(e.epoch for e in manifest.leader_epochs)]
+    epochs = [facts.leader_epoch, told_epoch, *(e.epoch for e in manifest.leader_epochs)]
     return PartitionPlan(
         tp=manifest.tp,
         runs=joined,

@@ -51,8 +51,8 @@ class BucketFacts:
 
     evidence: FlushEvidence
     group_offsets: Mapping[TopicPartition, Collection[int]]
-    audited_epochs: Mapping[TopicPartition, int]
-    """The largest leader epoch at which a loss was accepted."""
+    told_epochs: Mapping[TopicPartition, int]
+    """The largest leader epoch of audit records and of the metadata store."""
     listed_ms: int
     """When they were listed, by the store's clock."""
 
@@ -101,13 +101,13 @@ class PartitionRestores:
                 facts.evidence.partitions.get(tp, PartitionFacts()),
                 runs,
                 facts.group_offsets.get(tp, ()),
-                facts.audited_epochs.get(tp, -1),
+                facts.told_epochs.get(tp, -1),
                 skipped,
             )
             loss = batches.first_behind_gap(tp, manifest.end, epoch, runs)
             async with limit:
-                await self._restore(topic, plan, loss, facts.listed_ms)
-            report.partitions += 1
+                is_restored = await self._restore(topic, plan, loss, facts.listed_ms)
+            report.partitions += is_restored
             self._progress("partitions restored", report.partitions)
 
         await do_all(
@@ -126,8 +126,8 @@ class PartitionRestores:
 
     async def _restore(
         self, topic: str, plan: PartitionPlan, loss: tuple[int, str] | None, at_ms: int
-    ) -> None:
-        """*loss*: see `UnsealedBatches.first_behind_gap`."""
+    ) -> bool:
+        """*loss*: see `UnsealedBatches.first_behind_gap`.  False: the partition is offline."""
         report, options = self._report, self._options
         name = name_of(topic, plan.tp)
         for offset in plan.not_believed:
@@ -142,13 +142,14 @@ class PartitionRestores:
                 plan, state = await self._write(topic, plan, at_ms)
         except DAMAGE as error:
             await self.take_offline(topic, plan.tp, plan.leader_epoch, error)
-            return
+            return False
         if not options.dry_run:
             await self._writes.partition(plan.tp, plan.leader_epoch, state)
         report.joined_records += plan.joined_end - base
         if plan.empty is not None:
             start, end = plan.empty
             report.empty.append(EmptyRange(partition=name, base=start, end=end))
+        return True
 
     def _note_loss(self, name: str, plan: PartitionPlan, behind: int, key: str) -> None:
         """

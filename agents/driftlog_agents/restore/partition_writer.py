@@ -43,7 +43,11 @@ from driftlog_tiering.batches.producers import (
     ProducerStates,
 )
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.accepted_loss import AcceptedLoss, encode_accepted_loss
+from driftlog_tiering.formats.accepted_loss import (
+    RESTORE_REASON,
+    AcceptedLoss,
+    encode_accepted_loss,
+)
 from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.formats.manifest import (
@@ -193,7 +197,7 @@ class PartitionWriter:
             leader_epoch=plan.leader_epoch,
             session_id="",
             accepted_at_ms=at_ms,
-            reasons=("restore",),
+            reasons=(RESTORE_REASON,),
             lost=((manifest.end, plan.goes_on_at),),
             objects=(),
             sealed_end=manifest.end,

@@ -34,6 +34,7 @@ from uuid import UUID
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.storage_format import decode_page
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
+from driftlog_agents.log.recovery.lost_partition import EPOCHS_SKIPPED
 from driftlog_agents.log.session.producer_id_ranges import SKIPPED
 from driftlog_agents.restore.evidence import FlushEvidence
 from driftlog_agents.restore.evidence_reads import (
@@ -53,7 +54,7 @@ from driftlog_agents.restore.partition_restores import (
 )
 from driftlog_agents.restore.partition_writer import PartitionWriter
 from driftlog_agents.restore.report import RestoreReport
-from driftlog_metadata.schema.keys import GROUPS_PREFIX, INT32_MAX, parse_group_key
+from driftlog_metadata.schema.keys import GROUPS_PREFIX, parse_group_key
 from driftlog_metadata.schema.model import (
     FORMAT_VERSION,
     Cluster,
@@ -102,7 +103,11 @@ class Restorer:
         self._writes = MetadataWrites(ports.metadata)
         self._topics: dict[UUID, Topic] = {}
         self._manifests: dict[TopicPartition, Manifest] = {}
+        self._sealed: dict[TopicPartition, Manifest] = {}
+        """Of the partitions that an earlier run has restored."""
         self._done: Collection[TopicPartition] = ()
+        self._offline: Mapping[TopicPartition, int] = {}
+        """The partitions that an earlier run has left offline, with their leader epochs."""
 
     async def run(self, from_id: str) -> RestoreReport:
         """Restore the cluster *from_id*.
@@ -133,8 +138,9 @@ class Restorer:
             rng=ports.rng,
             now_ms=ports.now_ms,
         )
-        self._done, offline = await self._writes.keys()
+        self._done, self._offline = await self._writes.keys()
         folders = await reads.topics()
+        audits = await reads.audits()
         restores = PartitionRestores(
             writes=self._writes,
             writer=writer,
@@ -142,8 +148,15 @@ class Restorer:
             options=self._options,
             progress=ports.progress,
         )
-        await self._fence(folders, writer, restores, only=offline if is_finished else None)
-        evidence = FlushEvidence(self._manifests)
+        await self._fence(folders, writer, restores, is_finished=is_finished)
+        await self._read_done(folders, writer)
+        gone = {folder.topic_id for folder in folders.values() if folder.is_deleted}
+        manifests = {**self._sealed, **self._manifests}
+        evidence = FlushEvidence(
+            manifests,
+            await reads.restored_epochs(manifests.values(), audits),
+            lambda tp: tp.topic_id not in gone and self._is_left(tp, is_finished=is_finished),
+        )
         listed_ms = await reads.flushes(evidence)
         if not self._options.dry_run:
             await self._writes.confirm()
@@ -154,10 +167,14 @@ class Restorer:
         if not is_finished:
             await self._fence_unknown(evidence, writer, restores, report)
         snapshot = await self._groups(reads, was, report)
+        told = dict(self._offline)
+        for tp, epoch in audits:
+            told[tp] = max(epoch, told.get(tp, -1))
+        report.partitions = len(self._done)
         facts = BucketFacts(
             evidence=evidence,
             group_offsets=_committed_offsets(snapshot, report),
-            audited_epochs=await reads.audited_epochs(),
+            told_epochs=told,
             listed_ms=listed_ms,
         )
         await restores.restore(self._topics, self._manifests, facts)
@@ -250,18 +267,38 @@ class Restorer:
         folders: Mapping[UUID, BucketTopic],
         writer: PartitionWriter,
         restores: PartitionRestores,
-        only: Collection[TopicPartition] | None,
+        *,
+        is_finished: bool,
     ) -> None:
-        """Fence the partitions of live topics that have objects; *only*: of these."""
+        """Fence the partitions of live topics that have objects and are left."""
         wanted = [
             (folder.name, tp)
             for folder in folders.values()
             if not folder.is_deleted
             for number in range(folder.partitions)
             for tp in (TopicPartition(folder.topic_id, number),)
-            if tp not in self._done and (only is None or tp in only)
+            if self._is_left(tp, is_finished=is_finished)
         ]
         await self._fence_all(wanted, writer, restores)
+
+    def _is_left(self, tp: TopicPartition, *, is_finished: bool) -> bool:
+        """Whether this run is to restore a partition; of a finished restore, agents have others."""
+        return tp in self._offline if is_finished else tp not in self._done
+
+    async def _read_done(
+        self, folders: Mapping[UUID, BucketTopic], writer: PartitionWriter
+    ) -> None:
+        """Read the manifests of what an earlier run has restored, for what they prove of others."""
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(topic: str, tp: TopicPartition) -> None:
+            async with limit:
+                with suppress(*DAMAGE):
+                    self._sealed[tp] = await writer.newest(topic, tp)
+
+        await do_all(
+            read(folders[tp.topic_id].name, tp) for tp in self._done if tp.topic_id in folders
+        )
 
     async def _fence_unknown(
         self,
@@ -302,7 +339,8 @@ class Restorer:
                         await self._writes.confirm()
                         self._manifests[tp] = await writer.fence(topic, tp)
                 except (OtherClusterError, *DAMAGE) as error:
-                    await restores.take_offline(topic, tp, INT32_MAX // 2, error)
+                    epoch = self._offline.get(tp, EPOCHS_SKIPPED)
+                    await restores.take_offline(topic, tp, epoch, error)
             self._ports.progress("manifests read", len(self._manifests))
 
         await do_all(fence(*one) for one in wanted)
@@ -375,10 +413,18 @@ class Restorer:
         another producer's."""
         seen = evidence.producer_ids
         end = await reads.producer_ids_end()
-        for manifest in self._manifests.values():
-            if manifest.producers is not None:
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(key: str) -> None:
+            async with limit:
                 with suppress(*DAMAGE):
-                    seen.saw_states(await reads.producers(manifest.producers.key))
+                    seen.saw_states(await reads.producers(key))
+
+        await do_all(
+            read(one.producers.key)
+            for one in (*self._sealed.values(), *self._manifests.values())
+            if one.producers is not None
+        )
         seen.saw_a_lost_store()
         seen.read_end(end)
         first = seen.above_end()

@@ -5,13 +5,16 @@ is proven, restoring whole objects, and refuting nothing.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from driftlog_agents.restore.evidence import FlushEvidence, UnsealedObject
 from driftlog_agents.restore.join import JoinedRun, UnsealedBatches
 from driftlog_agents.restore.partition_plan import plan_partition
-from tests.agents.restore.bucket_model import TPS, Bucket
+from driftlog_tiering.formats.layout import FlushObjectKey
+from driftlog_tiering.formats.manifest import LeaderEpoch, empty_manifest
+from tests.agents.restore.bucket_model import TPS, Batch, Bucket, footer_of
 
 SEEDS = range(300)
 
@@ -155,6 +158,23 @@ def test_the_model_finds_a_restore_with_a_bug(planted: Callable[[Bucket, int], J
     A model that notices none of them shows nothing.
     """
     assert any(lost(seed, planted) for seed in SEEDS)
+
+
+def test_an_empty_range_of_a_restore_refutes_nothing() -> None:
+    """
+    An interrupted run that skips damage has made one below a batch that it did not join; another
+    partition's batch of the same object is still to be restored.
+    """
+    first, second = TPS
+    both = footer_of("s", 3, [Batch(0, 4, 2, 3, 0), Batch(1, 4, 0, 1, 0)])
+    manifest = replace(
+        empty_manifest("t", first), end=3, leader_epochs=(LeaderEpoch(4, 0), LeaderEpoch(2**20, 1))
+    )
+    for restored, expected in (((), ["o"]), (((first, 2**20),), [])):
+        evidence = FlushEvidence({first: manifest}, restored, lambda tp: tp == second)
+        evidence.add("o", FlushObjectKey("s", 3, "n", 0, 0), both)
+        assert expected == list(evidence.refuted())
+        assert 2**20 == evidence.partitions[first].leader_epoch
 
 
 def test_an_object_above_the_final_head_is_refuted() -> None:

@@ -8,7 +8,8 @@ import asyncio
 import pytest
 
 from driftlog_agents.log.recovery.lost_partition import NotLostError
-from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.schema.codec import decode_leader
+from driftlog_metadata.schema.keys import CLUSTER_KEY, leader_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_tiering.verification.object_reads import ObjectReads
@@ -143,3 +144,35 @@ async def test_an_empty_range_is_no_damage_for_verify() -> None:
     tp = TopicPartition(world.topics["t"].topic_id, 0)
     verifier = PartitionVerifier(ObjectReads(world.bucket), at_once, pause_s=0.0)
     assert [] == list((await verifier.verify("t", tp)).damage)
+
+
+@on_virtual_time
+async def test_a_partition_that_is_restored_later_gets_a_later_leader_epoch() -> None:
+    """
+    Clients ignore a leader of an earlier epoch than they know.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"a").answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    newest = world.bucket.keys("/00000/manifest/")[0]
+    whole = await world.bucket.get(newest)
+    world.bucket.damage(newest)
+    tp = TopicPartition(world.topics["t"].topic_id, 0)
+
+    async def epoch() -> int:
+        kv = await world.metadata.get(leader_key(tp))
+        assert kv is not None
+        return decode_leader(kv.value).leader_epoch
+
+    report = await world.restore()
+    offline = await epoch()
+    await world.bucket.delete([newest])
+    await world.bucket.put(newest, [whole])
+    again = await world.restore(from_id=report.from_id)
+
+    assert again.is_whole
+    assert offline < 2**22
+    assert offline < await epoch()

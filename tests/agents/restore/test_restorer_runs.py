@@ -3,13 +3,15 @@
 Both runs write into one metadata store: the new cluster's id is the same.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from driftlog_metadata.stores.errors import FencedError
-from driftlog_tiering.formats import layout
+from driftlog_agents.restore.evidence import FlushEvidence, UnsealedObject
+from driftlog_metadata.schema.keys import deleted_key
+from driftlog_metadata.stores.errors import DeclinedError, FencedError
+from driftlog_tiering.formats import bucket_files, layout
 from tests.agents.log.lives import Life, on_virtual_time
 from tests.agents.restore.lost_cluster import Lost, records
 from tests.support.clusters import AUTHOR
@@ -68,3 +70,60 @@ async def test_a_run_that_another_one_overtakes_writes_nothing_any_more(prefix: 
     await lives[0].seal()
     assert {0: b"a", 1: b"b", 2: b"c", 3: b"d", 4: b"e"} == await records(lives[0])
     lives[0].kill()
+
+
+class Dying:
+    """A metadata store that fails for ever when a topic's key is to be written."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> Any:
+        """As the port says."""
+        if any(getattr(one, "key", "").endswith("/topics/t") for one in then):
+            raise DeclinedError("killed")
+        return await self._store.txn(compares, then, otherwise)
+
+
+@on_virtual_time
+async def test_a_second_run_counts_what_the_first_one_has_restored_and_reads_it_not_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It would keep the footers of all flush objects in memory.
+    """
+    kept: list[int] = []
+    real = FlushEvidence.possible
+
+    def possible(self: FlushEvidence, refuted: Mapping[str, str]) -> list[UnsealedObject]:
+        found = real(self, refuted)
+        kept.append(len(found))
+        return found
+
+    monkeypatch.setattr(FlushEvidence, "possible", possible)
+    world = Lost(t=2, gone=1)
+    life = await world.begin()
+    for number in range(10):
+        assert "committed" == await life.produce(b"%d" % number).answer()
+    await life.seal()
+    assert "committed" == await life.produce(b"x", partition=1).answer()
+    for _ in range(5):
+        assert "committed" == await life.produce(b"y", topic="gone").answer()
+    gone = world.topics["gone"].topic_id
+    mark = bucket_files.DeletedTopic("gone", gone, 0)
+    await world.bucket.put(layout.deleted_key("gone", gone), [bucket_files.encode_deleted(mark)])
+    life.kill()
+    metadata = world.lose_everything()
+    dying: Any = Dying(metadata)
+    with pytest.raises(DeclinedError):
+        await world.restore(dying, from_id=AUTHOR.cluster_id)
+
+    again = await world.restore(from_id=AUTHOR.cluster_id)
+    finished = await world.restore(from_id=AUTHOR.cluster_id)
+
+    assert [1, 0, 0] == kept
+    assert [(1, 2), (1, 2)] == [(one.topics, one.partitions) for one in (again, finished)]
+    assert await metadata.get(deleted_key(gone)) is not None

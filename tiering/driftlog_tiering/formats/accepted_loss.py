@@ -32,6 +32,9 @@ from driftlog_tiering.stores.object_store import Buffer
 _FORMAT: Final = 1
 _KIND: Final = "driftlog.accepted-loss"
 
+RESTORE_REASON: Final = "restore"
+"""The only reason of a range that a restore left empty."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedLoss:
