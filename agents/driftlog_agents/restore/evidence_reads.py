@@ -85,9 +85,23 @@ class EvidenceReads:
                 _note(found, info)
         return found
 
-    async def topic(self, folder: BucketTopic, partitions: int) -> Topic | None:
-        """The topic by the newest of its files that can be read, with at least *partitions*; None:
-        there is none."""
+    async def topic_files(
+        self, folders: Iterable[BucketTopic], partitions: Mapping[UUID, int]
+    ) -> dict[UUID, Topic | None]:
+        """Each topic by the newest of its files that can be read, with at least as many
+        *partitions*; None: there is none."""
+        found: dict[UUID, Topic | None] = {}
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(folder: BucketTopic) -> None:
+            async with limit:
+                least = partitions.get(folder.topic_id, 0)
+                found[folder.topic_id] = await self._topic(folder, least)
+
+        await do_all(read(folder) for folder in folders)
+        return found
+
+    async def _topic(self, folder: BucketTopic, partitions: int) -> Topic | None:
         count = max(folder.partitions, partitions)
         for key in reversed(folder.files):
             try:
@@ -102,9 +116,9 @@ class EvidenceReads:
                 replication_factor=topic.replication_factor,
                 configs=topic.configs,
             )
-        if not count:
+        if not count and not folder.is_deleted:
             return None
-        return Topic(name=folder.name, topic_id=folder.topic_id, partitions=count)
+        return Topic(name=folder.name, topic_id=folder.topic_id, partitions=max(count, 1))
 
     async def flushes(self, evidence: FlushEvidence) -> int:
         """Add every flush object and final head to *evidence*; returns when the listing ended, by

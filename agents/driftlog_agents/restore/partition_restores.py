@@ -131,7 +131,7 @@ class PartitionRestores:
         report, options = self._report, self._options
         name = name_of(topic, plan.tp)
         for offset in plan.not_believed:
-            report.left_out[f"offset {offset} of {name}"] = (
+            report.not_believed[f"offset {offset} of {name}"] = (
                 "a group committed it, far above all records: new records begin below it"
             )
         base = plan.base

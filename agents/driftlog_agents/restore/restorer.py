@@ -374,8 +374,10 @@ class Restorer:
             flushed[tp.topic_id] = max(flushed.get(tp.topic_id, 0), tp.partition + 1)
         deleted: list[Topic] = []
         names: dict[str, BucketTopic] = {}
-        for folder in sorted(folders.values(), key=lambda one: one.made_ms or 2**63):
-            topic = await reads.topic(folder, flushed.get(folder.topic_id, 0))
+        found = await reads.topic_files(folders.values(), flushed)
+        # A topic without a folder is the oldest: perhaps it is deleted, and its mark is gone.
+        for folder in sorted(folders.values(), key=lambda one: one.made_ms):
+            topic = found[folder.topic_id]
             if topic is None:
                 continue
             if folder.is_deleted:
@@ -399,11 +401,17 @@ class Restorer:
         for cluster_id in reversed(tuple(was)):
             snapshot = await reads.groups(cluster_id)
             if snapshot is not None:
-                report.groups_revision = snapshot.revision
-                report.groups = len(
-                    {parse_group_key(f"{GROUPS_PREFIX}{key}").group_id for key in snapshot.values}
-                )
-                return snapshot
+                values: dict[str, bytes] = {}
+                groups: set[str] = set()
+                for key, value in snapshot.values.items():
+                    try:
+                        groups.add(parse_group_key(f"{GROUPS_PREFIX}{key}").group_id)
+                    except ValueError:
+                        report.unreadable[f"key {key} of groups"] = "of a later release, or foreign"
+                        continue
+                    values[key] = value
+                report.groups_revision, report.groups = snapshot.revision, len(groups)
+                return replace(snapshot, values=values)
         return None
 
     # ── 7 ──

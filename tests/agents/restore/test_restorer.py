@@ -6,6 +6,7 @@ Real engines write the bucket; then metadata store and disk are gone.
 import asyncio
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,7 +15,9 @@ from driftlog_agents.groups.storage_format import encode_page
 from driftlog_agents.restore.metadata_writes import NotEmptyError
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_agents.restore.restorer import WrongBucketError
-from driftlog_metadata.schema.keys import CLUSTER_KEY, GROUPS_PREFIX, topic_key
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import CLUSTER_KEY, GROUPS_PREFIX, deleted_key, topic_key
+from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_tiering.formats import bucket_files, layout
@@ -339,3 +342,67 @@ async def test_topics_come_back_as_the_bucket_knows_them() -> None:
 
     for name, there in (("t", True), ("u", True), ("gone", False)):
         assert there == (await world.metadata.get(topic_key(name)) is not None)
+
+
+@on_virtual_time
+async def test_a_topic_that_only_flush_objects_know_replaces_no_other_topic() -> None:
+    """
+    It is perhaps deleted, and its mark is gone; and that one topic is left out is no success.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"ghost").answer()
+    ghost = world.topics["t"]
+    life.kill()
+    world.lose_everything()
+    await world.bucket.delete([layout.topic_key("t", ghost.topic_id, 1)])
+    live = Topic(name="t", topic_id=UUID(int=99), partitions=3)
+    file = bucket_files.encode_topic(bucket_files.TopicFile(1, live))
+    await world.bucket.put(layout.topic_key("t", live.topic_id, 1), [file])
+
+    report = await world.restore()
+
+    kv = await world.metadata.get(topic_key("t"))
+    assert kv is not None
+    assert live.topic_id == decode_topic(kv.value).topic_id
+    assert [str(ghost.topic_id)] == [one.split()[-1] for one in report.left_out]
+    assert not report.is_whole
+
+
+@on_virtual_time
+async def test_a_deleted_topic_of_which_only_the_mark_is_left_gets_its_tombstone() -> None:
+    """
+    Without it the collector would never delete the mark.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    life.kill()
+    gone = UUID(int=99)
+    mark = bucket_files.DeletedTopic("gone", gone, 0)
+    await world.bucket.put(layout.deleted_key("gone", gone), [bucket_files.encode_deleted(mark)])
+    world.lose_everything()
+
+    assert (await world.restore()).is_whole
+
+    assert await world.metadata.get(deleted_key(gone)) is not None
+
+
+@on_virtual_time
+async def test_a_group_key_of_a_later_release_is_left_out() -> None:
+    """
+    All others come back, and the report names it.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    life.kill()
+    world.lose_everything()
+    snapshot = GroupSnapshot(AUTHOR.cluster_id, 5, {"a/future/1": b"x", "g": b"{}"})
+    key = layout.group_snapshot_key(AUTHOR.cluster_id, 5)
+    await world.bucket.put(key, [encode_group_snapshot(snapshot)])
+
+    report = await world.restore()
+
+    _, kvs = await world.metadata.get_prefix(GROUPS_PREFIX)
+    assert [f"{GROUPS_PREFIX}g"] == [kv.key for kv in kvs]
+    assert 1 == report.groups
+    assert ["key a/future/1 of groups"] == list(report.unreadable)

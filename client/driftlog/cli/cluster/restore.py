@@ -36,7 +36,7 @@ def add_commands(commands: Commands) -> None:
         "of its agents are lost.  The metadata store must be empty.  All agents of the old cluster "
         "must be stopped.  Every record that was acknowledged with acks=all comes back at its "
         "offset, with topics, configs and committed offsets of groups.  A restore that was "
-        "interrupted goes on when it is run again.  Exit status 1: something could not be read.",
+        "interrupted goes on when it is run again.  Exit status 1: something is not restored.",
         examples="  driftlog restore --store s3://bucket/prefix --etcd http://127.0.0.1:2379 \\\n"
         "      --from-cluster qBScphWoRRGFs8ZK20LGKg --agents-stopped\n"
         "  driftlog restore --dir /tmp/log --discard          the restore is found to be good\n",
@@ -111,8 +111,9 @@ def _run(options: argparse.Namespace) -> int:
         print_json(report.as_json())
     else:
         _print(report)
-    for what, why in {**report.unreadable, **report.offline, **report.left_out}.items():
-        complain(f"{what}: {why}")
+    for named in (report.unreadable, report.offline, report.left_out, report.not_believed):
+        for what, why in named.items():
+            complain(f"{what}: {why}")
     return OK if report.is_whole else FAILED
 
 
