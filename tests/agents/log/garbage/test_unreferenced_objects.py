@@ -904,3 +904,22 @@ async def test_the_mark_of_a_deleted_topic_outlives_older_flush_objects(world: W
 
     assert sorted([key, MARK]) == sorted(marked)
     assert [] == await world.keys()
+
+
+async def test_the_mark_outlives_flush_objects_above_the_budget_of_a_pass(world: World) -> None:
+    """
+    They are garbage, and still there.
+    """
+    world.settings = CollectorSettings(pause_ms=0, max_deletes=1)
+    world.collector = world.new_collector()
+    for seq in range(1, 6):
+        await world.name(seq, await world.put(seq))
+    await delete_topic(world)
+    await world.live(5 * GRACE_H)
+    for seq in range(1, 6):
+        await world.forget(seq)
+    while MARK in await world.keys():
+        flushes = await world.keys(layout.FLUSH_PREFIX)
+        await world.live(1)
+
+    assert len(flushes) <= 1
