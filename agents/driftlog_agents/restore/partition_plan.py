@@ -34,10 +34,9 @@ _OFFSETS_BELIEVED: Final = 2**40
 class PartitionPlan:
     """See the module."""
 
-    tp: TopicPartition
+    manifest: Manifest
+    """The newest."""
     runs: tuple[JoinedRun, ...]
-    base: int
-    """The manifest's end."""
     joined_end: int
     goes_on_at: int
     log_start: int
@@ -46,16 +45,26 @@ class PartitionPlan:
     """Group offsets that are not believed."""
 
     @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return self.manifest.tp
+
+    @property
     def empty(self) -> tuple[int, int] | None:
         """The range without records before the new ones; None: there is none."""
         has_gap = self.joined_end < self.goes_on_at
         return (self.joined_end, self.goes_on_at) if has_gap else None
 
-    def cut(self, count: int, sealed_end: int) -> "PartitionPlan":
-        """The plan with the first *count* runs alone, as far as they are above *sealed_end*."""
-        runs = tuple(run for run in self.runs[:count] if run.end > sealed_end)
-        end = runs[-1].end if runs else sealed_end
-        return replace(self, runs=runs, base=sealed_end, joined_end=end)
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be written into the bucket."""
+        return not self.runs and self.empty is None and self.log_start <= self.manifest.log_start
+
+    def cut(self, count: int, manifest: Manifest) -> "PartitionPlan":
+        """The plan with the first *count* runs alone, as far as they are above *manifest*."""
+        runs = tuple(run for run in self.runs[:count] if run.end > manifest.end)
+        end = runs[-1].end if runs else manifest.end
+        return replace(self, manifest=manifest, runs=runs, joined_end=end)
 
 
 def plan_partition(
@@ -78,9 +87,8 @@ def plan_partition(
     goes_on_at = max(seen, *believed, 0)
     epochs = [facts.leader_epoch, told_epoch, *(e.epoch for e in manifest.leader_epochs)]
     return PartitionPlan(
-        tp=manifest.tp,
+        manifest=manifest,
         runs=joined,
-        base=manifest.end,
         joined_end=joined_end,
         goes_on_at=goes_on_at,
         log_start=min(max(manifest.log_start, facts.log_start), goes_on_at),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from driftlog_agents.log.recovery.flush_object_ends import do_all
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
 from driftlog_agents.restore.evidence_reads import Progress
 from driftlog_agents.restore.join import UnsealedBatches
@@ -91,7 +91,7 @@ class PartitionRestores:
         report.refuted = facts.evidence.refuted()
         batches = UnsealedBatches(facts.evidence.possible(report.refuted))
         skipped = len(damaged_flushes(report)) if self._options.skip_damaged else 0
-        limit = asyncio.Semaphore(_SEALED_AT_ONCE)
+        sealing, others = asyncio.Semaphore(_SEALED_AT_ONCE), asyncio.Semaphore(READS_AT_ONCE)
 
         async def restore(topic: str, tp: TopicPartition, manifest: Manifest) -> None:
             epoch = manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
@@ -105,7 +105,7 @@ class PartitionRestores:
                 skipped,
             )
             loss = batches.first_behind_gap(tp, manifest.end, epoch, runs)
-            async with limit:
+            async with others if plan.is_idle else sealing:
                 is_restored = await self._restore(topic, plan, loss, facts.listed_ms)
             report.partitions += is_restored
             self._progress("partitions restored", report.partitions)
@@ -134,7 +134,7 @@ class PartitionRestores:
             report.not_believed[f"offset {offset} of {name}"] = (
                 "a group committed it, far above all records: new records begin below it"
             )
-        base = plan.base
+        base = plan.manifest.end
         try:
             if loss is not None:
                 self._note_loss(name, plan, *loss)
@@ -173,7 +173,8 @@ class PartitionRestores:
             CorruptError, NotFoundError: damage, which is not to be skipped, or cannot be.
         """
         writer = self._writer
-        await self._writes.confirm()
+        if not plan.is_idle:
+            await self._writes.confirm()
         try:
             return plan, await writer.write(topic, plan, at_ms)
         except DAMAGE as error:
@@ -185,7 +186,7 @@ class PartitionRestores:
             if not self._options.skip_damaged:
                 raise CorruptError(why if key in why else f"{key}: {why}") from error
         self._report.unreadable[key] = why
-        plan = plan.cut(number, (await writer.newest(topic, plan.tp)).end)
+        plan = plan.cut(number, await writer.newest(topic, plan.tp))
         return plan, await writer.write(topic, plan, at_ms)
 
 

@@ -126,11 +126,21 @@ class PartitionWriter:
             CorruptError, NotFoundError: an object is damaged or missing.
             StoreError, TimeoutError: the bucket.
         """
+        manifest = plan.manifest
+        if not plan.is_idle:
+            manifest = await self._write(topic, plan, at_ms)
+        return PartitionState(
+            sealed_end=manifest.end,
+            manifest_version=manifest.version,
+            log_start=manifest.log_start,
+        )
+
+    async def _write(self, topic: str, plan: PartitionPlan, at_ms: int) -> Manifest:
         manifest = await self.newest(topic, plan.tp)
-        if manifest.end != plan.base:
+        if manifest.end != plan.manifest.end:
             raise FencedError(
                 f"another run of this restore seals {topic}-{plan.tp.partition}: it ends at "
-                f"{manifest.end}, and not at {plan.base}"
+                f"{manifest.end}, and not at {plan.manifest.end}"
             )
         state = PartitionState(sealed_end=manifest.end, log_start=plan.log_start)
         log = sealed_log(topic, plan.tp, plan.leader_epoch, state)
@@ -143,11 +153,7 @@ class PartitionWriter:
             manifest = await self._make_empty(plan, manifest)
         if plan.log_start > manifest.log_start:
             manifest = await self._edit(manifest, SetLogStart(plan.log_start))
-        return PartitionState(
-            sealed_end=manifest.end,
-            manifest_version=manifest.version,
-            log_start=manifest.log_start,
-        )
+        return manifest
 
     async def first_damaged(self, topic: str, plan: PartitionPlan) -> tuple[int, str] | None:
         """The first run of *plan* that cannot be read, by number, and why; None: all can.

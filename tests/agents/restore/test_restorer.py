@@ -406,3 +406,43 @@ async def test_a_group_key_of_a_later_release_is_left_out() -> None:
     assert [f"{GROUPS_PREFIX}g"] == [kv.key for kv in kvs]
     assert 1 == report.groups
     assert ["key a/future/1 of groups"] == list(report.unreadable)
+
+
+class Counting:
+    """A bucket that counts listings of manifests and reads."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.listed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def list(self, prefix: str, **options: Any) -> Any:
+        """As the port says."""
+        self.listed += "/manifest/" in prefix
+        return self._store.list(prefix, **options)
+
+
+@on_virtual_time
+async def test_a_partition_without_unsealed_records_is_read_once() -> None:
+    """
+    A cluster has many idle partitions, and each listing takes a while.
+    """
+    world = Lost(t=9)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"v").answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    bucket = world.bucket
+    counting = Counting(bucket)
+    world.bucket = counting  # type: ignore[assignment]
+
+    assert 9 == (await world.restore()).partitions
+
+    assert 9 == counting.listed
+    world.bucket = bucket
+    life = await world.come_back()
+    assert {0: b"v"} == await records(life)
+    life.kill()
