@@ -120,9 +120,9 @@ class EvidenceReads:
             return None
         return Topic(name=folder.name, topic_id=folder.topic_id, partitions=max(count, 1))
 
-    async def flushes(self, evidence: FlushEvidence) -> int:
+    async def flushes(self, evidence: FlushEvidence, needed_until_ms: float) -> int:
         """Add every flush object and final head to *evidence*; returns when the listing ended, by
-        the store's clock."""
+        the store's clock.  Agents may collect what was put after *needed_until_ms*."""
         session, count, listed_ms = "", 0, 0
         async for page in self._pages(layout.FLUSH_PREFIX):
             listed_ms = page.store_now_ms
@@ -130,13 +130,15 @@ class EvidenceReads:
                 if session_id != session:
                     evidence.settle(session)
                     session = session_id
-                await self._footers(infos, evidence)
+                await self._footers(infos, evidence, needed_until_ms)
             count += len(page.objects)
             self._progress("flush objects read", count)
         evidence.settle(session)
         return listed_ms
 
-    async def _footers(self, infos: list[ObjectInfo], evidence: FlushEvidence) -> None:
+    async def _footers(
+        self, infos: list[ObjectInfo], evidence: FlushEvidence, needed_until_ms: float
+    ) -> None:
         limit = asyncio.Semaphore(READS_AT_ONCE)
 
         async def read(info: ObjectInfo) -> None:
@@ -149,7 +151,8 @@ class EvidenceReads:
                 try:
                     footer = await self._footer(info)
                 except NotFoundError:
-                    self._report.unreadable[info.key] = "listed, but not there"
+                    if info.modified_ms <= needed_until_ms:
+                        self._report.unreadable[info.key] = "listed, but not there"
                     return
             if footer is None or footer.session_id != key.session_id:
                 self._report.unreadable[info.key] = "its footer is damaged"

@@ -61,13 +61,16 @@ from driftlog_tiering.formats.manifest import (
     SetLogStart,
     empty_manifest,
 )
-from driftlog_tiering.formats.manifests import commit_edit, load_newest
+from driftlog_tiering.formats.manifests import MissingManifestError, commit_edit, load_newest
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _EDIT_DEADLINE_MS: Final = 120_000
 _SEGMENT_BYTES: Final = 256 * 1024 * 1024
 """Bytes of batches in one segment, at least, but for the last.  More: fewer objects, more room of
 the spool."""
+
+_FIND_RETRY: Final = replace(RETRY, errors=(MissingManifestError, *RETRY.errors))
+"""A store may show a manifest a moment before it returns it."""
 
 _WRITE_RETRY: Final = replace(RETRY, timeout_s=900.0)
 """Of the segments up to one end: they are read, written and put again under new names."""
@@ -249,7 +252,7 @@ class PartitionWriter:
 
     async def newest(self, topic: str, tp: TopicPartition) -> Manifest:
         """The newest manifest of the partition; raises as `fence`."""
-        newest = await RETRY.run(lambda: load_newest(self._objects, topic, tp))
+        newest = await _FIND_RETRY.run(lambda: load_newest(self._objects, topic, tp))
         return newest or empty_manifest(topic, tp)
 
     async def _states(self, manifest: Manifest) -> ProducerStates:

@@ -25,6 +25,7 @@ Shell.
 
 import asyncio
 import base64
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -157,7 +158,9 @@ class Restorer:
             await reads.restored_epochs(manifests.values(), audits),
             lambda tp: tp.topic_id not in gone and self._is_left(tp, is_finished=is_finished),
         )
-        listed_ms = await reads.flushes(evidence)
+        listed_ms = await reads.flushes(
+            evidence, math.inf if restore.listed_ms is None else restore.listed_ms
+        )
         if not self._options.dry_run:
             await self._writes.confirm()
         self._check_readable(report)

@@ -3,6 +3,7 @@
 Both runs write into one metadata store: the new cluster's id is the same.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from driftlog_agents.restore.evidence import FlushEvidence, UnsealedObject
 from driftlog_metadata.schema.keys import deleted_key
 from driftlog_metadata.stores.errors import DeclinedError, FencedError
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import Life, on_virtual_time
 from tests.agents.restore.lost_cluster import Lost, records
 from tests.support.clusters import AUTHOR
@@ -127,3 +129,62 @@ async def test_a_second_run_counts_what_the_first_one_has_restored_and_reads_it_
     assert [1, 0, 0] == kept
     assert [(1, 2), (1, 2)] == [(one.topics, one.partitions) for one in (again, finished)]
     assert await metadata.get(deleted_key(gone)) is not None
+
+
+class Losing:
+    """A bucket that does not return an object that it has listed, so many times."""
+
+    def __init__(self, store: Any, part: str, times: int) -> None:
+        self._store = store
+        self._part = part
+        self._left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, key: str, *args: Any) -> Any:
+        """As the port says."""
+        if self._part in key and self._left:
+            self._left -= 1
+            raise NotFoundError(key)
+        return await self._store.get(key, *args)
+
+
+@on_virtual_time
+async def test_a_manifest_that_is_listed_before_it_is_returned_is_waited_for() -> None:
+    """
+    The partition would be offline.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"a").answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    world.bucket = Losing(world.bucket, "/manifest/", 1)  # type: ignore[assignment]
+
+    assert (await world.restore()).is_whole
+
+
+@on_virtual_time
+async def test_agents_may_collect_flush_objects_while_a_later_run_reads() -> None:
+    """
+    Those of the new cluster are not needed.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"a").answer()
+    life.kill()
+    world.lose_everything()
+    report = await world.restore()
+    old = world.bucket.keys("flush/")
+    life = await world.come_back()
+    await asyncio.sleep(60)
+    assert "committed" == await life.produce(b"b").answer()
+    (new,) = set(world.bucket.keys("flush/")) - set(old)
+    life.kill()
+    bucket = world.bucket
+    for key, is_whole in ((new, True), (old[0], False)):
+        world.bucket = Losing(bucket, key, 1_000)  # type: ignore[assignment]
+        again = await world.restore(from_id=report.from_id, skip_damaged=True)
+        assert is_whole == again.is_whole

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import Progress, complain, no_extra, plural, print_json
@@ -23,6 +23,10 @@ from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
 if TYPE_CHECKING:
     from driftlog_agents.restore.report import RestoreReport
     from driftlog_metadata.stores.store import MetadataStore
+
+_BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts the time in which the machine sleeps: what was read before is then too old for an edit.
+macOS has none."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -158,7 +162,7 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
                         offload=inline,
                         spool=spool_in(Path(spools)),
                         rng=random.SystemRandom(),
-                        now_ms=lambda: time.monotonic() * 1000,
+                        now_ms=lambda: time.clock_gettime(_BOOT_TIME) * 1000,
                         wait=at_once,
                         progress=progress,
                     )
