@@ -81,6 +81,7 @@ from driftlog_tiering.batches import kernel
 from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import OtherClusterError
 
 T = TypeVar("T")
 
@@ -125,6 +126,7 @@ class Engine:
             now_ms=ports.now_ms,
             keep_alive=ports.keep_alive,
             outage=ports.health.requests,
+            ownership=ports.ownership,
         )
         offload_read = ports.offload_read or ports.offload
         self.manifests = ManifestCache(
@@ -420,6 +422,7 @@ class Engine:
         """Runs one session.
 
         Raises:
+            OtherClusterError: the bucket, or a partition in it, is another cluster's.
             FencedError: the session was lost.
         """
         try:
@@ -428,6 +431,9 @@ class Engine:
             else:
                 await self.session.close()
         except* FencedError as group:
+            other = group.subgroup(OtherClusterError)
+            if other is not None:
+                raise OtherClusterError(str(first_of(other))) from group
             raise FencedError(str(first_of(group))) from group
         finally:
             self._close_all()

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import structlog
 
+from driftlog_agents.cluster.cluster_file import Believed, Ownership
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.log.session.commit_outcome import (
     CommitOutcome,
@@ -55,6 +56,7 @@ class Session:
     Args:
         keep_alive: sends keep-alives from another loop; None: they are a task on the agent's event
             loop.
+        ownership: whether the cluster has the bucket; None: no other cluster can get it.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Session:
         now_ms: Callable[[], float],
         keep_alive: KeepAlive | None = None,
         outage: FailureTracker | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         self._store = store
         self._witness = store.witness
@@ -79,6 +82,8 @@ class Session:
         self.revision = 0
         """Create revision of the session's key: the fence."""
         self._lease = SessionLease(settings, store.witness)
+        self.ownership = ownership or Believed()
+        """Asked before each commit and each edit."""
         self.outage = outage or FailureTracker()
         """Since when the metadata store has not answered; keep-alives have a tracker of their own,
         for another thread may send them."""
