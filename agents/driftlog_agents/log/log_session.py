@@ -526,6 +526,9 @@ class Engine:
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
+        if self.session.ownership.is_due():
+            # After a restore, manifests are ahead of the old cluster's metadata store.
+            self._spawn(self.session.ownership.refresh())
         served = self.partitions.open(taken, self.ports.now_ms())
         for log in served.values():
             if log.state is State.LOADING:
