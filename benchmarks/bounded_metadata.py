@@ -25,8 +25,8 @@ from uuid import uuid4
 import structlog
 
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.process.allocator import use_memory_again
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, ROOT, parse_flush_key, topic_key

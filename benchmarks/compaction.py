@@ -38,6 +38,7 @@ from driftlog_tiering.formats.manifest import (
     AddSegments,
     Manifest,
     ReplaceSegments,
+    SegmentRef,
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import commit_edit, iter_segments
@@ -59,11 +60,13 @@ class Partition:
     def __init__(self, root: Path) -> None:
         self._store = DirectoryObjectStore(root / "objects", fsync=False)
         self._spool = spool_in(root / "spool")
-        self._manifest: Manifest = empty_manifest("bench", _TP)
+        self.manifest: Manifest = empty_manifest("bench", _TP)
         self._edits = 0
         self.received_bytes = 0
 
-    async def fill(self, records: int, keys: int, value_bytes: int) -> None:
+    async def fill(
+        self, records: int, keys: int, value_bytes: int, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
         """Seal *records* with random keys."""
         rng = random.Random(1)
         filler = random.Random(2).randbytes(value_bytes)
@@ -76,7 +79,7 @@ class Partition:
                 ) as writer,
             ):
                 base = at
-                while at < records and writer.raw_bytes < SEGMENT_BYTES:
+                while at < records and writer.raw_bytes < segment_bytes:
                     writer.append(_batch(rng, at, min(_BATCH_RECORDS, records - at), keys, filler))
                     at = writer.next_offset
                 info = writer.finish(at)
@@ -88,20 +91,25 @@ class Partition:
                 AddSegments(base=base, end=at, segments=(ref,), leader_epochs=(), producers=None)
             )
 
+    @property
+    def environment(self) -> RewriteEnvironment:
+        """What a rewrite uses of this process."""
+        return RewriteEnvironment(
+            offload=asyncio.to_thread,
+            spool=self._spool,
+            nonce=lambda: f"c{time.monotonic_ns()}",
+            now_ms=lambda: time.monotonic() * 1000,
+        )
+
+    async def segments(self) -> list[SegmentRef]:
+        """What the manifest names."""
+        return [ref async for ref in iter_segments(self._store, self.manifest)]
+
     async def clean(self) -> Cleaned:
         """One run over all of it."""
-        segments = [ref async for ref in iter_segments(self._store, self._manifest)]
-        cleaner = Cleaner(
-            self,
-            RewriteEnvironment(
-                offload=asyncio.to_thread,
-                spool=self._spool,
-                nonce=lambda: f"c{time.monotonic_ns()}",
-                now_ms=lambda: time.monotonic() * 1000,
-            ),
-            seed=bytes(16),
-        )
-        return await cleaner.clean(self._manifest, segments, self._manifest.end, CompactionPolicy())
+        segments = await self.segments()
+        cleaner = Cleaner(self, self.environment, seed=bytes(16))
+        return await cleaner.clean(self.manifest, segments, self.manifest.end, CompactionPolicy())
 
     async def get(self, key: str, start: int, end: int) -> Buffer:
         """As `Bucket.get`."""
@@ -126,9 +134,9 @@ class Partition:
     async def _edit(self, edit: AddSegments | ReplaceSegments) -> None:
         now_ms = int(time.monotonic() * 1000)
         self._edits += 1
-        self._manifest = await commit_edit(
+        self.manifest = await commit_edit(
             self._store,
-            self._manifest,
+            self.manifest,
             edit,
             f"e{self._edits}",
             author=Cluster("bench"),

@@ -54,6 +54,7 @@ PRINTED = {
     "sealing": "benchmarks.sealing",
     "spark_scan": "benchmarks.spark_scan",
     "compaction": "benchmarks.compaction",
+    "merging": "benchmarks.merging",
 }
 """Programs with tables of their own, printed unchanged below the table."""
 _PRINTED_TIMEOUT_SECONDS = 1800

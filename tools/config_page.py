@@ -20,7 +20,7 @@ from driftlog_agents.configs.definitions import (
 )
 from driftlog_agents.configs.limits import LIMITS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
-from driftlog_agents.process.main import DEV_REBALANCE_DELAY_MS
+from driftlog_agents.process.startup_configs import DEV_REBALANCE_DELAY_MS
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configs.md"
 

@@ -8,7 +8,9 @@ ends although nobody ended it is started again after a second, and counted.
 Shell.
 """
 
+import asyncio
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -19,9 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_tiering.stores.locations import open_object_store
 from tests.clients.command import run
 from tests.support import etcd_server, s3_servers
+from tests.support.bucket_account import Account, account
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.etcd_server import EtcdCluster
 from tests.support.links import Link, LinkMode, Network
@@ -43,6 +50,7 @@ class Cluster:
         note: is told, in a line, what happens.
         durable: etcd's members sync what they answer, so that a copy of their data is whole.
         configs: of each agent, as ``--config`` takes them.
+        grace_s: of garbage; None: the default.
     """
 
     def __init__(
@@ -54,7 +62,10 @@ class Cluster:
         *,
         durable: bool = False,
         configs: Sequence[str] = (),
+        grace_s: float | None = None,
     ) -> None:
+        ms = None if grace_s is None else str(int(grace_s * 1000))
+        self._grace = () if ms is None else ("--new-cluster-grace-ms", ms)
         self._configs = [word for config in configs for word in ("--config", config)]
         self._folder = folder
         self._count = agents
@@ -65,6 +76,10 @@ class Cluster:
         self.etcd_folder = folder / "etcd"
         """Of its members' data, in folders m0, m1, …"""
         self.agents: list[ChaosAgent] = []
+        self.location = ""
+        """Of the objects."""
+        self.environment: Mapping[str, str] = {}
+        """In which they are found, past the proxies."""
 
     def __enter__(self) -> "Cluster":
         try:
@@ -81,6 +96,8 @@ class Cluster:
         enter = self._stack.enter_context
         endpoint = enter(s3_servers.running("localstack", self._folder))
         bucket = s3_servers.fresh_bucket(endpoint)
+        self.location = f"{bucket.location}/chaos"
+        self.environment = bucket.environment
         self.etcd_folder.mkdir()
         version = etcd_server.VERSIONS[-1]
         self.etcd = enter(
@@ -93,7 +110,7 @@ class Cluster:
         for number in range(self._count):
             etcd_links = [self.network.link(_port(url)) for url in self.etcd.endpoints]
             s3_link = self.network.link(self.s3.port)
-            store = ("--store", f"{bucket.location}/chaos")
+            store = ("--store", self.location, *self._grace)
             agent = ChaosAgent(
                 number,
                 self._folder,
@@ -119,6 +136,21 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{agent.clients.port}" for agent in self.agents)
+
+    def account(self) -> Account:
+        """What is in the bucket, judged by the metadata; past the proxies."""
+
+        async def look() -> Account:
+            metadata = EtcdMetadataStore(EtcdSettings(endpoints=self.etcd.endpoints))
+            objects = open_object_store(self.location)
+            try:
+                return await account(metadata, objects)
+            finally:
+                await metadata.close()
+                await objects.close()
+
+        with patch.dict(os.environ, self.environment):
+            return asyncio.run(look())
 
     def heal(self) -> None:
         """All links pass, S3 and etcd work, all agents run and are up.

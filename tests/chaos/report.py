@@ -57,6 +57,8 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     )
     yield "longest gap of a partition", gap
     yield "healed, to an acknowledgement of every partition", f"{report.recovered_s:.1f} s"
+    if report.collected_s:
+        yield "then, to a bucket of nothing but live data", f"{report.collected_s:.0f} s"
     yield "partitions that went to another agent", f"{report.leader_changes}"
     yield "agents that led partitions at the end", f"{report.leaders}"
     if report.drains_s:

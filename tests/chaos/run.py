@@ -1,7 +1,8 @@
 """One run: a cluster under load, the troubles of a seed, then the truth.
 
-    start ──▶ load ──▶ troubles … ──▶ heal ──▶ everyone is answered ──▶ read all ──▶ Report
+    start ──▶ load ──▶ troubles … ──▶ heal ──▶ everyone is answered ──▶ read all
                  └─ etcd is copied ┘    └─ etcd loses data and gets them back, if asked for
+    ──▶ the bucket is the live data ──▶ Report
 
 Shell.
 """
@@ -28,6 +29,7 @@ from tests.chaos.records import TopicPartition
 from tests.chaos.schedule import Kind, schedule
 from tests.chaos.stores import Loss, Stores
 from tests.chaos.troubles import Troubles
+from tests.support.bucket_account import COLLECTED_GRACES, by_kind
 
 PARTITIONS: Final = 4
 TOPICS: Final[dict[str, dict[str, str]]] = {
@@ -35,6 +37,9 @@ TOPICS: Final[dict[str, dict[str, str]]] = {
     "sealed": {"segment.ms": "15000"},
     "recompressed": {"compression.type": "zstd"},
 }
+
+GRACE_S: Final = 40.0
+"""Of garbage.  Half of it is longer than the longest trouble, which would end sessions."""
 
 _QUIET_S: Final = 5.0
 """Load without troubles, before and after."""
@@ -60,6 +65,8 @@ class Report:
     drains_s: list[float] = field(default_factory=list)
     recovered_s: float = 0.0
     """From healing to an acknowledgement of every partition."""
+    collected_s: float = 0.0
+    """From the end of it all until nothing was left in the bucket that nothing names."""
     leader_changes: int = 0
     leaders: int = 0
     """How many agents led partitions at the end."""
@@ -112,7 +119,12 @@ class Run:
             _logged("aiokafka", report.folder, logging.WARNING),
             _logged(CONFLUENT_LOG, report.folder, logging.DEBUG),
             Cluster(
-                report.folder, self._agents, self._seed, self._note, durable=self._loses_stores
+                report.folder,
+                self._agents,
+                self._seed,
+                self._note,
+                durable=self._loses_stores,
+                grace_s=None if self._loses_stores else GRACE_S,
             ) as cluster,
         ):
             self._note(f"{self._agents} agents are up at {cluster.bootstrap}")
@@ -122,6 +134,8 @@ class Run:
                 self._wait_for_leftovers(cluster)
                 self._replay(cluster)
                 logs = self._read(cluster, partitions)
+            if not self._loses_stores:  # an older etcd names objects that are gone
+                self._wait_for_the_collector(cluster)
             dump(cluster, report.folder)
             report.leader_changes = leaders.changes.total()
             report.leaders = len(set(leaders.last.values()))
@@ -222,6 +236,25 @@ class Run:
                 return
             time.sleep(0.2)
         self._note("nothing is left over")
+
+    def _wait_for_the_collector(self, cluster: Cluster) -> None:
+        """Until the bucket is exactly what metadata name: nothing is missing, nothing is left."""
+        began = time.monotonic()
+        while True:
+            found = cluster.account()
+            waited_s = time.monotonic() - began
+            if found.missing:
+                self._fail(f"objects are missing: {sorted(found.missing)[:5]}")
+                return
+            if not found.unnamed:
+                self._note(f"the bucket is the live data after {waited_s:.0f} s")
+                self._report.collected_s = waited_s
+                return
+            if waited_s > COLLECTED_GRACES * GRACE_S:
+                some = f"{by_kind(found.unnamed)}, such as {sorted(found.unnamed)[:5]}"
+                self._fail(f"{len(found.unnamed)} objects that nothing names are left: {some}")
+                return
+            time.sleep(GRACE_S / 12)
 
     def _replay(self, cluster: Cluster) -> None:
         """Produce what the agents have set aside: then all of it is in the log."""

@@ -7,6 +7,8 @@ an offset is given out twice; a topic or a group's offset does not come back.
 import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 from driftlog_tiering.formats import bucket_files
 from tests.clients.command import run
 from tests.clients.conftest import seal
+from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -104,6 +107,79 @@ def test_what_was_acknowledged_comes_back_at_its_offset(tmp_path: Path) -> None:
     discarded = run("restore", "--dir", str(directory), "--discard")
     assert 0 == discarded.returncode, discarded.stderr.decode()
     assert ids[-2].encode() in discarded.stdout
+
+
+def test_etcd_and_all_disks_are_destroyed_under_load(tmp_path: Path) -> None:
+    """
+    Two agents are killed while a producer sends: every record that it was told is at its offset.
+    """
+    store = ("--store", str(tmp_path / "objects"))
+    with _agents_on_etcd(tmp_path / "lost", store) as (agents, _):
+        _make(agents[0], "one", {})
+        told = _produce_until_killed(agents, "one")
+    shutil.rmtree(tmp_path / "lost")
+    from_id = _cluster_id(tmp_path / "objects")
+
+    with _agents_on_etcd(tmp_path / "new", store, from_id) as (agents, report):
+        found = _read(agents[0], "one")
+
+    assert report["joined_records"] >= 1_000
+    assert all(records.items() <= found[place].items() for place, records in told.items())
+
+
+@contextmanager
+def _agents_on_etcd(
+    folder: Path, store: tuple[str, str], from_id: str = ""
+) -> Iterator[tuple[list[DriftlogProcess], dict[str, Any]]]:
+    """Two agents on a new etcd; *from_id*: after a restore of this cluster into it."""
+    folder.mkdir()
+    with ExitStack() as stack:
+        etcd = stack.enter_context(
+            etcd_server.start(etcd_server.newest_version(), folder, members=1)
+        )
+        line = ("--etcd", etcd.endpoints[0], *store)
+        report: dict[str, Any] = {}
+        if from_id:
+            restore = ("restore", *line, "--from-cluster", from_id, "--agents-stopped", "--json")
+            done = run(*restore)
+            assert 0 == done.returncode, done.stderr.decode()
+            report = json.loads(done.stdout)
+        agents = [
+            DriftlogProcess(folder / f"agent-{n}", line, command=("agent", "run")) for n in range(2)
+        ]
+        for agent in agents:
+            stack.callback(agent.close)
+            agent.start()
+        yield agents, report
+
+
+def _produce_until_killed(
+    agents: list[DriftlogProcess], topic: str
+) -> dict[tuple[str, int], dict[int, bytes]]:
+    """Produce, and kill the agents while records are on their way; returns what was told."""
+    told: dict[tuple[str, int], dict[int, bytes]] = {}
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": agents[0].bootstrap, "linger.ms": 5, "acks": "all"}
+    )
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is None:
+            place = told.setdefault((message.topic(), message.partition()), {})
+            place[message.offset()] = message.value()
+
+    until = time.monotonic() + _WAIT_S
+    number = 0
+    while sum(map(len, told.values())) < 1_500:
+        assert time.monotonic() < until, "the agents acknowledge too little"
+        partition = number % _PARTITIONS
+        producer.produce(topic, b"%d" % number, partition=partition, on_delivery=delivered)
+        producer.poll(0.001)
+        number += 1
+    for agent in agents:
+        agent.kill()
+    producer.poll(1.0)
+    producer.purge()
+    return told
 
 
 def test_a_restore_refuses_what_it_would_damage(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +26,12 @@ from tests.support.driftlog_process import DriftlogProcess
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("verification")]
 
 _WAIT_S: Final = 60.0
+_SMALL_SEGMENTS: Final = 20
+"""Sixteen of them are merged."""
 _SETTINGS: Final = (
     *("--config", "log.cleaner.backoff.ms=100"),
     *("--config", "log.retention.check.interval.ms=500"),
+    *("--config", "driftlog.max.topic.seals.per.minute=100000"),
 )
 _COMPACTED: Final = {
     "cleanup.policy": "compact",
@@ -45,6 +48,7 @@ class Bucket:
     plain: str
     compacted: str
     expired: str
+    merged: str
 
 
 def _create(agent: DriftlogProcess, **configs: str) -> str:
@@ -73,7 +77,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Bucket]:
-    """What an agent sealed, compacted and expired; `verify` found it right while the agent ran."""
+    """What an agent sealed, compacted, expired and merged; meanwhile `verify` found it right."""
     with DriftlogProcess(arguments=_SETTINGS) as agent:
         objects = agent.directory / "objects"
         plain = _create(agent)
@@ -84,18 +88,24 @@ def bucket() -> Iterator[Bucket]:
                 _produce(agent, topic, 200)
                 seal(agent, topic)
             assert 0 == cli.main(["verify", "--store", str(objects), "--deep"])
+        merged = _create(agent)
+        for _ in range(_SMALL_SEGMENTS):
+            _produce(agent, merged, 5)
+            seal(agent, merged)
+        _until(lambda: metrics(agent)["driftlog_merges_total"] > 0)
+        assert 0 == cli.main(["verify", "--store", str(objects), "--deep"])
         _until(lambda: metrics(agent)["driftlog_compaction_removed_records_total"] > 0)
         _until(lambda: metrics(agent)['driftlog_expired_records_total{reason="size"}'] > 0)
         assert 0 == cli.main(["verify", "--store", str(objects)])
         assert 0 == agent.terminate()
-        yield Bucket(objects, plain, compacted, expired)
+        yield Bucket(objects, plain, compacted, expired, merged)
 
 
 @pytest.fixture
 def copy(bucket: Bucket, tmp_path: Path) -> Bucket:
     """A copy that a test may damage."""
     shutil.copytree(bucket.objects, tmp_path / "objects")
-    return Bucket(tmp_path / "objects", bucket.plain, bucket.compacted, bucket.expired)
+    return replace(bucket, objects=tmp_path / "objects")
 
 
 def _verify(
@@ -112,7 +122,7 @@ def test_what_an_agent_leaves_is_right(
     bucket: Bucket, capsys: pytest.CaptureFixture[str], deep: tuple[str, ...]
 ) -> None:
     """
-    Also after compaction and retention: gaps and deleted records are no damage.
+    Also after compaction, retention and merging: gaps and deleted records are no damage.
     """
     status, document = _verify(bucket, capsys, *deep)
 
@@ -124,6 +134,9 @@ def test_what_an_agent_leaves_is_right(
     assert (600, 0, 600) == (plain["records"], plain["gap_offsets"], plain["sealed_end"])
     assert compacted["gap_offsets"] == 600 - compacted["records"] > 0
     assert expired["log_start"] > 0
+    merged = found[bucket.merged]
+    assert (5 * _SMALL_SEGMENTS, 0) == (merged["records"], merged["gap_offsets"])
+    assert merged["segments"] < _SMALL_SEGMENTS
     assert {"get", "list"} == document["requests"].keys()
 
 

@@ -11,6 +11,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.garbage.collector import CollectorSettings
 from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
@@ -22,7 +23,6 @@ from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
-from driftlog_agents.log.session_ports import EngineSettings
-from driftlog_tiering.compaction.cleaner import CleanerSettings
+from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
+from driftlog_agents.log.engine_settings import EngineSettings
+from driftlog_tiering.compaction.policy import CleanerSettings
 from tests.simulation.batches import Row, key_of
 from tests.simulation.oracle import GONE, Expect
 

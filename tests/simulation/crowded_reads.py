@@ -9,8 +9,8 @@ meanwhile.
 from dataclasses import replace
 from typing import Final
 
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.reading.read_settings import ReadSettings
-from driftlog_agents.log.session_ports import EngineSettings
 
 _SINGLE: Final = (4, 14)
 _SINGLE_OF: Final = 50

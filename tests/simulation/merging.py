@@ -16,8 +16,8 @@ and what readers are entitled to is there (`collecting`).
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.merging.segment_merger import MergeSettings
-from driftlog_agents.log.session_ports import EngineSettings
+from driftlog_agents.log.engine_settings import EngineSettings
+from driftlog_agents.log.merging.merge_looks import MergeSettings
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_manifest, decode_segment_list

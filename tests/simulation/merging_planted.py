@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites
-from driftlog_agents.log.merging import segment_merger, topic_policies
+from driftlog_agents.log.merging import merge_looks, topic_policies
 from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import (
     Manifest,
@@ -34,7 +34,7 @@ def merge_crosses_cleaned_end(patch: pytest.MonkeyPatch) -> None:
     def next_merge(segments: Sequence[SegmentRef], *args: Any, **cuts: Any) -> Any:
         return original(segments, *args, **{**cuts, "cleaned_end": 0})
 
-    patch.setattr(segment_merger, "next_merge", next_merge)
+    patch.setattr(merge_looks, "next_merge", next_merge)
 
 
 def merge_spans_too_long_a_time(patch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "map_with_a_hole": (97, 90, 29),
     "merge_crosses_cleaned_end": (40, 140, 240),
     "merge_spans_too_long_a_time": (34, 234, 253),
-    "replacement_by_range_and_not_identity": (379, 579, 1340),
+    "replacement_by_range_and_not_identity": (40, 140, 1940),
     "flush_objects_stay": (3, 14, 25),
     "flush_records_stay": (3, 14, 25),
     "partition_keys_stay": (3, 14, 25),

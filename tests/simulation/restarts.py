@@ -19,7 +19,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.session_ports import EngineSettings
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.clocks import has_clock_jumps
 from tests.simulation.final_log import read_topics

@@ -30,6 +30,8 @@ _LOG_LOOKS: Final = 60
 _LOG_QUIET_LOOKS: Final = 4
 _LOG_PAUSE_S: Final = 0.05
 _DRAIN_TIMEOUT_SECONDS = 60.0
+_CREATES: Final = "auto.create.topics.enable="
+"""`driftlog dev` has it, and clients of tests expect it of agents."""
 
 
 def driftlog_command() -> str | None:
@@ -153,8 +155,9 @@ class DriftlogProcess:
         if command is None:
             raise FileNotFoundError("no driftlog command: make setup")
         line = [*self._prefix, command, *self._command, "--dir", str(self.directory)]
-        if self._command == ("agent", "run"):  # `dev` has it, and clients of tests expect it
-            line += ["--config", "auto.create.topics.enable=true"]
+        given = any(argument.startswith(_CREATES) for argument in self._arguments)
+        if self._command == ("agent", "run") and not given:
+            line += ["--config", f"{_CREATES}true"]
         line += ["--listener", self.bootstrap, "--http-listener", "127.0.0.1:0"]
         with self._out.open("wb") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A lock for each key: callers that name the same key run one at a time.
+"""A lock for each key: callers that name the same key run one at a time, or a few.
 
 Shell.
 """
@@ -12,12 +12,17 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyedLock(Generic[K]):
-    """Locks that exist while a caller holds them or waits for them; first come, first served."""
+    """Locks that exist while a caller holds them or waits for them; first come, first served.
 
-    __slots__ = ("_locks",)
+    Args:
+        at_once: how many callers hold the lock of a key together.
+    """
 
-    def __init__(self) -> None:
-        self._locks: dict[K, tuple[asyncio.Lock, int]] = {}
+    __slots__ = ("_at_once", "_locks")
+
+    def __init__(self, at_once: int = 1) -> None:
+        self._at_once = at_once
+        self._locks: dict[K, tuple[asyncio.Semaphore, int]] = {}
         """Each lock, and how many callers hold it or wait for it."""
 
     def __len__(self) -> int:
@@ -30,7 +35,7 @@ class KeyedLock(Generic[K]):
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:
         """Hold the lock of *key*."""
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        lock, users = self._locks.get(key) or (asyncio.Semaphore(self._at_once), 0)
         self._locks[key] = lock, users + 1
         try:
             async with lock:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import structlog
 
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.drain import drained
 from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
@@ -24,7 +25,6 @@ from driftlog_agents.log.leadership.partition_claims import PartitionClaims
 from driftlog_agents.log.own_disk import OwnDisk
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.partition.topic_logs import LedTopics
-from driftlog_agents.log.session_ports import EngineSettings
 
 
 class SessionLeave:

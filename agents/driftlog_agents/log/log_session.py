@@ -32,6 +32,7 @@ from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.rewrite_job import RewriteJob
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.admission import Admission
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
@@ -73,7 +74,7 @@ from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
-from driftlog_agents.log.session_ports import EngineSettings, Ports
+from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.log.verification.partition_verification import PartitionVerification
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError

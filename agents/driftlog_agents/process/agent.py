@@ -42,6 +42,7 @@ from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
 from driftlog_agents.health.write_probe import WriteProbe
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.local.cached_objects import CachedObjects
@@ -58,7 +59,7 @@ from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_agents.log.session_ports import EngineSettings, Ports
+from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError, check_level

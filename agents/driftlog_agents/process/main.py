@@ -17,9 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
@@ -27,27 +26,16 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.definitions import InvalidConfigError
-from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.health.directory_monitor import DirectoryMonitor
 from driftlog_agents.health.directory_repair import move_back, put_back
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
-from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
-from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.local.spool import spool_in
-from driftlog_agents.log.merging.segment_merger import MergeSettings
-from driftlog_agents.log.retention.policy import RetentionSettings
-from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
-from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.log.session.producer_budget import ProducerSettings
-from driftlog_agents.log.session_ports import EngineSettings
-from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_agents.network.listeners import (
     AddressTakenError,
     ListenAt,
@@ -59,20 +47,23 @@ from driftlog_agents.network.listeners import (
     take_all,
 )
 from driftlog_agents.network.server import Server
-from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
+from driftlog_agents.process.agent import AgentPorts, AgentProcess, now_ms, wall_ms
 from driftlog_agents.process.allocator import use_memory_again
 from driftlog_agents.process.cluster_identity import ClusterIdentity, look_first
-from driftlog_agents.process.file_limits import connections_possible
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics import Observed
-from driftlog_agents.process.startup_configs import with_configs
+from driftlog_agents.process.startup_configs import (
+    HTTP_LISTENER,
+    Options,
+    StartError,
+    agent_settings,
+)
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process.thread_priority import SEAL_NICE, UPKEEP_NICE, lower_priority
 from driftlog_agents.process_log.escapes import OWN_CHARACTERS, escaped
-from driftlog_agents.process_log.process_log import TEXT, ProcessLog
-from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, Grace
+from driftlog_agents.process_log.process_log import ProcessLog
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import CLUSTER_KEY
-from driftlog_metadata.schema.model import AgentRelease
 from driftlog_metadata.stores.errors import (
     CorruptError,
     DeclinedError,
@@ -82,7 +73,6 @@ from driftlog_metadata.stores.errors import (
 )
 from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
-from driftlog_tiering.compaction.cleaner import CleanerSettings
 from driftlog_tiering.stores.counted_store import CountedObjectStore
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import ObjectStore
@@ -90,16 +80,6 @@ from driftlog_tiering.stores.object_store import ObjectStore
 if TYPE_CHECKING:
     from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
     from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
-
-DEV_SEAL_MS: Final = 60_000
-"""`driftlog dev` seals after a minute, so that a first Spark read is not empty."""
-
-REBALANCE_DELAY_MS: Final = 3_000
-"""Kafka's default of ``group.initial.rebalance.delay.ms``."""
-
-DEV_REBALANCE_DELAY_MS: Final = 0
-"""In `driftlog dev` the first member of a group does not wait for others, as in the
-server.properties that come with Kafka."""
 
 _GC_THRESHOLDS: Final = (12_500, 4, 1_000)
 """The log's objects are many, long-lived and without cycles: search for cycles less often, and in
@@ -109,21 +89,6 @@ _SWITCH_S: Final = 0.001
 """A thread that stores a flush needs the interpreter some fifty times, and while the event loop is
 busy it waits so long each time.  With Python's 5 ms an acknowledgement took 0.5 s beside a crowd;
 with this 0.1 s."""
-
-_DIRECTORY_FLUSHES_PER_SECOND: Final = 200
-"""A directory has no price per PUT: a producer that waits for each answer gets more than 20 a
-second."""
-
-_DIRECTORY_UPLOADS: Final = 2
-"""Each upload copies its data into a buffer of its own (`file_writes`): more of them only take the
-cores from the event loop."""
-
-
-LISTENER: Final = "127.0.0.1:9092"
-"""The listener for Kafka clients, unless the command line sets another."""
-
-HTTP_LISTENER: Final = "127.0.0.1:9644"
-"""The listener of /metrics and the like, unless the command line sets another."""
 
 _POOLS: Final = (
     (FILLING, "seal", SEAL_NICE),
@@ -141,38 +106,6 @@ supervisors kill."""
 
 class DirectoryLostError(Exception):
     """The directory was removed while the agent ran; the message says what to do."""
-
-
-class StartError(Exception):
-    """The agent cannot start; the message says what to do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of the command line."""
-
-    directory: Path
-    store: str | None = None
-    listeners: tuple[str, ...] = (LISTENER,)
-    """``[NAME://]HOST:PORT`` each; the same for `advertised_listeners`."""
-    advertised_listeners: tuple[str, ...] = ()
-    http_listener: str | None = None
-    """None: `HTTP_LISTENER`, or a free port when that one is taken."""
-    rack: str | None = None
-    session_timeout_ms: int = 6_000
-    etcd: "EtcdSettings | None" = None
-    """None: the embedded metadata store, in the directory."""
-    seal_ms: float | None = None
-    auto_create_topics: bool = False
-    """Unless ``--config auto.create.topics.enable`` sets it.  False: a typo makes no topic."""
-    group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
-    new_cluster_grace_ms: int = DEFAULT_GRACE_MS
-    """Grace of a cluster that this agent makes (`schema/grace`)."""
-    log_level: str = "info"
-    log_format: str = TEXT
-    configs: tuple[str, ...] = ()
-    """Broker configs, ``NAME=VALUE`` each."""
-    banner: Callable[[str], None] = print
 
 
 def run(options: Options) -> int:
@@ -209,7 +142,7 @@ def _runner() -> asyncio.Runner:
 async def _serve(options: Options, log: ProcessLog) -> None:
     listeners = read_listeners(options.listeners, options.advertised_listeners)
     location = options.store or str(options.directory / "objects")
-    settings = _settings(options, location)
+    settings = agent_settings(options, location, in_bucket=_in_bucket(location))
     log.set_lines_per_second(settings.broker.limits.driftlog_log_lines_per_second)
     # Refuse what can be refused, before anything is on the disk or in the bucket.
     bound = await take_all(listeners)
@@ -603,73 +536,6 @@ async def _announce(agent: AgentProcess, options: Options, location: str) -> Non
     options.banner(
         f"driftlog is ready: bootstrap {agent.address}{others}, http "
         f"{agent.settings.http_address}, objects in {location}"
-    )
-
-
-def _settings(options: Options, location: str) -> AgentSettings:
-    flush = FlushSettings()
-    if not _in_bucket(location):
-        flush = replace(
-            flush,
-            flushes_per_second=_DIRECTORY_FLUSHES_PER_SECOND,
-            burst=_DIRECTORY_FLUSHES_PER_SECOND / 4,
-            max_uploads=_DIRECTORY_UPLOADS,
-        )
-    seal = SealSettings()
-    if options.seal_ms is not None:
-        seal = replace(seal, segment_ms=options.seal_ms, small_ms=options.seal_ms)
-    classic = ClassicSettings(initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms)
-    broker = BrokerSettings(
-        location=location,
-        seal_ms=options.seal_ms,
-        auto_create_topics_enable=options.auto_create_topics,
-        log_level=options.log_level,
-        groups=GroupSettings(classic=classic),
-    )
-    try:
-        limits = with_configs(broker, options.configs).limits
-        possible = connections_possible(limits.driftlog_http_max_connections)
-        broker = with_configs(replace(broker, max_connections=possible), options.configs)
-    except InvalidConfigError as error:
-        raise StartError(f"--config: {error}") from error
-    if broker.max_connections > possible:
-        structlog.get_logger().warning(
-            "max_connections_lowered",
-            wanted=broker.max_connections,
-            used=possible,
-            advice="the limit of open files leaves room for so many connections; raise it "
-            "(ulimit -n)",
-        )
-        broker = replace(broker, max_connections=possible)
-    return AgentSettings(
-        rack=options.rack,
-        broker=broker,
-        engine=EngineSettings(
-            session=SessionSettings(
-                ttl_ms=options.session_timeout_ms,
-                knows=AgentRelease(version("driftlog")),
-            ),
-            flush=flush,
-            seal=seal,
-            compaction=CompactionSettings(
-                enabled=broker.log_cleaner_enable,
-                backoff_ms=broker.log_cleaner_backoff_ms,
-                cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
-            ),
-            merging=MergeSettings(
-                enabled=broker.driftlog_segment_merge_enable,
-                interval_ms=broker.log_cleaner_backoff_ms,
-            ),
-            retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
-            verification=VerificationSettings(
-                interval_ms=broker.driftlog_verification_interval_ms,
-                bytes_per_s=broker.driftlog_verification_bytes_per_second,
-            ),
-            producers=ProducerSettings(
-                expiration_ms=broker.producer_id_expiration_ms,
-                state_bytes=broker.driftlog_producer_state_max_bytes,
-            ),
-        ),
     )
 
 

@@ -1,4 +1,6 @@
-"""Broker configs that are set when an agent starts: `--config NAME=VALUE`.
+"""The options of the command line, and the settings of an agent that they make.
+
+    options, `--config NAME=VALUE` ──▶ checked ──▶ settings
 
 Kafka's names are accepted where they mean something here, and our own names, which begin with
 ``driftlog.``.  A config that is set shows in DescribeConfigs, and holds until the next start.
@@ -7,11 +9,165 @@ Shell.
 """
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
 from driftlog_agents.configs.definitions import InvalidConfigError, Value, with_values
+from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
+from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
+from driftlog_agents.log.engine_settings import EngineSettings
+from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
+from driftlog_agents.log.merging.merge_looks import MergeSettings
+from driftlog_agents.log.retention.policy import RetentionSettings
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.session.lease import SessionSettings
+from driftlog_agents.log.session.producer_budget import ProducerSettings
+from driftlog_agents.log.verification.schedule import VerificationSettings
+from driftlog_agents.process.agent import AgentSettings
+from driftlog_agents.process.file_limits import connections_possible
+from driftlog_agents.process_log.process_log import TEXT
+from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS
+from driftlog_metadata.schema.model import AgentRelease
+from driftlog_tiering.compaction.policy import CleanerSettings
+
+if TYPE_CHECKING:
+    from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+
+DEV_SEAL_MS: Final = 60_000
+"""`driftlog dev` seals after a minute, so that a first Spark read is not empty."""
+
+REBALANCE_DELAY_MS: Final = 3_000
+"""Kafka's default of ``group.initial.rebalance.delay.ms``."""
+
+DEV_REBALANCE_DELAY_MS: Final = 0
+"""In `driftlog dev` the first member of a group does not wait for others, as in the
+server.properties that come with Kafka."""
+
+_DIRECTORY_FLUSHES_PER_SECOND: Final = 200
+"""A directory has no price per PUT: a producer that waits for each answer gets more than 20 a
+second."""
+
+_DIRECTORY_UPLOADS: Final = 2
+"""Each upload copies its data into a buffer of its own (`file_writes`): more of them only take the
+cores from the event loop."""
+
+
+LISTENER: Final = "127.0.0.1:9092"
+"""The listener for Kafka clients, unless the command line sets another."""
+
+HTTP_LISTENER: Final = "127.0.0.1:9644"
+"""The listener of /metrics and the like, unless the command line sets another."""
+
+
+class StartError(Exception):
+    """The agent cannot start; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of the command line."""
+
+    directory: Path
+    store: str | None = None
+    listeners: tuple[str, ...] = (LISTENER,)
+    """``[NAME://]HOST:PORT`` each; the same for `advertised_listeners`."""
+    advertised_listeners: tuple[str, ...] = ()
+    http_listener: str | None = None
+    """None: `HTTP_LISTENER`, or a free port when that one is taken."""
+    rack: str | None = None
+    session_timeout_ms: int = 6_000
+    etcd: "EtcdSettings | None" = None
+    """None: the embedded metadata store, in the directory."""
+    seal_ms: float | None = None
+    auto_create_topics: bool = False
+    """Unless ``--config auto.create.topics.enable`` sets it.  False: a typo makes no topic."""
+    group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
+    new_cluster_grace_ms: int = DEFAULT_GRACE_MS
+    """Grace of a cluster that this agent makes (`schema/grace`)."""
+    log_level: str = "info"
+    log_format: str = TEXT
+    configs: tuple[str, ...] = ()
+    """Broker configs, ``NAME=VALUE`` each."""
+    banner: Callable[[str], None] = print
+
+
+def agent_settings(options: Options, location: str, *, in_bucket: bool) -> AgentSettings:
+    """The settings of an agent whose bucket is at *location*; *in_bucket*: flushes are PUTs that
+    cost money.
+
+    Raises:
+        StartError: a config is wrong.
+    """
+    flush = FlushSettings()
+    if not in_bucket:
+        flush = replace(
+            flush,
+            flushes_per_second=_DIRECTORY_FLUSHES_PER_SECOND,
+            burst=_DIRECTORY_FLUSHES_PER_SECOND / 4,
+            max_uploads=_DIRECTORY_UPLOADS,
+        )
+    seal = SealSettings()
+    if options.seal_ms is not None:
+        seal = replace(seal, segment_ms=options.seal_ms, small_ms=options.seal_ms)
+    classic = ClassicSettings(initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms)
+    broker = BrokerSettings(
+        location=location,
+        seal_ms=options.seal_ms,
+        auto_create_topics_enable=options.auto_create_topics,
+        log_level=options.log_level,
+        groups=GroupSettings(classic=classic),
+    )
+    try:
+        limits = with_configs(broker, options.configs).limits
+        possible = connections_possible(limits.driftlog_http_max_connections)
+        broker = with_configs(replace(broker, max_connections=possible), options.configs)
+    except InvalidConfigError as error:
+        raise StartError(f"--config: {error}") from error
+    if broker.max_connections > possible:
+        structlog.get_logger().warning(
+            "max_connections_lowered",
+            wanted=broker.max_connections,
+            used=possible,
+            advice="the limit of open files leaves room for so many connections; raise it "
+            "(ulimit -n)",
+        )
+        broker = replace(broker, max_connections=possible)
+    return AgentSettings(
+        rack=options.rack,
+        broker=broker,
+        engine=EngineSettings(
+            session=SessionSettings(
+                ttl_ms=options.session_timeout_ms,
+                knows=AgentRelease(version("driftlog")),
+            ),
+            flush=flush,
+            seal=seal,
+            compaction=CompactionSettings(
+                enabled=broker.log_cleaner_enable,
+                backoff_ms=broker.log_cleaner_backoff_ms,
+                cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
+            ),
+            merging=MergeSettings(
+                enabled=broker.driftlog_segment_merge_enable,
+                interval_ms=broker.log_cleaner_backoff_ms,
+            ),
+            retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
+            verification=VerificationSettings(
+                interval_ms=broker.driftlog_verification_interval_ms,
+                bytes_per_s=broker.driftlog_verification_bytes_per_second,
+            ),
+            producers=ProducerSettings(
+                expiration_ms=broker.producer_id_expiration_ms,
+                state_bytes=broker.driftlog_producer_state_max_bytes,
+            ),
+        ),
+    )
 
 
 def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> BrokerSettings:

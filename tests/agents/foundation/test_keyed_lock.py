@@ -31,6 +31,30 @@ async def test_one_at_a_time_holds_a_key_in_the_order_of_asking() -> None:
     assert seen.index("+other") < seen.index("-a")
 
 
+async def test_a_few_hold_a_key_together() -> None:
+    """
+    Further ones wait until one of them leaves.
+    """
+    locks, seen, leave = KeyedLock[str](at_once=2), list[int](), asyncio.Event()
+
+    async def hold(number: int) -> None:
+        async with locks.of("k"):
+            seen.append(number)
+            await leave.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(4):
+            tasks.create_task(hold(number))
+        while len(seen) < 2:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0)
+        together = list(seen)
+        leave.set()
+
+    assert [0, 1] == together
+    assert [0, 1, 2, 3] == seen
+    assert 0 == len(locks)
+
+
 async def test_a_lock_that_nothing_wants_is_forgotten() -> None:
     """
     Thousands of partitions and topics come and go.

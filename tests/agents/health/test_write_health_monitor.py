@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
 from driftlog_agents.health.write_probe import WriteProbe
-from driftlog_agents.log.session_ports import EngineSettings
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_metadata.schema.codec import decode_head
 from driftlog_metadata.schema.keys import AGENTS_PREFIX, head_key, session_key
 from driftlog_metadata.stores.errors import FencedError, UnavailableError

@@ -25,6 +25,7 @@ from uuid import UUID
 
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.admission import Admitted
 from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
@@ -40,7 +41,7 @@ from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.log.session_ports import EngineSettings, Ports
+from driftlog_agents.log.session_ports import Ports
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import topic_key
 from driftlog_metadata.schema.model import Agent, Topic, TopicPartition

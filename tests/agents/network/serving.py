@@ -25,6 +25,7 @@ from typing import Any, Self, TypeVar, cast
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
@@ -33,7 +34,6 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms

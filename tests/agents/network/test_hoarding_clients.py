@@ -19,6 +19,7 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.limits import KiB, Limits
+from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch, join_group, metadata
@@ -422,9 +423,11 @@ def test_what_is_counted_of_answers_is_what_they_hold(tmp_path: Path) -> None:
                 served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
             stack.callback(tracemalloc.stop)
             tracemalloc.start()
-            for client in clients:
+            for n, client in enumerate(clients):
                 client.stop_reading()
-                client.send(fetch.API, 11, fetching("full", {0: 0}))
+                # (clients that ask for the same share one batch, which counts for each)
+                wanted = fetching("full", {0: 0}, partition_max_bytes=MiB - n)
+                client.send(fetch.API, 11, wanted)
             await eventually(lambda: all(c.writer.paused for c in agent.server.connections))
             made = tracemalloc.take_snapshot().filter_traces(
                 (tracemalloc.Filter(True, "*/driftlog_tiering/formats/columns.py"),)
@@ -469,10 +472,10 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
     assert len(records(little[0])) > 1_000
 
 
-async def test_a_read_of_the_bucket_claims_what_one_partition_may_come_to(agent: Serving) -> None:
+async def test_a_read_of_the_bucket_claims_what_it_may_come_to(agent: Serving) -> None:
     """
-    Of forty that are asked for, one is read there: room for one is claimed, and three clients read
-    beside one another where there is room for 8 MiB.
+    Of forty partitions that are asked for, as many are read there as fit 4 MiB, and 1 MiB while
+    others hold more than a quarter of the room: three clients read beside one another.
     """
     await fill(agent, 2)
     partitions = dict.fromkeys(range(40), 0)
@@ -483,12 +486,12 @@ async def test_a_read_of_the_bucket_claims_what_one_partition_may_come_to(agent:
         clients = [await stack.enter_async_context(agent.client()) for _ in range(3)]
         for client in clients:
             client.send(fetch.API, 11, wanted)
-        await eventually(lambda: server.answers.held_bytes >= 3 * 2 * MiB)
+        await eventually(lambda: server.answers.held_bytes >= 2 * MOST_BYTES + MiB)
         held, waiting = server.answers.held_bytes, server.answers.waiting
         agent.objects.reads.open()
         answers = [(await client.receive())[1] for client in clients]
 
-    assert (3 * 2 * MiB, 0) == (held, waiting)
+    assert (2 * MOST_BYTES + MiB, 0) == (held, waiting)
     for answer in answers:
         assert len(records(answer.responses[0].partitions[0])) >= MiB - 1_000
 

@@ -10,6 +10,7 @@ import pytest
 
 from driftlog_agents.process import main
 from driftlog_agents.process.agent import AgentProcess
+from driftlog_agents.process.startup_configs import Options
 from driftlog_agents.process_log.process_log import ProcessLog
 
 
@@ -49,7 +50,7 @@ async def test_an_agent_that_leaves_because_its_directory_is_gone_has_a_deadline
     monkeypatch.setattr(threading, "Timer", Timer)
     monkeypatch.setattr(Timer, "started", [])
     agent, overdue = cast("AgentProcess", Agent()), main._Overdue(ProcessLog("info"))
-    options = main.Options(directory=tmp_path)
+    options = Options(directory=tmp_path)
 
     async with asyncio.timeout(60):
         lost = await main._run(agent, options, "", overdue, [lambda: None, lambda: "lock"])

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, TopicPartition
 from driftlog_tiering.batches.batch import Buffer, Codec, build_batch, iterate_batches
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
-from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
+from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind

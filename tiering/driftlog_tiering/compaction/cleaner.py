@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from driftlog_tiering.batches.kernel import KeyMap, KeyRows
 from driftlog_tiering.compaction.policy import (
+    CleanerSettings,
     CompactionPolicy,
     first_raw,
     groups,
@@ -53,25 +54,6 @@ from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentInfo, S
 
 _SLOT_BYTES: Final = 24
 _SMALLEST_MAP_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerSettings:
-    """Limits of one run."""
-
-    map_bytes: int = 128 * 1024 * 1024
-    """``log.cleaner.dedupe.buffer.size``.  More: fewer runs over a partition of many keys."""
-
-    map_load: float = 0.9
-    """``log.cleaner.io.buffer.load.factor``."""
-
-    piece_ms: float = 600_000
-    """A piece is committed this long after its first PUT.  Longer: fewer edits, and more work is
-    lost where one is void; it must stay well below grace / 2."""
-
-    reader_ms: int = 300_000
-    """The longest time for which a leader reads a partition without looking for a newer manifest:
-    tombstones stay so much longer than ``delete.retention.ms``."""
 
 
 @dataclass(slots=True)

@@ -26,9 +26,10 @@ LATE_S: Final = 0.05
 """How long an answer that has records waits for others.  Longer: fuller answers; shorter: a slow
 object delays fewer records."""
 
-MOST_BYTES: Final = 8 * 1024 * 1024
-"""Most bytes that one request reads from the bucket, but for one partition that allows more.  More:
-fewer requests; less: less memory for many consumers."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes that one request reads from the bucket, but for one partition that allows more: by
+default four partitions, as many as the memory for row groups serves side by side.  More: fewer
+requests; less: less memory for many consumers."""
 
 _MOST_AT_ONCE: Final = 256
 """With so many reads in progress a request begins one alone."""

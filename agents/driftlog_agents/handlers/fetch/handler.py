@@ -26,7 +26,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any, Final
-from uuid import UUID
 
 import structlog
 
@@ -37,6 +36,12 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.leader_hints import add_to_fetch
 from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES, BucketReads
 from driftlog_agents.handlers.fetch.reads import FetchReads, log_of
+from driftlog_agents.handlers.fetch.request import (
+    MANY_PARTITIONS,
+    has_error,
+    is_large,
+    named_once,
+)
 from driftlog_agents.handlers.fetch.session import FetchSession, next_epoch
 from driftlog_agents.handlers.fetch.session_cache import NO_SESSION, FetchSessions
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -49,11 +54,7 @@ from driftlog_agents.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
 )
-
-_MANY_PARTITIONS: Final = 1_000
-"""A request of more is read in slices and encoded by a thread: some milliseconds each."""
 
 _PARTITION_BYTES: Final = 512
 """Memory of a waiting Fetch for each partition: 450 bytes, with its entries in tables."""
@@ -63,7 +64,6 @@ _TOPIC_BYTES: Final = 512
 
 _PACE_S: Final = 10.0
 """Shortest time between two log lines about reads that fail."""
-
 
 _SESSION_ID_BITS: Final = 31
 
@@ -202,11 +202,11 @@ class _Fetch:
         request = self._request
         self._keep_little()
         self._ask_due()
-        if _is_large(request):
+        if is_large(request):
             self._spawn(self._begin_large)
             return
         if self._session is None:
-            _named_once(request)
+            named_once(request)
         found, size, cold = self._reads.read()
         if cold:
             self._go_cold()
@@ -233,7 +233,7 @@ class _Fetch:
         open."""
         try:
             if self._session is None:
-                await off_the_loop(_named_once, self._request)
+                await off_the_loop(named_once, self._request)
             here = await self._reads.read_slowly(bucket=False)
             if here is None:
                 self._go_cold()
@@ -268,7 +268,7 @@ class _Fetch:
             size >= request.min_bytes
             or self._reads.cut
             or request.max_wait_ms <= 0
-            or _has_error(found)
+            or has_error(found)
             or (self._session is None and not any(topic.partitions for topic in request.topics))
         )
 
@@ -380,7 +380,7 @@ class _Fetch:
             return
         self._keep_little()
         self._ask_due()
-        if _is_large(self._request):
+        if is_large(self._request):
             if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
                 self._spawn(self._read_cold)
             return
@@ -461,7 +461,7 @@ class _Fetch:
         self._done = True
         if self._slot.connection.closed:
             return
-        if sum(len(topic.partitions) for topic in responses) <= _MANY_PARTITIONS:
+        if sum(len(topic.partitions) for topic in responses) <= MANY_PARTITIONS:
             self._answer(responses, size)
             return
         if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
@@ -504,40 +504,3 @@ class _Fetch:
             self._slot.respond(
                 API.encode_response_parts(self._version, self._correlation_id, response)
             )
-
-
-def _is_large(request: FetchRequest) -> bool:
-    """Whether it names more than is checked and read in one turn of the event loop."""
-    topics = request.topics
-    if len(topics) > _MANY_PARTITIONS:
-        return True
-    return sum(len(topic.partitions) for topic in topics) > _MANY_PARTITIONS
-
-
-def _named_once(request: FetchRequest) -> None:
-    """Keep the last entry of a partition that is named twice, and drop topics without partitions
-    (FetchRequest#fetchData)."""
-    if not all(topic.partitions for topic in request.topics):
-        request.topics = [topic for topic in request.topics if topic.partitions]
-    if len({(topic.topic, topic.topic_id) for topic in request.topics}) < len(request.topics):
-        topics: dict[tuple[str, UUID], FetchTopic] = {}
-        for topic in request.topics:
-            first = topics.setdefault((topic.topic, topic.topic_id), topic)
-            if first is not topic:
-                first.partitions += topic.partitions
-        request.topics = list(topics.values())
-    if not all(topic.partitions for topic in request.topics):
-        request.topics = [topic for topic in request.topics if topic.partitions]
-    for topic in request.topics:
-        if len(topic.partitions) > 1:
-            named = {asked.partition: asked for asked in topic.partitions}
-            if len(named) < len(topic.partitions):
-                topic.partitions = list(named.values())
-
-
-def _has_error(responses: list[FetchableTopicResponse]) -> bool:
-    return any(
-        data.error_code or data.diverging_epoch.epoch >= 0
-        for topic in responses
-        for data in topic.partitions
-    )

@@ -243,7 +243,9 @@ class FetchReads:
             if one.error is not None:
                 self._failed(one, one.error)
             elif one.buffers:
-                size += self._put(one.data, one.buffers, one.limit, first=size == 0)
+                limit = min(one.limit, self._request.max_bytes - size)
+                buffers = _fitting(one.buffers, limit) if size else one.buffers
+                size += self._put(one.data, buffers, limit, first=size == 0)
         return responses, size
 
     def _plan(
@@ -358,6 +360,19 @@ class _Room:
         self._cold_bytes += max(1, limit_bytes)
         self.take(limit_bytes)
         return True
+
+
+def _fitting(buffers: list[Buffer], limit: int) -> list[Buffer]:
+    """The first of *buffers* that have together at most *limit* bytes.
+
+    A read plans with limits, and the first batch of an answer may be larger than its limit.
+    """
+    size = 0
+    for count, buffer in enumerate(buffers):
+        size += len(buffer)
+        if size > limit:
+            return buffers[:count]
+    return buffers
 
 
 def log_of(entry: TopicLogs | None, partition: int) -> PartitionLog | None:

@@ -20,7 +20,6 @@ Shell.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import structlog
@@ -28,6 +27,12 @@ import structlog
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.compaction.compaction_looks import (
+    CompactionLooks,
+    CompactionSettings,
+    clean_until,
+    dirtiness,
+)
 from driftlog_agents.log.compaction.partition_rewrites import (
     SERVED,
     PartitionBucket,
@@ -41,59 +46,20 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
 from driftlog_metadata.stores.errors import FencedError
-from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner, CleanerSettings
+from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
     Dirtiness,
-    due_ms,
-    is_due,
-    measure,
 )
 from driftlog_tiering.formats.manifest import (
     Manifest,
     ReplaceSegments,
-    SegmentListRef,
-    SegmentRef,
 )
 from driftlog_tiering.formats.manifests import VoidEditError, iter_segments
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
-    """How an agent compacts."""
-
-    enabled: bool = True
-    """``log.cleaner.enable``."""
-
-    backoff_ms: float = 15_000
-    """``log.cleaner.backoff.ms``.  Longer: compaction begins later; shorter: more looks at
-    partitions that are written."""
-
-    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
-
-    def within(self, grace: Grace) -> "CompactionSettings":
-        """These settings, with the bounds of what names objects for the cluster's *grace*."""
-        piece_ms = min(self.cleaner.piece_ms, grace.short_ms)
-        return replace(self, cleaner=replace(self.cleaner, piece_ms=piece_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """The last look at a partition that was not due."""
-
-    policy: CompactionPolicy
-    sealed_end: int
-    due_ms: int | None
-
-    def holds(self, log: PartitionLog, policy: CompactionPolicy, now_ms: int) -> bool:
-        """Whether the partition cannot have become due since."""
-        is_same = (self.policy, self.sealed_end) == (policy, log.sealed_end)
-        return is_same and (self.due_ms is None or now_ms < self.due_ms)
 
 
 class LogCleaner:
@@ -119,7 +85,7 @@ class LogCleaner:
         self._settings = settings
         self._counters = counters
         self._logs = logs
-        self._looked: dict[PartitionLog, _Looked] = {}
+        self._looks = CompactionLooks()
         self._attempts = RewriteAttempts(settings.backoff_ms)
         self._deferred: set[str] = set()
         """Topics that wait for a higher format level of the cluster, as the log says."""
@@ -136,7 +102,7 @@ class LogCleaner:
     async def _round(self, topics: Mapping[str, CompactionPolicy]) -> bool:
         """Compact the partitions that are due, the dirtiest first; False: none was compacted."""
         logs = [log for log in self._logs() if log.topic in topics]
-        self._looked = {log: self._looked[log] for log in logs if log in self._looked}
+        self._looks.keep(logs)
         self._attempts.keep(logs)
         due: list[tuple[float, PartitionLog]] = []
         async for log in sliced(logs):
@@ -201,15 +167,12 @@ class LogCleaner:
         if (level := self._rewrites.session.author.format_version) < COMPACTION_LEVEL:
             self._tell_deferred(log.topic, level)
             return None
-        looked, now_ms = self._looked.get(log), self._ports.wall_ms()
-        if not log.manifest_version or (looked and looked.holds(log, policy, now_ms)):
+        now_ms = self._ports.wall_ms()
+        if not self._looks.is_wanted(log, policy, now_ms):
             return None
         manifest = await self._manifests.get(log)
         found = await self._measure(log, manifest, policy, now_ms)
-        if is_due(found, policy, now_ms):
-            return found.ratio
-        self._looked[log] = _Looked(policy, log.sealed_end, due_ms(found, policy))
-        return None
+        return self._looks.ratio(log, found, policy, now_ms)
 
     def _tell_deferred(self, topic: str, level: int) -> None:
         """Log that *topic* is not compacted at this format level: once in this session."""
@@ -228,13 +191,9 @@ class LogCleaner:
         self, log: PartitionLog, manifest: Manifest, policy: CompactionPolicy, now_ms: int
     ) -> Dirtiness:
         """How dirty *log* is; lists of what is clean are not opened."""
-        cleaned_end = max(manifest.cleaned_end, manifest.log_start)
-        refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
-        total = sum(ref.received_bytes for ref in refs if ref.end > manifest.log_start)
-        store = self._ports.objects
-        dirty = [ref async for ref in iter_segments(store, manifest, cleaned_end)]
-        clean = max(0, total - sum(ref.received_bytes for ref in dirty))
-        return measure(dirty, clean, log.sealed_end, policy, now_ms)
+        segments = iter_segments(self._ports.objects, manifest, clean_until(manifest))
+        dirty = [ref async for ref in segments]
+        return dirtiness(log, manifest, dirty, policy, now_ms)
 
     async def _clean(self, log: PartitionLog, policy: CompactionPolicy) -> Cleaned | None:
         async with self._rewrites.turn(log):

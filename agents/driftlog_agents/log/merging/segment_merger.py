@@ -19,7 +19,6 @@ Shell.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -35,6 +34,7 @@ from driftlog_agents.log.compaction.partition_rewrites import (
     name_of,
 )
 from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS, RewriteAttempts
+from driftlog_agents.log.merging.merge_looks import MergedPartition, MergeLooks, MergeSettings
 from driftlog_agents.log.merging.topic_policies import TopicPolicies
 from driftlog_agents.log.objects.object_retry import ANSWERED
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -45,37 +45,9 @@ from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifests import VoidEditError, load_list
 from driftlog_tiering.merging.merger import Merger
-from driftlog_tiering.merging.policy import MergePolicy, may_have_small, next_merge, young_from
+from driftlog_tiering.merging.policy import MergePolicy
 
 _REQUEST_DEADLINE_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeSettings:
-    """How an agent merges."""
-
-    enabled: bool = True
-    """``driftlog.segment.merge.enable``."""
-
-    interval_ms: float = 15_000
-    """``log.cleaner.backoff.ms``, between two looks at all partitions.  Longer: later merges."""
-
-    factor: int = 16
-    """See `MergePolicy`."""
-
-
-@dataclass(slots=True)
-class _Partition:
-    """What is known of a partition between two looks."""
-
-    first_sealed_end: int
-    policy: MergePolicy
-    looked: tuple[int, int, int] = (-1, -1, -1)
-    """Manifest version, sealed end and log start of the last look that found nothing to merge."""
-    due_ms: int | None = None
-    """When ``min.compaction.lag.ms`` of the next segment is over."""
-    settled: int = 0
-    """Lists below this offset have nothing to merge."""
 
 
 class SegmentMerger:
@@ -99,7 +71,7 @@ class SegmentMerger:
         self._settings = settings
         self._counters = counters
         self._logs = logs
-        self._partitions: dict[PartitionLog, _Partition] = {}
+        self._looks = MergeLooks()
         self._attempts = RewriteAttempts(settings.interval_ms)
         self._outage = FailureTracker()
         self._log = structlog.get_logger()
@@ -116,7 +88,7 @@ class SegmentMerger:
         if self._rewrites.session.author.format_version < COMPACTION_LEVEL:
             return False
         logs = [log for log in self._logs() if log.topic in topics.retention]
-        self._partitions = {log: self._partitions[log] for log in logs if log in self._partitions}
+        self._looks.keep(logs)
         self._attempts.keep(logs)
         merged = False
         async for log in sliced(logs):
@@ -178,64 +150,33 @@ class SegmentMerger:
         manifest = self._manifests.known(log)
         if manifest is None:
             return False
-        found = self._partitions.get(log)
-        if found is None or found.policy != policy:
-            first = log.sealed_end if found is None else found.first_sealed_end
-            found = self._partitions[log] = _Partition(first, policy)
-        now = (manifest.version, log.sealed_end, log.log_start)
-        is_due = found.due_ms is not None and found.due_ms <= self._ports.wall_ms()
-        if found.looked == now and not is_due:
+        found = self._looks.of(log, policy)
+        if not found.may_be_due(manifest, self._ports.wall_ms()):
             return False
-        if await self._next(log, manifest, found):
+        if await self._next(manifest, found):
             return True
-        found.looked = now
+        found.found_nothing(manifest)
         return False
 
-    async def _next(
-        self, log: PartitionLog, manifest: Manifest, found: _Partition
-    ) -> tuple[SegmentRef, ...]:
+    async def _next(self, manifest: Manifest, found: MergedPartition) -> tuple[SegmentRef, ...]:
         """The next segments of *manifest* to merge; empty: there are none."""
         found.due_ms = None
-        chosen = self._chosen(log, manifest, manifest.segments, found)
-        if chosen or log.sealed_end == found.first_sealed_end:
+        chosen = found.choose(manifest, manifest.segments, self._ports.wall_ms())
+        if chosen or not found.opens_lists:
             return chosen
         async for ref, content in self._lists(manifest, manifest.lists, found):
-            chosen = self._chosen(log, manifest, content.segments, found, follows=True)
+            chosen = found.choose(manifest, content.segments, self._ports.wall_ms(), follows=True)
             if chosen:
                 return chosen
             found.settled = ref.end
         return ()
 
-    def _chosen(
-        self,
-        log: PartitionLog,
-        manifest: Manifest,
-        segments: Sequence[SegmentRef],
-        found: _Partition,
-        *,
-        follows: bool = False,
-    ) -> tuple[SegmentRef, ...]:
-        end, policy = log.sealed_end, found.policy
-        young = young_from(segments, policy, self._ports.wall_ms())
-        if young is not None:
-            end, found.due_ms = min(end, young[0]), young[1]
-        return next_merge(
-            segments,
-            policy,
-            log_start=max(log.log_start, manifest.log_start),
-            cleaned_end=manifest.cleaned_end,
-            end=end,
-            follows=follows and young is None,
-        )
-
     async def _lists(
-        self, manifest: Manifest, refs: Sequence[SegmentListRef], found: _Partition
+        self, manifest: Manifest, refs: Sequence[SegmentListRef], found: MergedPartition
     ) -> AsyncIterator[tuple[SegmentListRef, SegmentList]]:
         """The lists of segments that may have something to merge, the oldest first."""
         for ref in refs:
-            if ref.end <= max(found.settled, manifest.log_start):
-                continue
-            if not may_have_small(ref, found.policy):
+            if not found.may_have_more(manifest, ref):
                 continue
             async with asyncio.timeout(_REQUEST_DEADLINE_S):
                 content = await load_list(self._ports.objects, ref)
@@ -250,8 +191,7 @@ class SegmentMerger:
         async with self._rewrites.turn(log):
             started_ms = self._ports.now_ms()
             manifest = await self._rewrites.newest(log)
-            found = self._partitions.setdefault(log, _Partition(log.sealed_end, policy))
-            chosen = await self._next(log, manifest, found)
+            chosen = await self._next(manifest, self._looks.of(log, policy))
             if not chosen:
                 return False
             merger = Merger(PartitionBucket(self._rewrites, log), self._rewrites.environment)

@@ -1,5 +1,7 @@
 """GETs of cold reads: a deadline each, few repeats, and bounded concurrency.
 
+Each partition has its share of the requests: objects that do not answer hold up only the reads of
+their own partition.
 What they return is decoded off the event loop; the error of damaged bytes names their object.
 
 Shell.
@@ -9,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.local.cached_objects import ColdObjects
@@ -19,6 +22,7 @@ from driftlog_agents.log.objects.availability import (
 )
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.formats.layout import FLUSH_PREFIX
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 
 T = TypeVar("T")
@@ -50,6 +54,7 @@ class RangedReads:
         self.missing = Availability[str](lambda: 1.0, longest_ms=_LONGEST_WAIT_MS)
         """Objects that are missing even after their names were read again."""
         self._slots = asyncio.Semaphore(settings.requests_at_once)
+        self._shares = KeyedLock[str](settings.requests_of_partition)
         self.requests = 0
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
@@ -65,7 +70,7 @@ class RangedReads:
             raise ObjectUnavailableError(key, "missing", known=True)
 
         async def ask() -> Buffer:
-            async with self._slots:
+            async with self._shares.of(_owner(key)), self._slots:
                 self.requests += 1
                 async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                     return await self._store.get(key, start, end)
@@ -93,3 +98,8 @@ class RangedReads:
         except CorruptError as error:
             raise DamagedObjectError(key, str(error) or repr(error)) from error
         return result
+
+
+def _owner(key: str) -> str:
+    """The folder of the partition; a flush object is of many partitions, and counts for itself."""
+    return key if key.startswith(FLUSH_PREFIX) else key.rpartition("/")[0]

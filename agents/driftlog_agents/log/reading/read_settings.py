@@ -17,6 +17,10 @@ class ReadSettings:
     """GETs of cold reads in flight.  More: more throughput on a distant store, for more of its
     request rate and of the agent's connections."""
 
+    requests_of_partition: int = 4
+    """Those of one partition.  More: a partition alone is faster on a distant store; fewer: more
+    partitions whose objects do not answer leave the others their requests."""
+
     request_deadline_ms: float = 6_000
     """After this a GET counts as lost and is repeated.  Longer: a dead connection costs more.
     Three deadlines must fit into a client's request.timeout.ms (30 s); shorter: 16 MiB over a slow

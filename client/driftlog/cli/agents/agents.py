@@ -176,12 +176,12 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
     try:
         # Arrow reads this when it is loaded; Parquet's writer uses only this pool: see `allocator`.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-        from driftlog_agents.process.main import (  # noqa: PLC0415  # an extra
+        from driftlog_agents.process.main import run  # noqa: PLC0415  # an extra
+        from driftlog_agents.process.startup_configs import (  # noqa: PLC0415  # an extra
             DEV_REBALANCE_DELAY_MS,
             DEV_SEAL_MS,
             REBALANCE_DELAY_MS,
             Options,
-            run,
         )
     except ImportError as error:
         return no_extra(error, "an agent")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from driftlog_agents.handlers.api import delete_records, describe_log_dirs
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.read_plan import OffsetOutOfRangeError
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsPartition,

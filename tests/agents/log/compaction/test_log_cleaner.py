@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
+from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.compaction.policy import CompactionPolicy

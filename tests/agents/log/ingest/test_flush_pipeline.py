@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from driftlog_agents.foundation.rate_limit import TokenBucket
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.flush_pipeline import (
     Abandon,
     Commit,
@@ -26,7 +27,6 @@ from driftlog_agents.log.ingest.flush_pipeline import (
 )
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_metadata.schema.grace import Grace
 
 TOPIC = UUID(int=1)

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from driftlog_agents.log.compaction.log_cleaner import CompactionSettings
-from driftlog_agents.log.merging.segment_merger import MergeSettings
+from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
+from driftlog_agents.log.merging.merge_looks import MergeSettings
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import TopicPartition

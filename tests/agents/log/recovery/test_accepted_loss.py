@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.recovery.accepted_loss_plan import UNKNOWN_RECORDS
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_metadata.schema.codec import (
     decode_flush_record,
     decode_leader,

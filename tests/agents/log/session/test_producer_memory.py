@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.producer_budget import ProducerSettings
-from driftlog_agents.log.session_ports import EngineSettings
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_tiering.batches.producers import PRODUCER_BYTES, SILENT_MS, SILENT_WINDOW, WINDOW
 from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time

@@ -68,10 +68,10 @@ class ListsRead:
     missing: bool = False
     """A list of a superseded version was not there: what was in it was collected, or is lost."""
 
-    def trim(self) -> None:
-        """Keep a bounded number."""
-        if len(self.lists) > _LISTS_KEPT:
-            self.lists.clear()
+    def free(self) -> None:
+        """Forget the lists, one at a time: all at once they hold up the interpreter for 20 ms."""
+        while self.lists:
+            self.lists.popitem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class PartitionReads:
                 kept = await self._difference(older, newest, window, read)
                 gone = {key: size for key, size in gone.items() if key in kept}
             yield gone
-            read.trim()
+            await self._trim(read)
 
     async def _difference(
         self, older: Manifest, newer: Manifest, window: Window, read: ListsRead
@@ -205,7 +205,7 @@ class PartitionReads:
                 named_within, manifest, segments, of_lists, read.lists
             )
             if not isinstance(step, NeedsLists):
-                read.trim()
+                await self._trim(read)
                 return step
             await self._read_lists(step, manifest, read)
 
@@ -220,6 +220,15 @@ class PartitionReads:
             if key is not None:
                 found.append((key, info))
         return found
+
+    async def free(self, read: ListsRead) -> None:
+        """Forget *read*, which is needed no more, off the event loop."""
+        await self._offload(read.free)
+
+    async def _trim(self, read: ListsRead) -> None:
+        """Keep a bounded number."""
+        if len(read.lists) > _LISTS_KEPT:
+            await self.free(read)
 
     async def _read_lists(self, needs: NeedsLists, newer: Manifest, read: ListsRead) -> None:
         for ref in needs.refs:

@@ -87,11 +87,13 @@ class SupersededVersions:
         if there is None or not there.ascending:
             return Walked(None)
         walked = Walked(None)
+        read = ListsRead()
         try:
-            await self._pairs(partition, there, walked)
+            await self._pairs(partition, there, walked, read)
         except MissingListError as error:
             await self._reads.check_newest(partition, there, error)
             self._interrupted(partition, walked)
+        await self._reads.free(read)
         if walked.pairs:
             self._log.info(
                 "superseded_versions_collected",
@@ -101,11 +103,12 @@ class SupersededVersions:
             )
         return walked
 
-    async def _pairs(self, partition: NamedPartition, there: Versions, walked: Walked) -> None:
+    async def _pairs(
+        self, partition: NamedPartition, there: Versions, walked: Walked, read: ListsRead
+    ) -> None:
         versions = there.ascending
         newest: Manifest | None = None
         older: Manifest | None = None
-        read = ListsRead()
         while True:
             pair = next_pair(versions, there.store_now_ms, self._grace)
             if not isinstance(pair, Pair):

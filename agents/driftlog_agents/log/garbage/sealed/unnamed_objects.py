@@ -196,6 +196,7 @@ class UnnamedObjects:
                 return None
             unnamed -= await self._reads.named_within(manifest, segments, of_lists, read)
             await asyncio.sleep(0)
+        await self._reads.free(read)
         return unnamed
 
 

@@ -1,6 +1,7 @@
 """A partition whose manifest is edited by hand, in a bucket and a metadata store in memory."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import inline
@@ -85,8 +86,10 @@ class History:
         self.metadata = MemoryMetadataStore(self.now_ms)
         self.deletions = Deletions(self.bucket, believe, deadline_ms=10_000)
         self.pages = ObjectPages(self.bucket, 1_000, 0, PutTimes(Grace()))
+        self.offloaded: list[tuple[str, Any]] = []
+        """Names of what ran off the event loop, and whose method it was."""
         self.reads = PartitionReads(
-            CollectorReads(self.metadata, 1_000), self.pages, UnknownKeys(), inline
+            CollectorReads(self.metadata, 1_000), self.pages, UnknownKeys(), self._offload
         )
         self.handed_over: list[NamedPartition] = []
         self.damaged: list[CorruptError] = []
@@ -117,6 +120,10 @@ class History:
         left = await unnamed.look(LIVE, page)
         unnamed.looked(LIVE.keys(), left, page.store_now_ms)
         return not left
+
+    async def _offload(self, fn: Callable[..., Any], *args: Any) -> Any:
+        self.offloaded.append((fn.__name__, getattr(fn, "__self__", None)))
+        return await inline(fn, *args)
 
     async def begin(self) -> "History":
         """The topic and the partition are there."""

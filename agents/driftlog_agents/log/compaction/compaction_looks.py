@@ -1,0 +1,104 @@
+"""Which partitions are looked at for compaction, how dirty they are, and which is next.
+
+    changed since the last look, or due by age? ──no──▶ nothing
+                 └─yes─▶ dirty ÷ all bytes ──▶ due ──▶ the dirtiest first
+                                          └─▶ not due: when it may be, unless it changes before
+
+A partition that has not changed, and of which nothing is due by age, costs no request.
+
+Source: org.apache.kafka.storage.internals.log.LogCleanerManager.
+
+Pure.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_metadata.schema.grace import Grace
+from driftlog_tiering.compaction.policy import (
+    CleanerSettings,
+    CompactionPolicy,
+    Dirtiness,
+    due_ms,
+    is_due,
+    measure,
+)
+from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """How an agent compacts."""
+
+    enabled: bool = True
+    """``log.cleaner.enable``."""
+
+    backoff_ms: float = 15_000
+    """``log.cleaner.backoff.ms``.  Longer: compaction begins later; shorter: more looks at
+    partitions that are written."""
+
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+
+    def within(self, grace: Grace) -> "CompactionSettings":
+        """These settings, with the bounds of what names objects for the cluster's *grace*."""
+        piece_ms = min(self.cleaner.piece_ms, grace.short_ms)
+        return replace(self, cleaner=replace(self.cleaner, piece_ms=piece_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The last look at a partition that was not due."""
+
+    policy: CompactionPolicy
+    sealed_end: int
+    due_ms: int | None
+
+    def holds(self, log: PartitionLog, policy: CompactionPolicy, now_ms: int) -> bool:
+        """Whether the partition cannot have become due since."""
+        is_same = (self.policy, self.sealed_end) == (policy, log.sealed_end)
+        return is_same and (self.due_ms is None or now_ms < self.due_ms)
+
+
+class CompactionLooks:
+    """See the module; for one session."""
+
+    def __init__(self) -> None:
+        self._looked: dict[PartitionLog, _Looked] = {}
+
+    def keep(self, logs: Iterable[PartitionLog]) -> None:
+        """Forgets all partitions but *logs*."""
+        self._looked = {log: self._looked[log] for log in logs if log in self._looked}
+
+    def is_wanted(self, log: PartitionLog, policy: CompactionPolicy, now_ms: int) -> bool:
+        """Whether *log* may be due, as far as is known without a request."""
+        looked = self._looked.get(log)
+        return bool(log.manifest_version) and not (looked and looked.holds(log, policy, now_ms))
+
+    def ratio(
+        self, log: PartitionLog, found: Dirtiness, policy: CompactionPolicy, now_ms: int
+    ) -> float | None:
+        """The share of *log* that is dirty, if it is due by what was *found*."""
+        if is_due(found, policy, now_ms):
+            return found.ratio
+        self._looked[log] = _Looked(policy, log.sealed_end, due_ms(found, policy))
+        return None
+
+
+def clean_until(manifest: Manifest) -> int:
+    """Segments below this offset are clean, or deleted: their lists are not opened."""
+    return max(manifest.cleaned_end, manifest.log_start)
+
+
+def dirtiness(
+    log: PartitionLog,
+    manifest: Manifest,
+    dirty: Sequence[SegmentRef],
+    policy: CompactionPolicy,
+    now_ms: int,
+) -> Dirtiness:
+    """How dirty *log* is; *dirty*: its segments above `clean_until`."""
+    refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
+    total = sum(ref.received_bytes for ref in refs if ref.end > manifest.log_start)
+    clean = max(0, total - sum(ref.received_bytes for ref in dirty))
+    return measure(dirty, clean, log.sealed_end, policy, now_ms)
