@@ -1,6 +1,6 @@
 """Bugs to be planted about agents of a cluster that is restored beside them: see `planted`."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +34,7 @@ def looks_count_from_their_answers(patch: pytest.MonkeyPatch) -> None:
 
 def looks_age_by_a_clock_that_stops(patch: pytest.MonkeyPatch) -> None:
     """The time during which the machine is suspended does not count."""
-    stood_still_s: Counter[Freezer] = Counter()
+    stood_still_s: defaultdict[Freezer, float] = defaultdict(float)
     freeze, thaw, make = Freezer.freeze, Freezer.thaw, ClusterFile.__init__
 
     def freezes(self: Freezer) -> None:

@@ -64,6 +64,10 @@ class Ownership(Protocol):
         """
         ...
 
+    def lose(self, reason: str) -> None:
+        """End the agent: the metadata store is not the one that the bucket's objects are of."""
+        ...
+
 
 class Believed:
     """An `Ownership` where no other cluster can get the bucket: tests and measurements."""
@@ -79,6 +83,9 @@ class Believed:
 
     async def hold(self) -> None:
         """At once."""
+
+    def lose(self, reason: str) -> None:
+        """The session ends by the error of the caller."""
 
 
 class ClusterFile:
@@ -143,8 +150,13 @@ class ClusterFile:
                 raise UnavailableError("the bucket does not give its newest cluster file")
             await waits.wait()
 
+    def lose(self, reason: str) -> None:
+        """See `Ownership`."""
+        self._ownership.found_other(reason)
+        self._other.set()
+
     async def until_lost(self) -> None:
-        """Wait until a look finds another cluster.
+        """Wait until a look finds another cluster, or `lose`.
 
         Raises:
             OtherClusterError: it did.
