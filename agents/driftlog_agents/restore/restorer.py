@@ -97,9 +97,9 @@ class RestorePorts:
 class Restorer:
     """One restore; see the module."""
 
-    def __init__(self, ports: RestorePorts, options: RestoreOptions) -> None:
+    def __init__(self, ports: RestorePorts, options: RestoreOptions | None = None) -> None:
         self._ports = ports
-        self._options = options
+        self._options = options or RestoreOptions()
         self._objects = ports.objects
         self._writes = MetadataWrites(ports.metadata)
         self._topics: dict[UUID, Topic] = {}
