@@ -1,13 +1,15 @@
 """Puts snapshots of all groups into the bucket: a restore from the bucket alone puts them back.
 
-    every minute: the keys of all groups, at one revision ──changed──▶ groups/{cluster}/{revision}
-                                                      now and then, all but the newest three go
+    every minute: the keys of all groups ──changed──▶ their values, at one revision
+        ──▶ groups/{cluster}/{revision}; now and then, all but the newest three go
 
 1. One agent of the cluster puts them.  Two at once do no harm: a snapshot is created once, and is
    named by the revision, so the newest one is the newest, whatever the clocks of agents say.
 2. Nothing is put while no group changes: a key that was put has a larger revision, and a key that
    was deleted leaves one key less.
 3. No snapshot is put into a bucket, or read from a metadata store, that is not the cluster's.
+4. No snapshot is put by an agent whose metadata store is older than one that is there: it would
+   count as older, and be deleted at once.
 
 Shell.
 """
@@ -18,10 +20,11 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.cluster.newer_objects import newer_group_snapshot
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
-from driftlog_metadata.stores.errors import CorruptError, StoreError
+from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.stores.store import KeyValue, MetadataStore
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
@@ -37,6 +40,9 @@ _DELETES_EVERY: Final = 10
 """Snapshots between two listings of old ones.  More: fewer requests, more old snapshots."""
 
 _DEADLINE_S: Final = 30.0
+
+_READ_DEADLINE_S: Final = 600.0
+"""Of all groups: the store reads them in pages, each of which has a deadline of its own."""
 
 
 class GroupSnapshots:
@@ -66,6 +72,7 @@ class GroupSnapshots:
         self._seen: tuple[int, int] | None = None
         """Largest revision and number of the keys of the last snapshot."""
         self._puts = 0
+        self._is_checked = False
         self._log = structlog.get_logger()
 
     async def run(self, is_wanted: Callable[[], bool], interval_ms: float = INTERVAL_MS) -> None:
@@ -87,17 +94,22 @@ class GroupSnapshots:
         """Put a snapshot, if a group has changed since the last one; returns its key.
 
         Raises:
-            FencedError: a store is not the cluster's.
+            FencedError: a store is not the cluster's, or the metadata store is an old backup.
             CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
         """
-        async with asyncio.timeout(_DEADLINE_S):
-            revision, kvs = await self._metadata.get_prefix(GROUPS_PREFIX)
-        seen = max((kv.mod_revision for kv in kvs), default=0), len(kvs)
-        if seen == self._seen or (self._seen is None and not kvs):
+        _, kvs = await self._read(keys_only=True)
+        if _seen(kvs) == self._seen or (self._seen is None and not kvs):
             return None
+        revision, kvs = await self._read(keys_only=False)
+        seen = _seen(kvs)
         body = await self._offload(_encode, self._cluster_id, revision, kvs)
         key = layout.group_snapshot_key(self._cluster_id, revision)
         await self._confirm()
+        if not self._is_checked:
+            wrong = await newer_group_snapshot(self._objects, self._metadata, self._cluster_id)
+            if wrong:
+                raise FencedError(wrong)
+            self._is_checked = True
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 await self._objects.create(key, [body])
@@ -109,6 +121,10 @@ class GroupSnapshots:
             await self._delete_old()
         return key
 
+    async def _read(self, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
+        async with asyncio.timeout(_READ_DEADLINE_S):
+            return await self._metadata.get_prefix(GROUPS_PREFIX, keys_only=keys_only)
+
     async def _delete_old(self) -> None:
         """The listing begins with the newest."""
         keys: list[str] = []
@@ -118,6 +134,10 @@ class GroupSnapshots:
         old = [Garbage(key, 0, GarbageReason.REPLACED) for key in keys[_KEPT:]]
         if old:
             await self._deleter.delete(old)
+
+
+def _seen(kvs: list[KeyValue]) -> tuple[int, int]:
+    return max((kv.mod_revision for kv in kvs), default=0), len(kvs)
 
 
 def _encode(cluster_id: str, revision: int, kvs: list[KeyValue]) -> bytes:
