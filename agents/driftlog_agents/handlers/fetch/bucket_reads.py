@@ -31,6 +31,10 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 default four partitions, as many as the memory for row groups serves side by side.  More: fewer
 requests; less: less memory for many consumers."""
 
+LEAST_BYTES: Final = MOST_BYTES // 8
+"""What one read counts at least: it loads a row group and makes a batch, however little is asked
+for.  So a request makes at most eight."""
+
 _MOST_AT_ONCE: Final = 256
 """With so many reads in progress a request begins one alone."""
 
@@ -56,6 +60,10 @@ class BucketReads:
         self._reader = reader
         self._spawn = spawn
         self._reads: dict[BucketRead, asyncio.Future[list[Buffer] | Exception]] = {}
+
+    def __len__(self) -> int:
+        """Reads in progress."""
+        return len(self._reads)
 
     async def read(self, asked: Sequence[BucketRead]) -> list[Outcome]:
         """The outcome of each; one at least is not None."""
