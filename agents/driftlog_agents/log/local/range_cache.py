@@ -9,8 +9,8 @@
    What the bucket sent is not checked here: a reader that cannot decode it drops the object.
 2. All entries take at most the budget.  The entry that was not read for longest goes first, also
    after a restart: its modification time is that of its last read.
-3. The disk never fails a read, and never delays one for longer than `SLOWEST_S`: after a fault the
-   cache is left alone for a minute.
+3. The disk never fails a read.  A fault, or one entry that takes `SLOWEST_S`, turns the cache off
+   for a minute.  A read that waits twice as long for other entries goes to the bucket.
 4. Entries leave `RESERVE_BYTES` of the disk to buffer files.
 
 All work is done by a thread of the cache; it needs no sync, because of rule 1.
@@ -51,6 +51,10 @@ PAUSE_S: Final = 60.0
 _MOST_WAITING: Final = 4
 """Entries that wait to be written, of some MiB each; more are not stored."""
 
+_TURNS: Final = 2
+"""How often a read waits `SLOWEST_S` while the disk reads and writes other entries; after that the
+bucket is read."""
+
 _MAGIC: Final = b"DRIFTRG1"
 _CHECKED: Final = struct.Struct(">qqI")
 _CRC: Final = struct.Struct(">I")
@@ -82,6 +86,8 @@ class RangeCache:
         self._thread = ThreadPoolExecutor(1, "read-cache")
         self._waiting = BoundedSemaphore(_MOST_WAITING)
         self._off_until_s = 0.0
+        self._begun = 0
+        """Entries that the thread has begun to read or to write."""
         self.used_bytes = 0
         self.hits = self.misses = self.damaged = 0
         self._thread.submit(self._quietly, self._open)
@@ -121,18 +127,27 @@ class RangeCache:
         self._thread.shutdown()
 
     async def _asked(self, work: Callable[..., T], *args: object) -> T | None:
-        """The result of *work* by the thread; None: the disk failed, or is slow."""
-        loop = asyncio.get_running_loop()
+        """The result of *work* by the thread; None: the disk failed, is slow or has much to do."""
+        answer = self._thread.submit(self._quietly, work, *args)
+        done = asyncio.wrap_future(answer)
         try:
-            async with asyncio.timeout(SLOWEST_S):
-                return await loop.run_in_executor(self._thread, self._quietly, work, *args)
-        except TimeoutError:
-            self._failed("the disk is slow")
+            for _ in range(_TURNS):
+                begun = self._begun
+                await asyncio.wait((done,), timeout=SLOWEST_S)
+                if answer.done():
+                    return answer.result()
+                if self._begun == begun:  # one entry took all the time, this one or another
+                    if self._now_s() >= self._off_until_s:
+                        self._failed("the disk is slow")
+                    return None
             return None
+        finally:
+            answer.cancel()
 
     # ── In the thread ──
 
     def _quietly(self, work: Callable[..., T], *args: object) -> T | None:
+        self._begun += 1
         try:
             return work(*args)
         except OSError as error:
