@@ -14,7 +14,6 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers.fetch import reads
-from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import delete_topics, fetch
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -281,8 +280,10 @@ async def test_records_that_only_the_bucket_has_come_through_a_session(agent: Se
         found: dict[int, bytes] = {}
         reads = agent.process.broker.reader.objects
         agent.objects.reads.close()
-        asked = asyncio.create_task(session.poll(dict.fromkeys(range(count), 0)))
-        await eventually(lambda: reads.requests == MOST_BYTES // MiB)
+        asked = asyncio.create_task(
+            session.poll(dict.fromkeys(range(count), 0), partition_max_bytes=MiB // 16)
+        )
+        await eventually(lambda: reads.requests == count)
         agent.objects.reads.open()
         answer = await asked
         while len(found) < count:
