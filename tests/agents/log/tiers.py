@@ -16,6 +16,7 @@ from uuid import UUID
 from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch import Batch
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
 from driftlog_agents.log.reading.read_settings import ReadSettings
@@ -163,12 +164,14 @@ class World:
         self.nonce = 0
         self.rows: list[Row] = []
         self.batches: list[bytes] = []
+        self.decoding = BatchDecoder()
         self.reader = LogReader(
             store=self.bucket,
             offload=self._offload,
             manifests=self,
             now_ms=lambda: self.now_ms,
             settings=settings or ReadSettings(retry_backoff_ms=0),
+            decoding=self.decoding,
         )
 
     async def _offload(self, fn: Callable[..., Any], *args: Any) -> Any:

@@ -2,11 +2,11 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -109,10 +109,9 @@ class Partition:
     async def store_now_ms(self) -> int:
         return self.now_ms
 
-    @asynccontextmanager
-    async def decoding(self, size_bytes: int) -> AsyncIterator[None]:
+    async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
         assert size_bytes > 0
-        yield
+        return work(*args)
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         assert began_ms <= self.now_ms <= deadline_ms

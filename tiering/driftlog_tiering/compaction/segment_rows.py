@@ -9,7 +9,7 @@ Shell.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -61,8 +61,9 @@ class Bucket(Protocol):
         """
         ...
 
-    def decoding(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
-        """While rows of *size_bytes* are decoded; many bytes wait for their turn."""
+    async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
+        """``work(*args)``, which decodes rows of *size_bytes*, in the worker thread; many bytes
+        wait for their turn."""
         ...
 
 

@@ -537,14 +537,21 @@ class RowGroupBatches:
         codec: Codec,
         level: int | None = None,
         batch_bytes: int = 1024 * 1024,
+        most_bytes: int | None = None,
     ) -> Iterator[EncodedBatch]:
         """Batches that cover ``[start_offset, end)``, each made when it is asked for.
 
         The first starts at *start_offset*, also where there is no record.
         *batch_bytes*: of a record section, uncompressed; a larger record is alone in its batch.
+        *most_bytes*: they end before a larger record section; None: none is too large.
         """
         return self._encoder.batches(
-            start_offset, self.end, codec=codec, level=level, batch_bytes=batch_bytes
+            start_offset,
+            self.end,
+            codec=codec,
+            level=level,
+            batch_bytes=batch_bytes,
+            most_bytes=most_bytes,
         )
 
 

@@ -54,7 +54,8 @@ _FOOTER_BYTES: Final = 64 * 1024
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024
 """A larger row group is decoded alone, without other ones or large batches: most are half as
-large."""
+large.  A larger record is encoded alone, too; what is encoded of a row group in memory is small
+otherwise, and waits for no turn."""
 
 
 async def run(plan: Generator[Any, Any, T], answer: Callable[[Any], Awaitable[Any]]) -> T:
@@ -134,10 +135,14 @@ class SegmentReads:
                 return await self.open(manifest, ref)
             case Encode(of, offset, codec, max_bytes):
                 batches = await self._row_group(of)
-                async with self._alone(of.group):
-                    return await self._reads.run(
-                        of.ref.key, encode, batches, offset, codec, max_bytes, self._batch_bytes
-                    )
+                encoding = partial(
+                    self._reads.run, of.ref.key, encode, batches, offset, codec, max_bytes
+                )
+                made = await encoding(self._batch_bytes, _LARGE_BYTES)
+                if made is None:
+                    async with self._alone(of.group):
+                        made = await encoding(self._batch_bytes)
+                return made
             case IsLoaded(of):
                 return of.key in self._row_groups
             case Load(of):

@@ -26,6 +26,7 @@ from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.tiers import World, make_batch, make_undecodable, rows_of
 from tests.support.clusters import AUTHOR
 
+MiB = 1 << 20
 EVERY_SIZE = (0, 1, 200, 700, 5_000, 10**6)
 
 
@@ -536,3 +537,33 @@ async def test_a_log_that_is_offline_says_so() -> None:
     with pytest.raises(RefusedError, match="a gap") as caught:
         await World().reader.read(log, 0, 100, zstd=True)
     assert ErrorCode.KAFKA_STORAGE_ERROR == caught.value.code
+
+
+async def test_a_large_row_group_in_memory_is_read_without_a_turn(disk: PosixDisk) -> None:
+    """
+    Each fetch would wait for a rewrite, which holds its turn for seconds.  A row group is loaded,
+    and a record of tens of megabytes is encoded, in a turn all the same.
+    """
+    world = World(disk, ReadSettings(prefetch_row_groups=0, row_group_cache_bytes=128 * MiB))
+    small, large = [(1, None, b"v" * MiB)] * 40, [(1, None, b"v" * 40 * MiB)]
+    await world.seal([make_batch(0, small)], 40)
+    await world.seal([make_batch(40, large)], 41)
+
+    async def read(offset: int) -> int:
+        (batch,) = await world.reader.read(world.log, offset, 1, codec=Codec.NONE, zstd=True)
+        return parse_header(batch).end_offset
+
+    async with world.decoding.large():
+        loading = [asyncio.create_task(read(offset)) for offset in (0, 40)]
+        await turns()
+        assert 2 == len(world.bucket.gets)
+        assert not any(task.done() for task in loading)
+    assert [1, 41] == await asyncio.gather(*loading)
+    async with world.decoding.large():
+        async with asyncio.timeout(5):
+            assert 8 == await read(7)
+        encoding = asyncio.create_task(read(40))
+        await turns()
+        assert not encoding.done()
+    assert 41 == await encoding
+    disk.close()
