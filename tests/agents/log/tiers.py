@@ -189,9 +189,14 @@ class World:
     # ── Sealed ──
 
     async def seal(
-        self, batches: Sequence[bytes], end: int, *, row_group_bytes: int = 300
+        self,
+        batches: Sequence[bytes],
+        end: int,
+        *,
+        row_group_bytes: int = 300,
+        footer_crc: bool = True,
     ) -> SegmentRef:
-        """Append a Parquet segment that ends at *end*."""
+        """Append a Parquet segment that ends at *end*; without *footer_crc* as of format 1."""
         base = self.manifest.end
         sink = io.BytesIO()
         writer = SegmentWriter(
@@ -219,6 +224,7 @@ class World:
             max_timestamp_ms=info.max_timestamp_ms,
             max_timestamp_offset=info.max_timestamp_offset,
             codec=info.codec,
+            footer_crc=info.footer_crc if footer_crc else None,
         )
         self._sealed(base, end, (ref,))
         return ref

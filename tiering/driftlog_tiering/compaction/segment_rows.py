@@ -149,7 +149,7 @@ class SegmentRows:
         needed = footer_start(tail, size)
         if needed < start:
             tail = b"".join((await self._bucket.get(ref.key, needed, start), tail))
-        reader: SegmentReader = await self._offload(SegmentReader, tail, size)
+        reader: SegmentReader = await self._offload(SegmentReader, tail, size, ref.footer_crc)
         is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
         if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
             raise CorruptSegmentError(f"{ref.key}: the object is the segment {is_this}")

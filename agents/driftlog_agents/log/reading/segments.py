@@ -172,7 +172,7 @@ class SegmentReads:
         needed = await self._reads.run(ref.key, footer_start, tail, size)
         if needed < start:
             tail = b"".join((await self._reads.get(ref.key, needed, start), tail))
-        reader = await self._reads.run(ref.key, SegmentReader, tail, size)
+        reader = await self._reads.run(ref.key, SegmentReader, tail, size, ref.footer_crc)
         is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
         if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
             raise DamagedObjectError(ref.key, f"the object is the segment {is_this}")

@@ -113,6 +113,14 @@ class PartitionVerification:
                     advice="the bucket did not answer; repeated within the hour",
                 )
             return
+        except Exception:  # noqa: BLE001  # a bug here does not end the session, which leads others
+            self._schedule.verified(tp, self._wall_ms(), repeat=True)
+            self._log.exception(
+                "verification_bug",
+                partition=f"{log.topic}-{log.partition}",
+                advice="report it; repeated within the hour",
+            )
+            return
         self._schedule.verified(tp, self._wall_ms(), repeat=bool(report.damaged))
         if log.state is not State.CLOSED:
             self._found(tp, report)

@@ -21,6 +21,7 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec, parse_header
 from driftlog_tiering.formats.manifest import SetLogStart
 from driftlog_tiering.formats.manifest_edits import Applied, apply
+from driftlog_tiering.formats.segment import footer_start
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.tiers import World, make_batch, make_undecodable, rows_of
 from tests.support.clusters import AUTHOR
@@ -433,12 +434,31 @@ async def test_what_is_lost_or_damaged_is_named() -> None:
             assert (damage == "missing") == str(error).endswith(": missing")
 
 
+async def test_a_flipped_bit_of_a_footer_fails_only_the_read() -> None:
+    """
+    Arrow would end the agent at some of them, and each agent that the consumer asks next.
+    """
+    rng = random.Random(11)
+    for _ in range(40):
+        world = World()
+        ref = await world.seal([make_batch(0, [(1, None, b"a" * 100)] * 9)], 9)
+        start = footer_start(await world.bucket.get(ref.key), ref.size_bytes)
+        at, bit = rng.randrange(start, ref.size_bytes), rng.randrange(8)
+        body = bytearray(await world.bucket.get(ref.key))
+        body[at] ^= 1 << bit
+        await world.bucket.delete([ref.key])
+        await world.bucket.put(ref.key, [body])
+
+        with pytest.raises(DamagedObjectError, match=ref.key):
+            await world.reader.read(world.log, 0, 10**6, zstd=True)
+
+
 async def test_segments_of_others_are_damage() -> None:
     """
-    A segment's object that holds another range is refused.
+    A segment of another range is refused, also where no CRC of its footer is known.
     """
     world = World()
-    first = await world.seal([make_batch(0, [(1, None, b"a" * 10)])], 1)
+    first = await world.seal([make_batch(0, [(1, None, b"a" * 10)])], 1, footer_crc=False)
     second = await world.seal([make_batch(1, [(1, None, b"b" * 10)])], 2)
     body = await world.bucket.get(second.key)
     await world.bucket.delete([first.key])
