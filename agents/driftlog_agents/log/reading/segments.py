@@ -151,6 +151,11 @@ class SegmentReads:
 
     # ── Objects ──
 
+    def drop_footer(self, key: str) -> None:
+        """Read the footer of a damaged object again, when it is next needed: no checksum covers
+        it."""
+        self._index.drop(key)
+
     async def open(self, manifest: Manifest, ref: SegmentRef | SegmentListRef) -> Any:
         """What *ref* names: see `sealed_read.Open`."""
         key = ref.key
