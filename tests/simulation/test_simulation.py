@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -98,28 +97,9 @@ def test_one_seed_gives_one_trace(seed: int) -> None:
     assert {World(seed).run().trace_hash} == traces
 
 
-UNNOTICED: Final = {
-    "what_comes_behind_a_refused_batch_is_taken",
-    "budget_refuses_those_that_are_known",
-}
-"""Open fault of the simulation: the phase of many producers does not refuse any more."""
-
-
 @pytest.mark.verify
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "bug",
-    [
-        pytest.param(
-            bug,
-            marks=[pytest.mark.xfail(reason="no seed notices it", strict=True)]
-            if bug.name in UNNOTICED
-            else [],
-        )
-        for bug in PLANTED
-    ],
-    ids=lambda bug: bug.name,
-)
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
 def test_planted_bugs_are_caught(bug: Planted) -> None:
     """
     Each clause is there because leaving it out breaks a promise: the simulation notices.
