@@ -1,20 +1,22 @@
 """Bugs to be planted that take a bucket with foreign objects to be noticed (`bucket_faults`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log.garbage import deletions
+from driftlog_agents.log.garbage import collector, garbage_objects
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.deletions import Deletions
+from driftlog_agents.log.garbage.garbage_objects import SessionObjects
 from driftlog_agents.log.objects import manifest_cache as manifests
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 from driftlog_tiering.formats.manifests import load_at_least
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectInfo, ObjectStore
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -22,16 +24,16 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def foreign_flush_objects_are_collected(patch: pytest.MonkeyPatch) -> None:
     """The collector takes every key under flush/ for a flush object."""
 
-    def by_session(_: Collector, page: Listing) -> list[tuple[str, list[ObjectInfo]]]:
-        return [(info.key.split("/")[1], [info]) for info in page.objects]
+    def by_session(objects: Iterable[ObjectInfo]) -> tuple[list[SessionObjects], list[str]]:
+        return [SessionObjects(info.key.split("/")[1], [info]) for info in objects], []
 
-    patch.setattr(Collector, "_by_session", by_session)
+    patch.setattr(collector, "by_session", by_session)
 
 
 def foreign_objects_of_topics_are_collected(patch: pytest.MonkeyPatch) -> None:
     """The collector deletes every key of a deleted topic, whatever it is."""
-    patch.setattr(Collector, "_is_ours", lambda *_: True)
-    patch.setattr(deletions, "kind_of", lambda _: "anything")
+    patch.setattr(DeletedTopicGc, "_is_ours", lambda *_: True)
+    patch.setattr(garbage_objects, "kind_of", lambda _: "anything")
 
 
 def foreign_objects_end_a_look(patch: pytest.MonkeyPatch) -> None:

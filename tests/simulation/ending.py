@@ -221,9 +221,13 @@ class Ending:
         return [kv.key for kv in self._world.metadata.snapshot(keys.DELETED_PREFIX)]
 
     def _stays(self, tombstone: str) -> bool:
-        """Whether a foreign object keeps the folder of a deleted topic, and so its tombstone."""
+        """Whether a foreign object keeps the folder of a deleted topic, and so its tombstone, or a
+        flush object that is not sealed yet: one that is older than the mark would bring the topic
+        back in a restore."""
         topic_id = str(keys.parse_deleted_key(tombstone))
-        return any(topic_id in key for key in self._world.foreign.bodies)
+        return bool(self._world.metadata.snapshot(keys.FLUSHES_PREFIX)) or any(
+            topic_id in key for key in self._world.foreign.bodies
+        )
 
     def _check_partitions(self, topics: dict[UUID, Topic]) -> None:
         for prefix, parse in (

@@ -72,7 +72,7 @@ class ManyProducers:
         """Let them come and go."""
         for node in self.world.nodes:
             if (engine := node.process.engine) is not None and not node.last_life:
-                engine.producers.settings = _SMALL
+                engine.producers.budget.settings = _SMALL
         topics = [t for t in (await read_topics(self.world)).values() if t.partitions]
         places = [(t.name, n) for t in topics for n in range(t.partitions)]
         watch = asyncio.get_running_loop().create_task(self._watch())
@@ -103,7 +103,7 @@ class ManyProducers:
             engine = node.process.engine
             if engine is not None:
                 used = sum(log.producers.size_bytes for log in engine.logs())
-                if used >= engine.producers.settings.state_bytes:
+                if used >= engine.producers.budget.settings.state_bytes:
                     self.full_ms[node.number] = self.world.now_ms()
 
     # ── Producers ──

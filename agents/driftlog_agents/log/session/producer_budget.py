@@ -43,7 +43,7 @@ class ProducerBudget:
     """The producers of one session's partitions, as last counted."""
 
     def __init__(self, settings: ProducerSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.used_bytes = 0
         self.producers = 0
         """Producers remembered, each once per partition."""
@@ -53,7 +53,7 @@ class ProducerBudget:
     def counted(self, used_bytes: int, producers: int) -> BudgetNews:
         """All partitions were counted."""
         self.used_bytes, self.producers = used_bytes, producers
-        was, self.full = self.full, used_bytes >= self._settings.state_bytes
+        was, self.full = self.full, used_bytes >= self.settings.state_bytes
         if self.full is was:
             return BudgetNews.NONE
         return BudgetNews.FULL if self.full else BudgetNews.HAS_ROOM
@@ -63,5 +63,5 @@ class ProducerBudget:
         """Why an unknown producer's batch is refused while the budget is full."""
         return (
             "the agent's memory for idempotent producers is used up "
-            f"({self._settings.state_bytes} bytes); try again"
+            f"({self.settings.state_bytes} bytes); try again"
         )

@@ -44,28 +44,27 @@ class ProducerMemory:
         offload: Offload,
         counters: LogCounters | None = None,
     ) -> None:
-        self.settings = settings
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._offload = offload
         self._log = structlog.get_logger()
-        self._budget = ProducerBudget(settings)
+        self.budget = ProducerBudget(settings)
         self._counters = counters or LogCounters()
 
     @property
     def full(self) -> bool:
         """The budget is used up."""
-        return self._budget.full
+        return self.budget.full
 
     @property
     def used_bytes(self) -> int:
         """Size of all that is remembered."""
-        return self._budget.used_bytes
+        return self.budget.used_bytes
 
     @property
     def producers(self) -> int:
         """Producers remembered, each once per partition."""
-        return self._budget.producers
+        return self.budget.producers
 
     async def run(self, logs: Callable[[], Iterable[PartitionLog]]) -> None:
         """Forget and count, until cancelled."""
@@ -81,14 +80,14 @@ class ProducerMemory:
             # While the partition loads, `metadata_loader` puts its producers together.
             more = log.state is not State.LOADING
             while more:
-                more = states.age(self._now_ms(), self.settings.expiration_ms)
+                more = states.age(self._now_ms(), self.budget.settings.expiration_ms)
                 if more:
                     await asyncio.sleep(0)
             used += states.size_bytes
             producers += len(states)
             if n % _BREATHE_PARTITIONS == _BREATHE_PARTITIONS - 1:
                 await asyncio.sleep(0)
-        self._tell(self._budget.counted(used, producers))
+        self._tell(self.budget.counted(used, producers))
 
     def _tell(self, news: BudgetNews) -> None:
         if news is BudgetNews.FULL:
@@ -109,7 +108,7 @@ class ProducerMemory:
     def refusal(self) -> str:
         """Count and explain the refusal of an unknown producer's batch while the budget is full."""
         self._counters.producers_refused += 1
-        return self._budget.refusal
+        return self.budget.refusal
 
     async def remembered(self, states: ProducerStates) -> ProducerStates:
         """*states* of a snapshot, converted to the clock of this memory."""
@@ -117,6 +116,6 @@ class ProducerMemory:
             states.remember_from,
             self._now_ms(),
             float(self._wall_ms()),
-            self.settings.expiration_ms,
+            self.budget.settings.expiration_ms,
         )
         return states
