@@ -21,6 +21,7 @@ from uuid import UUID
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.restore.evidence import FlushEvidence
+from driftlog_agents.restore.partition_plan import SealedEnds
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
@@ -62,6 +63,8 @@ class BucketTopic:
     is_deleted: bool = False
     partitions: int = 0
     """As many as have objects."""
+    sealed: dict[int, SealedEnds] = field(default_factory=dict)
+    """Of each partition that has sealed objects."""
     made_ms: int = 0
     """When the first object was put that is left."""
 
@@ -280,6 +283,13 @@ def _note(found: dict[UUID, BucketTopic], info: ObjectInfo) -> None:
     topic.is_deleted |= isinstance(key, layout.DeletedKey)
     if isinstance(key, layout.TopicKey):
         topic.files.append(info.key)
+    elif isinstance(key, layout.SegmentKey | layout.SegmentListKey | layout.ProducerSnapshotKey):
+        ends = topic.sealed.setdefault(key.tp.partition, SealedEnds())
+        if isinstance(key, layout.SegmentKey):
+            ends.segments = max(ends.segments, (key.end, info.key))
+        else:
+            end = key.offset if isinstance(key, layout.ProducerSnapshotKey) else key.end
+            ends.others = max(ends.others, (end, info.key))
 
 
 def _by_session(infos: Iterable[ObjectInfo]) -> list[tuple[str, list[ObjectInfo]]]:

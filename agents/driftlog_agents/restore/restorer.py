@@ -158,6 +158,13 @@ class Restorer:
             await reads.restored_epochs(manifests.values(), audits),
             lambda tp: tp.topic_id not in gone and self._is_left(tp, is_finished=is_finished),
         )
+        sealed = {
+            TopicPartition(folder.topic_id, number): ends
+            for folder in folders.values()
+            for number, ends in folder.sealed.items()
+        }
+        for tp, ends in sealed.items():
+            evidence.reached(tp, ends.end)
         listed_ms = await reads.flushes(
             evidence, math.inf if restore.listed_ms is None else restore.listed_ms
         )
@@ -178,6 +185,7 @@ class Restorer:
             evidence=evidence,
             group_offsets=_committed_offsets(snapshot, report),
             told_epochs=told,
+            sealed=sealed,
             listed_ms=listed_ms,
         )
         await restores.restore(self._topics, self._manifests, facts)
