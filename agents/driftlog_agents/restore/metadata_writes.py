@@ -154,6 +154,7 @@ class MetadataWrites:
 
     async def keys(self) -> tuple[set[TopicPartition], dict[TopicPartition, int]]:
         """The partitions that are restored, and those that are offline with their leader epochs.
+        One that an agent leads is neither, if its key is lost.
 
         Raises:
             CorruptError: a key.
@@ -161,11 +162,12 @@ class MetadataWrites:
         _, leaders = await _asked(lambda: self._metadata.get_prefix(f"{ROOT}/leaders/"))
         _, states = await _asked(lambda: self._metadata.get_prefix(f"{ROOT}/partitions/"))
         done = {parse_partition_key(kv.key) for kv in states}
-        epochs = {
-            parse_leader_key(kv.key): decode_at(kv.key, kv.value, decode_leader).leader_epoch
-            for kv in leaders
-        }
-        return done, {tp: epoch for tp, epoch in epochs.items() if tp not in done}
+        offline: dict[TopicPartition, int] = {}
+        for kv in leaders:
+            tp, leader = parse_leader_key(kv.key), decode_at(kv.key, kv.value, decode_leader)
+            if tp not in done and leader.session_id is None:
+                offline[tp] = leader.leader_epoch
+        return done, offline
 
     async def finish(self, restore: Restore, cluster: Cluster) -> None:
         """Write ``/cluster``: agents may start."""

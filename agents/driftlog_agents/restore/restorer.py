@@ -97,9 +97,9 @@ class RestorePorts:
 class Restorer:
     """One restore; see the module."""
 
-    def __init__(self, ports: RestorePorts, options: RestoreOptions) -> None:
+    def __init__(self, ports: RestorePorts, options: RestoreOptions | None = None) -> None:
         self._ports = ports
-        self._options = options
+        self._options = options or RestoreOptions()
         self._objects = ports.objects
         self._writes = MetadataWrites(ports.metadata)
         self._topics: dict[UUID, Topic] = {}
@@ -152,10 +152,9 @@ class Restorer:
         await self._fence(folders, writer, restores, is_finished=is_finished)
         await self._read_done(folders, writer)
         gone = {folder.topic_id for folder in folders.values() if folder.is_deleted}
-        manifests = {**self._sealed, **self._manifests}
-        evidence = FlushEvidence(
-            manifests,
-            await reads.restored_epochs(manifests.values(), audits),
+        evidence = await self._new_evidence(
+            reads,
+            audits,
             lambda tp: tp.topic_id not in gone and self._is_left(tp, is_finished=is_finished),
         )
         sealed = {
@@ -165,9 +164,8 @@ class Restorer:
         }
         for tp, ends in sealed.items():
             evidence.reached(tp, ends.end)
-        listed_ms = await reads.flushes(
-            evidence, math.inf if restore.listed_ms is None else restore.listed_ms
-        )
+        needed_until_ms = math.inf if restore.listed_ms is None else restore.listed_ms
+        listed_ms = await reads.flushes(evidence, needed_until_ms)
         if not self._options.dry_run:
             await self._writes.confirm()
         self._check_readable(report)
@@ -310,6 +308,17 @@ class Restorer:
         await do_all(
             read(folders[tp.topic_id].name, tp) for tp in self._done if tp.topic_id in folders
         )
+
+    async def _new_evidence(
+        self,
+        reads: EvidenceReads,
+        audits: Mapping[tuple[TopicPartition, int], str],
+        is_wanted: Callable[[TopicPartition], bool],
+    ) -> FlushEvidence:
+        """What the manifests prove; flush objects are still to be read."""
+        manifests = {**self._sealed, **self._manifests}
+        restored = await reads.restored_epochs(manifests.values(), audits)
+        return FlushEvidence(manifests, restored, is_wanted)
 
     async def _fence_unknown(
         self,

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from driftlog_agents.restore.evidence import FlushEvidence, UnsealedObject
-from driftlog_metadata.schema.keys import deleted_key
+from driftlog_metadata.schema.keys import deleted_key, partition_key
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import DeclinedError, FencedError
+from driftlog_metadata.stores.store import Delete
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import Life, on_virtual_time
@@ -188,3 +190,27 @@ async def test_agents_may_collect_flush_objects_while_a_later_run_reads() -> Non
         world.bucket = Losing(bucket, key, 1_000)  # type: ignore[assignment]
         again = await world.restore(from_id=report.from_id, skip_damaged=True)
         assert is_whole == again.is_whole
+
+
+@on_virtual_time
+async def test_a_later_run_leaves_a_partition_that_an_agent_leads() -> None:
+    """
+    Also if its key is lost: its leader goes on, and has batches that are not committed.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"a").answer()
+    life.kill()
+    metadata = world.lose_everything()
+    report = await world.restore()
+    life = await world.come_back()
+    assert "committed" == await life.produce(b"b").answer()
+    key = partition_key(TopicPartition(world.topics["t"].topic_id, 0))
+    await metadata.txn((), [Delete(key)])
+    before = world.bucket.keys()
+
+    await world.restore(from_id=report.from_id)
+
+    assert before == world.bucket.keys()
+    assert await metadata.get(key) is None
+    life.kill()
