@@ -41,6 +41,14 @@ from driftlog_tiering.stores.object_store import (
 _TAILS_BYTES: Final = (64 * 1024, 1024 * 1024)
 """Sizes of the first reads of an object's end, before it is read whole."""
 
+_KEEP_ALL: Final = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+"""Configs of a topic whose own are not known: no record of it is deleted."""
+
+_SET_CONFIGS: Final = (
+    "its configs are not known, and no retention or compaction deletes its records: put the newest "
+    "file back before the restore, or set them after it (driftlog configs alter)"
+)
+
 RETRY: Final = Retry(
     wait_s=0.2, longest_wait_s=5.0, timeout_s=30.0, attempts=8, errors=(NotFoundError, *NO_ANSWER)
 )
@@ -92,7 +100,7 @@ class EvidenceReads:
         self, folders: Iterable[BucketTopic], partitions: Mapping[UUID, int]
     ) -> dict[UUID, Topic | None]:
         """Each topic by the newest of its files that can be read, with at least as many
-        *partitions*; None: there is none."""
+        *partitions*; None: there is none.  Where its configs are not known it keeps all records."""
         found: dict[UUID, Topic | None] = {}
         limit = asyncio.Semaphore(READS_AT_ONCE)
 
@@ -110,18 +118,27 @@ class EvidenceReads:
             try:
                 topic = bucket_files.decode_topic(await self.get(key)).topic
             except (CorruptError, NotFoundError) as error:
-                self._report.unreadable[key] = str(error) or "missing"
+                self._report.unreadable[key] = f"{error or 'missing'}; {_SET_CONFIGS}"
                 continue
+            is_newest = key == folder.files[-1]
             return Topic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=max(topic.partitions, count),
                 replication_factor=topic.replication_factor,
-                configs=topic.configs,
+                configs=topic.configs if is_newest else {**topic.configs, **_KEEP_ALL},
             )
         if not count and not folder.is_deleted:
             return None
-        return Topic(name=folder.name, topic_id=folder.topic_id, partitions=max(count, 1))
+        if not folder.is_deleted:
+            key = layout.topic_file_prefix(folder.name, folder.topic_id)
+            self._report.unreadable[key] = f"no file there can be read; {_SET_CONFIGS}"
+        return Topic(
+            name=folder.name,
+            topic_id=folder.topic_id,
+            partitions=max(count, 1),
+            configs=dict(_KEEP_ALL),
+        )
 
     async def flushes(self, evidence: FlushEvidence, needed_until_ms: float) -> int:
         """Add every flush object and final head to *evidence*; returns when the listing ended, by

@@ -8,10 +8,11 @@ import asyncio
 import pytest
 
 from driftlog_agents.log.recovery.lost_partition import NotLostError
-from driftlog_metadata.schema.codec import decode_leader
-from driftlog_metadata.schema.keys import CLUSTER_KEY, leader_key
+from driftlog_metadata.schema.codec import decode_leader, decode_topic
+from driftlog_metadata.schema.keys import CLUSTER_KEY, leader_key, topic_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.witness.witness import StoreWitness
+from driftlog_tiering.formats import layout
 from driftlog_tiering.verification.object_reads import ObjectReads
 from driftlog_tiering.verification.partition_verifier import PartitionVerifier
 from tests.agents.log.lives import SETTINGS, Life, on_virtual_time
@@ -259,3 +260,29 @@ async def test_what_an_interrupted_attempt_to_seal_left_is_no_damage() -> None:
     life = await world.come_back()
     assert {0: b"a"} == await records(life)
     life.kill()
+
+
+@on_virtual_time
+async def test_a_topic_whose_file_is_lost_keeps_all_its_records_and_is_named() -> None:
+    """
+    Its configs are not known: by the default ones its records would be deleted after a week.
+    """
+    for is_older_left in (False, True):
+        world = await lost_after(b"a")
+        topic = world.topics["t"]
+        folder = layout.topic_file_prefix("t", topic.topic_id)
+        (newest,) = world.bucket.keys(folder)
+        if is_older_left:
+            newest = layout.topic_key("t", topic.topic_id, 2)
+            await world.bucket.put(newest, [b"damaged"])
+        else:
+            await world.bucket.delete([newest])
+
+        report = await world.restore()
+
+        assert [newest if is_older_left else folder] == list(report.unreadable)
+        assert not report.is_whole
+        kv = await world.metadata.get(topic_key("t"))
+        assert kv is not None
+        keep = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+        assert keep.items() <= decode_topic(kv.value).configs.items()
