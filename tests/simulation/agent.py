@@ -278,7 +278,8 @@ class SimulatedAgent(Process):
 
     def _nothing_offline(self, engine: Engine) -> None:
         world = self._world
-        for log in () if world.older_metadata.going_on else engine.logs():
+        beside = world.restored is not None and world.restored.is_over
+        for log in () if world.older_metadata.going_on or beside else engine.logs():
             if log.state is State.OFFLINE and log.topic_id not in world.admin.dying:
                 world.expect(False, f"{log!r}: {log.offline_reason}")
             # (A manifest that contradicts its key ends no agent: it would pass unnoticed.)

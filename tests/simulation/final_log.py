@@ -19,7 +19,7 @@ from driftlog_metadata.schema.model import PartitionState, Topic, TopicPartition
 from driftlog_tiering.batches.batch import iterate_batches, parse_header
 from driftlog_tiering.formats.flush_object import decode_footer
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import LeaderEpoch
+from driftlog_tiering.formats.manifest import LeaderEpoch, Manifest
 from driftlog_tiering.formats.manifests import iter_segments, load_newest
 from tests.simulation import compaction
 from tests.simulation.batches import Row, rows_of
@@ -62,33 +62,7 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
     )
     if manifest is not None:
         sealed_end = max(sealed_end, manifest.end)  # ahead of the key: to be adopted
-        async for segment in iter_segments(world.bucket, manifest):
-            body = await world.bucket.get(segment.key)
-            if segment.kind is SegmentKind.RAW:
-                for _, undecoded in iterate_batches(body):
-                    for offset, row in rows_of(undecoded):
-                        _put(world, found, offset, row)
-                continue
-            file = pq.ParquetFile(io.BytesIO(body))
-            facts = json.loads(file.metadata.metadata[b"driftlog.segment"])
-            table = file.read()
-            epochs = [LeaderEpoch(*entry) for entry in facts["leader_epochs"]]
-            offsets = table.column("offset").to_pylist()
-            world.expect(len(offsets) == segment.records, f"{segment.key}: records")
-            for offset, value, timestamp in zip(
-                offsets,
-                _values(table),
-                table.column("timestamp").cast("int64").to_pylist(),
-                strict=True,
-            ):
-                world.expect(segment.base <= offset < segment.end, f"{segment.key}: range")
-                epoch = _epoch_at(epochs, offset)
-                world.expect(
-                    offset < manifest.log_start
-                    or epoch == _epoch_at(manifest.leader_epochs, offset),
-                    f"{segment.key} and the manifest disagree on the leader epoch of {offset}",
-                )
-                _put(world, found, offset, Row(value, False, timestamp // 1000, epoch))
+        found = await read_sealed(world, manifest)
     _, records = await world.metadata.get_prefix(FLUSHES_PREFIX)
     for kv in records:
         record = decode_flush_record(kv.value)
@@ -119,6 +93,38 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
     log = [found.get(offset, GONE) for offset in range(end)]
     compaction.check(log, start, cleaned_end, world.expect)
     return log
+
+
+async def read_sealed(world: "World", manifest: Manifest) -> dict[int, Row]:
+    """The records of all segments that *manifest* names, by offset."""
+    found: dict[int, Row] = {}
+    async for segment in iter_segments(world.bucket, manifest):
+        body = await world.bucket.get(segment.key)
+        if segment.kind is SegmentKind.RAW:
+            for _, undecoded in iterate_batches(body):
+                for offset, row in rows_of(undecoded):
+                    _put(world, found, offset, row)
+            continue
+        file = pq.ParquetFile(io.BytesIO(body))
+        facts = json.loads(file.metadata.metadata[b"driftlog.segment"])
+        table = file.read()
+        epochs = [LeaderEpoch(*entry) for entry in facts["leader_epochs"]]
+        offsets = table.column("offset").to_pylist()
+        world.expect(len(offsets) == segment.records, f"{segment.key}: records")
+        for offset, value, timestamp in zip(
+            offsets,
+            _values(table),
+            table.column("timestamp").cast("int64").to_pylist(),
+            strict=True,
+        ):
+            world.expect(segment.base <= offset < segment.end, f"{segment.key}: range")
+            epoch = _epoch_at(epochs, offset)
+            world.expect(
+                offset < manifest.log_start or epoch == _epoch_at(manifest.leader_epochs, offset),
+                f"{segment.key} and the manifest disagree on the leader epoch of {offset}",
+            )
+            _put(world, found, offset, Row(value, False, timestamp // 1000, epoch))
+    return found
 
 
 async def read_ends(world: "World", *, without: Set[UUID]) -> dict[TopicPartition, int]:

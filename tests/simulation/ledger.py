@@ -108,6 +108,11 @@ class Ledger:
         self._heads: dict[str, int] = {}
         self._records: dict[str, dict[TopicPartition, Committed]] = {}
         self._deleted: set[UUID] = set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """The bucket is another cluster's: from now on the store says nothing that counts."""
+        self._is_closed = True
 
     # ── What clients see ──
 
@@ -122,6 +127,8 @@ class Ledger:
         (Of one that was revoked behind its back nothing is committed.)
         """
         leader = self.leaders.get(tp)
+        if self._is_closed:
+            return
         if session_id in self.sessions and tp.topic_id not in self._deleted:
             self._expect(
                 leader is not None and leader.session_id == session_id,
@@ -144,6 +151,8 @@ class Ledger:
 
     def apply(self, events: Sequence[WatchEvent]) -> None:
         """All of one revision."""
+        if self._is_closed:
+            return
         gone: dict[str, dict[TopicPartition, Committed]] = {}
         come: dict[str, dict[TopicPartition, Committed]] = {}
         for event in events:

@@ -75,7 +75,10 @@ class Node:
                 if not self.process.dead or (task is not None and task.cancelling()):
                     raise  # not killed: the simulation itself is over
             except Exception as error:
-                if not self.process.dead and not self._was_away(error):
+                beside = self.world.restored
+                if beside is not None and beside.ends(error):
+                    self.last_life = True  # a start is refused
+                elif not self.process.dead and not self._was_away(error):
                     raise
                 # A killed process's requests end as if they were cancelled: what comes of it is
                 # nobody's (seed 30375).

@@ -37,6 +37,8 @@ from tests.simulation.older_metadata import has_older_metadata
 from tests.simulation.one_sided import has_refusals
 from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
+from tests.simulation.restored import has_restore
+from tests.simulation.restored_planted import RESTORED_BUGS
 from tests.simulation.retention import has_retention
 from tests.simulation.retention_planted import RETENTION_BUGS, both, by_size, by_time
 from tests.simulation.runner import run_seed
@@ -173,6 +175,9 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "manifest_moves_before_the_key": (265, 294),
     "checked_once": (230, 247, 265),
     "failed_moves_are_forgotten": (349, 149),
+    "nobody_looks_whose_the_bucket_is": (20_053, 20_056, 20_058),
+    "looks_count_from_their_answers": (20_043, 20_042, 20_049),
+    "looks_age_by_a_clock_that_stops": (20_043, 20_042, 20_038),
     "collected_before_grace": (10_001,),
     "grace_by_an_agents_clock": (10_080,),
     "names_used_for_later_pages": (10_001,),
@@ -312,6 +317,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(GROUP_BUGS, _has_groups),
     *_all(AGE_BUGS, has_many_producers),
     *_all(STORE_LOSS_BUGS, has_store_loss),
+    *_all(RESTORED_BUGS, has_restore, says="was acknowledged"),
     *_all(UNAVAILABLE_BUGS, lambda s: has_untrue_absence(s) or has_hanging_bucket(s)),
     *_all(BUCKET_BUGS, lambda s: has_foreign_objects(s) and has_ending(s)),
     *_all(ENDING_BUGS, has_ending, says="left at the end"),

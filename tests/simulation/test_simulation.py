@@ -61,6 +61,15 @@ def test_promises_hold_under_every_schedule(start: int) -> None:
     assert {} == result.failed
 
 
+@pytest.mark.timeout(200)
+def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
+    """
+    They run on beside it with their metadata store, and end; seed 20,002 found that an object by
+    which an agent had tested the bucket ended the restore.
+    """
+    assert {} == run_seeds(range(20_000, 20_010)).failed
+
+
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_was_found_stays_found(seed: int) -> None:
     """

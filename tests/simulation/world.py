@@ -38,6 +38,7 @@ What is checked, all the time or when the faults are over:
 12. Metadata that lose a key, or go back, make nothing up (`older_metadata`).
 13. What has expired goes, and nothing else does (`retention`).
 14. A merge changes nothing but the number of segments (`merging`).
+15. A restore has what agents of the old cluster acknowledge, and they stop (`restored`).
 """
 
 import asyncio
@@ -94,6 +95,7 @@ from tests.simulation.older_metadata import OlderMetadata
 from tests.simulation.one_sided import LastRefusals, has_refusals
 from tests.simulation.oracle import Oracle, Place
 from tests.simulation.restarts import restart_often
+from tests.simulation.restored import RestoredBeside, has_restore
 from tests.simulation.retention import Retention, has_retention
 from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
@@ -159,7 +161,9 @@ class World:
         self.untrue = UntrueAbsence(self)
         self.oracle = Oracle(self.expect)
         self.ledger = Ledger(self)
-        self.retention: Retention | None = Retention(self) if has_retention(seed) else None
+        self.retention: Retention | None = None
+        if has_retention(seed) and not has_restore(seed):
+            self.retention = Retention(self)
         self.nodes = [Node(self, 1)]
         self.calm = False
         """The faults are over."""
@@ -188,8 +192,10 @@ class World:
         self.first_topics: list[Topic] = []
         self.store_loss: StoreLoss | None = None
         self.older_metadata = OlderMetadata(self)
+        self.restored: RestoredBeside | None = None
         self.hides_objects = has_untrue_absence(seed) or (is_cluster(seed) and seed // 100 % 2 == 1)
         """Objects that are there are not given now and then: what needs them may be refused."""
+        self.hides_objects |= has_restore(seed)
         self._clients: asyncio.TaskGroup | None = None
         self._machines: asyncio.TaskGroup | None = None
         self._consuming: asyncio.Task[None] | None = None
@@ -198,6 +204,8 @@ class World:
                 self.nodes.append(Node(self, number))
         if has_store_loss(seed):
             self.store_loss = StoreLoss(self)
+        if has_restore(seed):
+            self.restored = RestoredBeside(self)
 
     # ── What it sees ──
 
@@ -248,6 +256,8 @@ class World:
                 )
         else:
             end = place.base_offset + len(place.records)
+            if self.restored is not None:
+                self.restored.acknowledged(place)
             self.ledger.committed(place.tp, end, "an acknowledgement")
         self.oracle.acknowledge(place, one=one, node=node.number)
 
@@ -337,6 +347,9 @@ class World:
         await self.metadata.txn((), puts)
         mark = encode_cluster(decode_cluster(first_cluster(self.seed)), self.grace)
         await self.bucket.create(layout.CLUSTER_KEY, [mark])
+        if self.restored is not None:
+            await self._restore(self.restored)
+            return
         async with asyncio.TaskGroup() as tasks, asyncio.TaskGroup() as self._clients:
             for topic in topics:
                 self.produce_to(topic, batches=50)
@@ -402,6 +415,14 @@ class World:
         if has_ending(self.seed):
             await Ending(self).run()
         await self.foreign.check()
+
+    async def _restore(self, restored: RestoredBeside) -> None:
+        async with asyncio.TaskGroup() as self._machines, asyncio.TaskGroup() as self._clients:
+            for node in self.nodes:
+                self.start(node)
+            await restored.run()
+            for producer in self.producers:
+                producer.abandoned = True
 
     async def _watch_retention(self) -> None:
         if self.retention is not None:

@@ -13,14 +13,18 @@ from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import CreateRevisionIs, MetadataStore
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import encode_cluster
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 from tests.support.clusters import MARK
 
 
 @dataclass(frozen=True, slots=True)
 class FixedIdentity:
-    """An `Identity` that needs no bucket; a store without a cluster gets ours."""
+    """An `Identity` that needs no time; stores without a cluster get ours."""
 
     number: int
+    objects: ObjectStore
 
     async def join(
         self, metadata: MetadataStore, strangers: UnknownKeys
@@ -28,7 +32,10 @@ class FixedIdentity:
         await metadata.txn((CreateRevisionIs(CLUSTER_KEY, 0),), (MARK,))
         kv = await metadata.get(CLUSTER_KEY)
         assert kv is not None
-        return decode_cluster(kv.value), self.number, Grace()
+        cluster = decode_cluster(kv.value)
+        with contextlib.suppress(AlreadyExistsError):
+            await self.objects.create(layout.CLUSTER_KEY, [encode_cluster(cluster)])
+        return cluster, self.number, Grace()
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ class RunningAgent:
             metadata=self.metadata_store,
             objects=self._wrap_objects(bucket),
             disk=self.disk,
-            identity=FixedIdentity(NODE_ID),
+            identity=FixedIdentity(NODE_ID, bucket),
             server=NoServer(LISTENERS),
             rng=self._rng,
             now_ms=monotonic_ms,

@@ -8,6 +8,8 @@
 2. Nothing is put while no group changes: a key that was put has a larger revision, and a key that
    was deleted leaves one key less.
 3. No snapshot is put into a bucket, or read from a metadata store, that is not the cluster's.
+4. No snapshot is put by an agent whose metadata store is older than one that is there: it would
+   count as older, and be deleted at once.
 
 Shell.
 """
@@ -18,10 +20,11 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.cluster.newer_objects import newer_group_snapshot
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
-from driftlog_metadata.stores.errors import CorruptError, StoreError
+from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.stores.store import KeyValue, MetadataStore
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
@@ -69,6 +72,7 @@ class GroupSnapshots:
         self._seen: tuple[int, int] | None = None
         """Largest revision and number of the keys of the last snapshot."""
         self._puts = 0
+        self._is_checked = False
         self._log = structlog.get_logger()
 
     async def run(self, is_wanted: Callable[[], bool], interval_ms: float = INTERVAL_MS) -> None:
@@ -90,7 +94,7 @@ class GroupSnapshots:
         """Put a snapshot, if a group has changed since the last one; returns its key.
 
         Raises:
-            FencedError: a store is not the cluster's.
+            FencedError: a store is not the cluster's, or the metadata store is an old backup.
             CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
         """
         _, kvs = await self._read(keys_only=True)
@@ -101,6 +105,11 @@ class GroupSnapshots:
         body = await self._offload(_encode, self._cluster_id, revision, kvs)
         key = layout.group_snapshot_key(self._cluster_id, revision)
         await self._confirm()
+        if not self._is_checked:
+            wrong = await newer_group_snapshot(self._objects, self._metadata, self._cluster_id)
+            if wrong:
+                raise FencedError(wrong)
+            self._is_checked = True
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 await self._objects.create(key, [body])

@@ -82,6 +82,7 @@ from driftlog_tiering.batches import kernel
 from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import OtherClusterError
 
 T = TypeVar("T")
 
@@ -126,6 +127,7 @@ class Engine:
             now_ms=ports.now_ms,
             keep_alive=ports.keep_alive,
             outage=ports.health.requests,
+            ownership=ports.ownership,
         )
         offload_read = ports.offload_read or ports.offload
         self.manifests = ManifestCache(
@@ -421,6 +423,7 @@ class Engine:
         """Runs one session.
 
         Raises:
+            OtherClusterError: the bucket, or a partition in it, is another cluster's.
             FencedError: the session was lost.
         """
         try:
@@ -429,6 +432,9 @@ class Engine:
             else:
                 await self.session.close()
         except* FencedError as group:
+            other = group.subgroup(OtherClusterError)
+            if other is not None:
+                raise OtherClusterError(str(first_of(other))) from group
             raise FencedError(str(first_of(group))) from group
         finally:
             self._close_all()
@@ -521,6 +527,9 @@ class Engine:
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
+        if self.session.ownership.is_due():
+            # After a restore, manifests are ahead of the old cluster's metadata store.
+            self._spawn(self.session.ownership.refresh())
         served = self.partitions.open(taken, self.ports.now_ms())
         for log in served.values():
             if log.state is State.LOADING:

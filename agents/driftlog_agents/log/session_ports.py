@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
 
+from driftlog_agents.cluster.cluster_file import Believed, Ownership
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
@@ -46,6 +47,8 @@ class Ports:
     """Decodes large batches, one at a time in the process."""
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
+    ownership: Ownership = field(default_factory=Believed)
+    """Whether the cluster has the bucket."""
     quota: Quota = field(default_factory=Quota)
     """How much of its quota the metadata store uses."""
     strangers: UnknownKeys = field(default_factory=UnknownKeys)

@@ -288,7 +288,7 @@ class AgentProcess:
             wall_ms=ports.wall_ms,
             refusals=self.refusals,
         )
-        cluster_file = ClusterFile(ports.objects, cluster.cluster_id, grace)
+        self._cluster_file = ClusterFile(ports.objects, cluster.cluster_id, grace, ports.now_ms)
         self.collector = Collector(
             metadata=self._metadata,
             objects=ports.objects,
@@ -296,7 +296,7 @@ class AgentProcess:
             offload=ports.offload_upkeep,
             settings=replace(settings.collector, grace=grace),
             duties=self,
-            confirm=partial(self._confirm, cluster_file),
+            confirm=self._confirm,
             node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
             strangers=self._strangers,
         )
@@ -306,7 +306,7 @@ class AgentProcess:
             cluster_id=cluster.cluster_id,
             offload=ports.offload_upkeep,
             deleter=self.collector.deletions,
-            confirm=partial(self._confirm, cluster_file),
+            confirm=self._confirm,
         )
         self.fitness = WriteHealthMonitor(
             node_id=number,
@@ -378,7 +378,7 @@ class AgentProcess:
         edited = () if engine is None else engine.manifests.take_edited()
         return [NamedPartition(topic, tp) for topic, tp in edited]
 
-    async def _confirm(self, cluster_file: ClusterFile) -> None:
+    async def _confirm(self) -> None:
         """Check that both stores are the cluster's.
 
         Raises:
@@ -386,7 +386,7 @@ class AgentProcess:
             CorruptError, StoreError, TimeoutError: that is not known.
         """
         await self.store_watch.confirm()
-        await cluster_file.confirm()
+        await self._cluster_file.confirm()
 
     # ── Sessions ──
 
@@ -447,6 +447,7 @@ class AgentProcess:
                 spool=ports.spool,
                 decoding=self.decoding,
                 keep_alive=ports.keep_alive,
+                ownership=self._cluster_file,
                 quota=self.quota,
                 strangers=self._strangers,
                 backpressure=backpressure,
@@ -482,6 +483,7 @@ class AgentProcess:
                 beside = [
                     tasks.create_task(self._when_ready(engine)),
                     tasks.create_task(self._keep_node_id(engine)),
+                    tasks.create_task(self._cluster_file.until_lost()),
                     tasks.create_task(self.fitness.watch(engine)),
                     tasks.create_task(groups.run()),
                 ]
@@ -490,9 +492,10 @@ class AgentProcess:
                 finally:
                     for task in beside:
                         task.cancel()
-        except* (WrongClusterError, OtherClusterError) as group:
-            raise WrongClusterError(str(first_of(group))) from group
         except* FencedError as group:
+            wrong = group.subgroup((WrongClusterError, OtherClusterError))
+            if wrong is not None:
+                raise WrongClusterError(str(first_of(wrong))) from group
             raise FencedError(str(first_of(group))) from group
         finally:
             self.engine = None

@@ -8,6 +8,7 @@
     none                id                        no: the cluster has another metadata store
     id                  the same id               yes
     id                  another id                no: two clusters on one prefix
+    id, old revision    the same id, newer ones   no: the store is an old backup
 
 Node ids are allocated after the bucket has its mark.  An agent that finds a cluster without a mark
 waits for a moment: the agent that made the cluster may be about to mark its bucket.  So agents that
@@ -22,6 +23,7 @@ Shell.
 import asyncio
 import base64
 import json
+from contextlib import suppress
 from functools import partial
 from random import Random, SystemRandom
 from typing import Final, Protocol
@@ -29,10 +31,11 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.cluster.newer_objects import newer_final_head, newer_group_snapshot
 from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
-from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of
 from driftlog_metadata.schema.codec import (
     decode_agent,
     decode_cluster,
@@ -43,6 +46,7 @@ from driftlog_metadata.schema.codec import (
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
+    HEADS_PREFIX,
     NODE_IDS_PREFIX,
     TOPICS_PREFIX,
     agent_key,
@@ -122,11 +126,36 @@ class ClusterIdentity:
         cluster = await join_cluster(
             metadata, self._objects, self._location, self._rng, strangers, self._grace
         )
+        await self._check_not_older(metadata, cluster.cluster_id, strangers)
         number = await node_id(
             metadata, self._disk, cluster, self._session_ms, self._rng, strangers
         )
         _, body = await patiently(partial(newest_cluster_file, self._objects), self._location)
         return cluster, number, bucket_files.decode_grace(body)
+
+    async def _check_not_older(
+        self, metadata: MetadataStore, cluster_id: str, strangers: UnknownKeys
+    ) -> None:
+        """Raises WrongClusterError: the bucket has newer objects than the metadata store."""
+        objects, location = self._objects, self._location
+        wrong = await patiently(
+            partial(newer_group_snapshot, objects, metadata, cluster_id), location
+        )
+        _, heads = await patiently(
+            partial(metadata.get_prefix, HEADS_PREFIX, keys_only=True), _METADATA
+        )
+        ids = [strangers.parsed(kv.key, head_of) for kv in heads]
+        for session_id in ids:
+            if wrong:
+                break
+            if session_id is None:
+                continue
+            with suppress(CorruptError):  # a damaged object is no evidence
+                wrong = await patiently(
+                    partial(newer_final_head, objects, metadata, session_id), location
+                )
+        if wrong:
+            raise WrongClusterError(wrong)
 
 
 async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:

@@ -8,7 +8,8 @@ No flush record is left, so it is not known which objects were committed.  Every
 is in the bucket.  Serving only what a later footer proves would lose the last flush of each
 session.  So an object is served unless it is refuted:
 
-1. its session has a final head below its sequence; or
+1. its session has a final head below its sequence, and no footer proves that a later flush than
+   the final head was committed (an agent on an old backup has put that head); or
 2. it is not known to be committed, and has a record at or after the first offset of a later leader
    epoch: a leader begins where everything committed before it ends; or
 3. an earlier flush of its session is refuted: a session commits in the order of sequences.
@@ -170,7 +171,8 @@ class FlushEvidence:
     def final_head(self, session_id: str, head: int) -> None:
         """The session's last committed flush was *head*."""
         session = self._sessions.setdefault(session_id, _Session())
-        session.final_head = head
+        known = session.final_head
+        session.final_head = head if known == _NEVER else max(known, head)
         session.committed = max(session.committed, head)
 
     def settle(self, session_id: str) -> None:
@@ -202,7 +204,7 @@ class FlushEvidence:
         for seq in sorted(session.objects):
             if seq <= session.committed:
                 continue
-            if seq > session.final_head:
+            if session.committed <= session.final_head < seq:
                 reason = reason or f"the session's last commit was flush {session.final_head}"
             for one in () if reason else session.objects[seq]:
                 for tp, epoch, end in one.reaches:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
+from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.restore.evidence import FlushEvidence
 from driftlog_agents.restore.partition_plan import SealedEnds
@@ -316,6 +317,8 @@ def _by_session(infos: Iterable[ObjectInfo]) -> list[tuple[str, list[ObjectInfo]
         key = _parsed(info.key, layout.parse_key)
         if not isinstance(key, layout.FlushObjectKey | layout.FinalHeadKey):
             continue
+        if info.key.startswith(PROBES_PREFIX):
+            continue  # an agent has tested the bucket
         if not sessions or sessions[-1][0] != key.session_id:
             sessions.append((key.session_id, []))
         sessions[-1][1].append(info)

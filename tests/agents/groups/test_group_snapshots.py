@@ -174,3 +174,22 @@ async def test_the_values_of_many_groups_are_read_only_after_a_change() -> None:
     await world.commit("a", b"2")
     assert await agent.put() is not None
     assert 2 == large.whole_reads
+
+
+async def test_an_agent_on_an_old_backup_neither_puts_nor_deletes() -> None:
+    """
+    Its revisions are below the newest snapshot's: that would be the next to go.
+    """
+    world = World()
+    for number in range(4):
+        await world.commit("a", b"%d" % number)
+        await world.agent().put()
+    keys = await world.keys()
+    world.metadata = MemoryMetadataStore(lambda: 0)
+    await world.commit("a", b"old")
+
+    with pytest.raises(FencedError, match="driftlog restore"):
+        await world.agent().put()
+
+    assert keys == await world.keys()
+    assert {"a": b"3"} == (await world.newest()).values

@@ -23,6 +23,7 @@ from random import Random
 from typing import Any, ParamSpec, cast
 from uuid import UUID
 
+from driftlog_agents.cluster.cluster_file import Believed, Ownership
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.log.engine_settings import EngineSettings
@@ -335,6 +336,8 @@ class World:
         self.compaction: dict[str, CompactionPolicy] = {}
         """What the topics' configs say, by name."""
         self.spool: Callable[[], AbstractContextManager[Spool]] = _spool
+        self.ownership: Callable[[], Ownership] = Believed
+        """What its agents ask whose the bucket is."""
         self.offloaded: set[str] = set()
         """Functions that ran off the event loop, by name."""
         self._created = False
@@ -424,6 +427,7 @@ class Life:
                 offload=world.offload,
                 spool=lambda: world.spool(),
                 backpressure=Backpressure(world.pressure.append),
+                ownership=world.ownership(),
             ),
             agent=Agent(
                 node_id=world.node_id,

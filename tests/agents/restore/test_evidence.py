@@ -189,3 +189,24 @@ def test_an_object_above_the_final_head_is_refuted() -> None:
         for name, (key, _) in bucket.objects.items():
             head = bucket.heads.get(key.session_id)
             assert head is None or (name in refuted) == (key.seq > head)
+
+
+def test_a_final_head_below_what_footers_prove_refutes_nothing() -> None:
+    """
+    An agent on an old backup of the metadata store has put it.
+    """
+    seeds = 0
+    for seed in SEEDS:
+        bucket = Bucket(seed, facts=True)
+        bucket.run(200)
+        proven: dict[str, int] = {}
+        for key, footer in bucket.objects.values():
+            proven[key.session_id] = max(proven.get(key.session_id, 0), footer.committed_seq)
+        evidence = bucket.evidence()
+        before = evidence.refuted()
+        for session_id, committed in proven.items():
+            if committed > 1:
+                evidence.final_head(session_id, committed - 1)
+                seeds += 1
+        assert before.keys() >= evidence.refuted().keys()
+    assert seeds

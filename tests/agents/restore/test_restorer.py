@@ -12,6 +12,7 @@ import pytest
 
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.groups.storage_format import encode_page
+from driftlog_agents.log.objects.bucket_probe import probe_bucket
 from driftlog_agents.restore.metadata_writes import NotEmptyError
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_agents.restore.restorer import WrongBucketError
@@ -446,3 +447,21 @@ async def test_a_partition_without_unsealed_records_is_read_once() -> None:
     life = await world.come_back()
     assert {0: b"v"} == await records(life)
     life.kill()
+
+
+@on_virtual_time
+async def test_probes_of_the_bucket_are_no_flush_objects() -> None:
+    """
+    An agent has put one hours before the restore, and the collector has not deleted it.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"a").answer()
+    assert await probe_bucket(world.bucket, 1, "0" * 16) is None
+    life.kill()
+    world.lose_everything()
+
+    report = await world.restore()
+
+    assert report.is_whole
+    assert 1 == report.flush_objects

@@ -175,6 +175,7 @@ class PartitionBucket:
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         """As `Bucket.commit`: the edit, and the cached manifest."""
         manifests, log, grace = self._rewrites.manifests, self._log, self._rewrites.grace
+        await self._rewrites.session.ownership.hold()
         self._sends(edit)
         sent_ms = self._ports.now_ms()
         if sent_ms - manifests.read_at_ms(log) > grace.short_ms:

@@ -8,7 +8,8 @@ committed.  A head above a flush that was committed would be harmless, one below
 an object is put only for the value of a head that can never change again.
 
 An object that cannot be put is put again at the next look, until the collector records the end of
-the session (`garbage/session_head_gc`); one that exists is the same.
+the session (`garbage/session_head_gc`); one that exists is the same, or is newer than the metadata
+store, which is an old backup then (`cluster/newer_objects`).
 
 Shell.
 """
@@ -24,7 +25,7 @@ from driftlog_agents.log.consolidation.known_final_heads import KnownFinalHeads,
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import head_key
 from driftlog_metadata.schema.model import FINAL_HEADS_LEVEL
-from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
@@ -51,7 +52,7 @@ class FinalHeads:
         were gone in a read that began after their heads were read.
 
         Raises:
-            FencedError: our own session is over.
+            FencedError: our own session is over, or the metadata store is an old backup.
         """
         if self._session.author.format_version < FINAL_HEADS_LEVEL:
             return
@@ -62,8 +63,9 @@ class FinalHeads:
             try:
                 if final is not None:
                     async with asyncio.timeout(_TIMEOUT_S):
+                        await self._session.check_newer(session_id, self._objects)
                         await self._create(final)
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            except (UnavailableError, OutcomeUnknownError, CorruptError, TimeoutError) as error:
                 self._log.debug("final_head_not_put", session=session_id, error=str(error))
                 return
             self._known.done(session_id)

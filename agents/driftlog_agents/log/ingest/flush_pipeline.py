@@ -167,7 +167,8 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Send the commit transaction; call `commit_succeeded`, `commit_failed` or `fenced`."""
+    """Send the commit transaction; call `commit_succeeded`, `commit_failed`, `commit_delayed` or
+    `fenced`."""
 
     flush: Flush
 
@@ -396,6 +397,16 @@ class FlushPipeline:
         self._commit_failures += 1
         return self.tick(now_ms)
 
+    def commit_delayed(self, flush: Flush, now_ms: float) -> list[Effect]:
+        """The commit was not sent: it is given out again, or its object is too old by now."""
+        if self._lost or flush.stage is not Stage.COMMITTING:
+            return []
+        if self._commit_failures:
+            self._commit_retry_at_ms = now_ms  # an earlier attempt may still take effect
+        else:
+            flush.stage = Stage.STORED
+        return self.tick(now_ms)
+
     def fenced(self) -> list[Effect]:
         """The session is over."""
         if self._lost:
@@ -493,7 +504,7 @@ class FlushPipeline:
 
     # ── Commits ──
 
-    def _is_too_old(self, flush: Flush, now_ms: float) -> bool:
+    def is_too_old(self, flush: Flush, now_ms: float) -> bool:
         """Whether the object of a stored *flush* may not be committed any more."""
         began_ms = flush.began_ms[flush.stored_attempt]
         return now_ms - began_ms >= self.settings.max_object_age_ms
@@ -507,7 +518,7 @@ class FlushPipeline:
         if not self._flushes or self._flushes[0].stage in (Stage.QUEUED, Stage.UPLOADING):
             return
         for flush in self._flushes:
-            if flush.stage is Stage.STORED and self._is_too_old(flush, now_ms):
+            if flush.stage is Stage.STORED and self.is_too_old(flush, now_ms):
                 flush.stage = Stage.QUEUED
                 flush.stored_attempt = -1
                 flush.hedged = False
@@ -525,7 +536,7 @@ class FlushPipeline:
             and self._commit_retry_at_ms is not None
             and self._commit_retry_at_ms <= now_ms
         ):
-            if self._is_too_old(head, now_ms):
+            if self.is_too_old(head, now_ms):
                 effects += [Expired(head), *self.fenced()]
                 return
             self._commit_retry_at_ms = None

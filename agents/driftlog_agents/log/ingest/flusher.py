@@ -266,6 +266,8 @@ class Flusher:
             case Cut(flush):
                 self._lay_out(flush)
             case Upload(flush, attempt):
+                if self._session.ownership.is_due():
+                    self._spawn(self._session.ownership.refresh())
                 task = self._spawn(self._upload(flush, attempt))
                 if task is not None:
                     self._uploads[flush, attempt] = task
@@ -366,14 +368,47 @@ class Flusher:
 
     # ── Commit ──
 
+    async def _may_commit(self, flush: Flush) -> bool:
+        """Wait until the bucket is known to be the cluster's; False: the flush commits later, or
+        never."""
+        ownership = self._session.ownership
+        if ownership.holds():
+            return True
+        sent_ms = self._now_ms()
+        try:
+            await ownership.hold()
+        except UnavailableError as error:
+            self.outage.failed(str(error), sent_ms, self._now_ms())
+        except FencedError as error:
+            self._session.end(str(error))
+            self._handle(lambda _: self._pipeline.fenced())
+            return False
+        if ownership.holds() and not self._pipeline.is_too_old(flush, self._now_ms()):
+            return True
+        self._handle(lambda now: self._pipeline.commit_delayed(flush, now))
+        return False
+
+    def _may_answer(self, sent_ms: float) -> bool:
+        """Whether producers may be told of a commit that was sent at *sent_ms*.
+
+        A restore waits for the commit's deadline.  An answer that is read later, after a
+        suspension, is asked for again, which takes a look at the bucket.
+        """
+        late = self._now_ms() - sent_ms > self._settings.commit_deadline_ms
+        return not late or self._session.ownership.holds()
+
     async def _commit(self, flush: Flush) -> None:
         record, _ = flush.payload.puts[flush.stored_attempt]
+        if not await self._may_commit(flush):
+            return
         sent_ms = self._now_ms()
         answered = True
         try:
             async with asyncio.timeout(self._settings.commit_deadline_ms / 1000):
                 outcome = await self._session.commit(flush.seq, record)
         except TimeoutError:
+            outcome, answered = CommitOutcome.UNKNOWN, False
+        if outcome is CommitOutcome.COMMITTED and not self._may_answer(sent_ms):
             outcome, answered = CommitOutcome.UNKNOWN, False
         match outcome:
             case CommitOutcome.COMMITTED:

@@ -138,6 +138,7 @@ class ManifestEdits:
         read_at_ms: int,
         wanted: Callable[[], bool] = lambda: True,
     ) -> Manifest:
+        await self._session.ownership.hold()
         return await commit_edit(
             self._objects,
             manifest,

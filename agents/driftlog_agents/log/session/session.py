@@ -17,6 +17,8 @@ from typing import TypeVar
 
 import structlog
 
+from driftlog_agents.cluster.cluster_file import Believed, Ownership
+from driftlog_agents.cluster.newer_objects import newer_final_head
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.log.session.commit_outcome import (
     CommitOutcome,
@@ -45,6 +47,7 @@ from driftlog_metadata.stores.store import (
 from driftlog_metadata.transactions import session_transactions as transactions
 from driftlog_metadata.witness.witness import OwnSession
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _T = TypeVar("_T")
 
@@ -55,6 +58,7 @@ class Session:
     Args:
         keep_alive: sends keep-alives from another loop; None: they are a task on the agent's event
             loop.
+        ownership: whether the cluster has the bucket; None: no other cluster can get it.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Session:
         now_ms: Callable[[], float],
         keep_alive: KeepAlive | None = None,
         outage: FailureTracker | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         self._store = store
         self._witness = store.witness
@@ -79,6 +84,8 @@ class Session:
         self.revision = 0
         """Create revision of the session's key: the fence."""
         self._lease = SessionLease(settings, store.witness)
+        self.ownership = ownership or Believed()
+        """Asked before each commit and each edit."""
         self.outage = outage or FailureTracker()
         """Since when the metadata store has not answered; keep-alives have a tracker of their own,
         for another thread may send them."""
@@ -324,6 +331,19 @@ class Session:
             larger=True,
         )
         return kvs
+
+    async def check_newer(self, session_id: str, objects: ObjectStore) -> None:
+        """Check that the final heads of a session are not newer than the metadata store.
+
+        Raises:
+            FencedError: one is: the store is an old backup, and the agent ends.
+            CorruptError, StoreError, TimeoutError: that is not known.
+        """
+        wrong = await newer_final_head(objects, self._store, session_id)
+        if wrong:
+            self._log.error("old_metadata_store_found", reason=wrong, advice="the agent ends")
+            self.ownership.lose(wrong)
+            raise FencedError(wrong)
 
     async def read(self, key: str) -> KeyValue | None:
         """One key; as `read_prefix`."""

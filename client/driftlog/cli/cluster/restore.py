@@ -37,12 +37,13 @@ def add_commands(commands: Commands) -> None:
         _restore,
         help="bring a cluster back from its bucket, into an empty metadata store",
         description="Bring a cluster back from its bucket alone: its metadata store and all disks "
-        "of its agents are lost.  The metadata store must be empty.  All agents of the old cluster "
-        "must be stopped.  Every record that was acknowledged with acks=all comes back at its "
-        "offset, with topics, configs and committed offsets of groups.  A restore that was "
-        "interrupted goes on when it is run again.  Exit status 1: something is not restored.",
+        "of its agents are lost.  The metadata store must be empty.  Agents of the old cluster "
+        "that still run stop by themselves: the restore waits 65 s for them.  Every record that "
+        "was acknowledged with acks=all comes back at its offset, with topics, configs and "
+        "committed offsets of groups.  A restore that was interrupted goes on when it is run "
+        "again.  Exit status 1: something is not restored.",
         examples="  driftlog restore --store s3://bucket/prefix --etcd http://127.0.0.1:2379 \\\n"
-        "      --from-cluster qBScphWoRRGFs8ZK20LGKg --agents-stopped\n"
+        "      --from-cluster qBScphWoRRGFs8ZK20LGKg\n"
         "  driftlog restore --dir /tmp/log --discard          the restore is found to be good\n",
     )
     restore.add_argument(
@@ -62,8 +63,8 @@ def add_commands(commands: Commands) -> None:
     restore.add_argument(
         "--agents-stopped",
         action="store_true",
-        help="required: all agents of the old cluster are stopped, on every machine.  What one of "
-        "them acknowledges while the restore runs may be lost",
+        help="do not wait 65 s: all agents of the old cluster are stopped, on every machine.  What "
+        "one of them acknowledges while the restore runs may be lost",
     )
     restore.add_argument(
         "--dry-run",
@@ -103,11 +104,6 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("where are the objects?  Give --store LOCATION")
     if not options.from_cluster:
         raise UsageError("which cluster is lost?  Give --from-cluster ID")
-    if not options.agents_stopped and not options.dry_run:
-        raise UsageError(
-            "stop all agents of the old cluster, on every machine, and give --agents-stopped: what "
-            "one of them acknowledges while the restore runs may be lost"
-        )
     if ":" not in location.partition("/")[0] and not Path(location).is_dir():
         raise CommandError(f"there is no directory {location}")
     report = _restored(options, location)
@@ -133,6 +129,7 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
 
     from driftlog_agents.foundation.offload import inline  # noqa: PLC0415  # an extra
     from driftlog_agents.log.local.spool import spool_in  # noqa: PLC0415
+    from driftlog_agents.restore.old_agents import until_old_agents_stop  # noqa: PLC0415
     from driftlog_agents.restore.partition_restores import RestoreOptions  # noqa: PLC0415
     from driftlog_agents.restore.restorer import RestorePorts, Restorer  # noqa: PLC0415
     from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
@@ -148,8 +145,9 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
         if line.due():
             line.show(f"{count:,} {what}")
 
-    async def at_once() -> None:
-        """No agent of the old cluster runs."""
+    async def wait() -> None:
+        if not options.agents_stopped:
+            await until_old_agents_stop(progress)
 
     async def main() -> "RestoreReport":
         with tempfile.TemporaryDirectory(prefix="driftlog-restore-") as spools:
@@ -163,7 +161,7 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
                         spool=spool_in(Path(spools)),
                         rng=random.SystemRandom(),
                         now_ms=lambda: time.clock_gettime(_BOOT_TIME) * 1000,
-                        wait=at_once,
+                        wait=wait,
                         progress=progress,
                     )
                     wanted = RestoreOptions(

@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from driftlog_metadata.schema.keys import head_key
+from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.bucket_files import decode_final_head
+from driftlog_tiering.formats.bucket_files import FinalHead, decode_final_head, encode_final_head
 from tests.agents.log.flush_records import NEVER, flushes
 from tests.agents.log.lives import World, on_virtual_time
 
@@ -77,3 +80,24 @@ async def test_a_final_head_that_cannot_be_put_is_put_later() -> None:
 
     assert {} == before
     assert {first.session_id: 1} == await final_heads(world)
+
+
+@on_virtual_time
+async def test_a_final_head_above_the_store_ends_the_session() -> None:
+    """
+    The metadata store is an old backup: the head that it has is not the session's last one.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 2)
+    first.kill()
+    newer = FinalHead(first.session_id, 7, world.metadata.revision + 1_000)
+    await world.bucket.put(
+        layout.final_head_key(first.session_id, newer.head), [encode_final_head(newer)]
+    )
+    life = await world.start(NEVER)
+
+    with pytest.raises(FencedError, match="driftlog restore"):
+        await asyncio.wait_for(life.task, 600)
+
+    assert {first.session_id: 7} == await final_heads(world)

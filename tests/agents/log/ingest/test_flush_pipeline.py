@@ -771,6 +771,39 @@ def test_a_commit_without_an_answer_ends_the_session_when_its_object_is_too_old(
     assert ([[]] * 4, None) == (answers, pipe.deadline())
 
 
+def test_a_commit_that_was_not_sent_is_given_out_again_or_put_again() -> None:
+    """
+    It waits for a look at the bucket; its object may get too old meanwhile.
+    """
+    pipe = Pipe()
+    one = pipe.flush()
+    pipe.stored(one)
+    assert [Commit(one)] == pipe.machine.commit_delayed(one, pipe.now_ms)
+
+    pipe.now_ms += 6 * HOURS_MS
+    assert [Upload(one, 1)] == pipe.machine.commit_delayed(one, pipe.now_ms)
+    assert [Commit(one)] == pipe.stored(one, 1)
+
+
+def test_a_delayed_commit_that_was_sent_before_keeps_its_object() -> None:
+    """
+    The earlier attempt may still take effect: too old, it ends the session.
+    """
+    pipe = Pipe()
+    one = pipe.flush()
+    pipe.stored(one)
+    pipe.machine.commit_failed(one, pipe.now_ms)
+    due = pipe.deadline()
+    assert due is not None
+    assert [Commit(one)] == pipe.at(due)
+    assert [Commit(one)] == pipe.machine.commit_delayed(one, pipe.now_ms)
+
+    pipe.now_ms += 6 * HOURS_MS
+    expired, lost = pipe.machine.commit_delayed(one, pipe.now_ms)
+    assert Expired(one) == expired
+    assert SessionFenced((one,)) == lost
+
+
 def test_a_late_answer_commits_what_is_too_old_to_be_sent_again() -> None:
     """
     An answer says that the object is named: only to send the commit again is forbidden.

@@ -9,13 +9,21 @@ from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_metadata.schema.codec import decode_flush_record
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX
-from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.schema.model import Cluster
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore, Put, TxnResult
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import encode_cluster
+from tests.agents.log.flush_records import NEVER
 from tests.agents.log.lives import NOBODY, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
+from tests.simulation.loop import VirtualLoop
+from tests.support.clusters import AUTHOR
 
 
 async def named(world: World) -> list[str]:
@@ -299,3 +307,125 @@ async def test_a_commit_without_an_answer_is_repeated_until_it_is_known(
     assert await second.answer() == "committed"
     assert world.bucket.puts == await named(world)
     assert len(fates) + 2 == stores[0].asked
+
+
+# ── Whose the bucket is ──
+
+
+async def guarded() -> World:
+    """A cluster whose agents look at the newest cluster file."""
+    world = World()
+    await world.bucket.put(layout.CLUSTER_KEY, [encode_cluster(AUTHOR)])
+    world.ownership = lambda: ClusterFile(world.bucket, AUTHOR.cluster_id, Grace(), now_ms)
+    return world
+
+
+@on_virtual_time
+async def test_a_commit_waits_for_a_look_that_fails() -> None:
+    """
+    Its object is in the bucket, and its producer is answered when the bucket gives the file.
+    """
+    world = await guarded()
+    life = await world.start()
+    assert "committed" == await life.produce(b"a").answer()
+    await asyncio.sleep(100)
+    world.bucket.manifests.clear()  # reads of anything but flush objects are refused
+    request = life.produce(b"b")
+    await asyncio.sleep(200)
+    assert 2 == len(world.bucket.puts)
+    assert [] == request.told
+    world.bucket.manifests.set()
+
+    assert "committed" == await request.answer()
+    assert 2 == len(world.bucket.puts)
+
+
+@pytest.mark.parametrize("seconds", [165, 400])
+def test_an_object_that_gets_too_old_while_its_commit_waits_is_put_again(seconds: int) -> None:
+    """
+    The collector may have deleted it; the session goes on, for no commit was sent.
+    """
+
+    @on_virtual_time
+    async def run() -> None:
+        world = await guarded()
+        flush = replace(SETTINGS.flush, max_object_age_ms=150_000)
+        life = await world.start(replace(SETTINGS, flush=flush))
+        assert "committed" == await life.produce(b"a").answer()
+        await asyncio.sleep(100)
+        world.bucket.manifests.clear()
+        request = life.produce(b"b")
+        await asyncio.sleep(seconds)
+        world.bucket.manifests.set()
+
+        assert "committed" == await request.answer()
+        assert len(world.bucket.puts) > 2
+        assert world.bucket.puts[-1] == (await named(world))[-1]
+
+    run()
+
+
+@on_virtual_time
+async def test_an_agent_of_a_restored_cluster_acknowledges_nothing() -> None:
+    """
+    Its metadata store would take the commit; the session ends, and the request fails.
+    """
+    world = await guarded()
+    life = await world.start()
+    assert "committed" == await life.produce(b"a").answer()
+    await world.bucket.put(layout.cluster_key(1), [encode_cluster(Cluster("restored"))])
+    await asyncio.sleep(61)
+    request = life.produce(b"b")
+
+    assert "lost" == await request.answer()
+    with pytest.raises(FencedError):
+        await asyncio.wait_for(life.task, 60)
+    assert 1 == len(await named(world))
+
+
+@on_virtual_time
+async def test_a_commit_whose_answer_is_read_after_a_suspension_is_not_acknowledged() -> None:
+    """
+    It was sent in time, and a restore has gone on meanwhile.
+    """
+    world = await guarded()
+    suspended: list[float] = []
+
+    def suspending(store: MetadataStore) -> MetadataStore:
+        txn = store.txn
+
+        async def slow(compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
+            result = await txn(compares, then, otherwise)
+            keys = [op.key for op in then if isinstance(op, Put)]
+            if suspended and any(key.startswith(FLUSHES_PREFIX) for key in keys):
+                loop = cast(VirtualLoop, asyncio.get_running_loop())
+                loop.now_s += suspended.pop()
+            return result
+
+        store.txn = slow  # type: ignore[method-assign]
+        return store
+
+    life = await world.start(metadata=suspending)
+    assert "committed" == await life.produce(b"a").answer()
+    await world.bucket.put(layout.cluster_key(1), [encode_cluster(Cluster("restored"))])
+    suspended.append(3_000.0)
+    request = life.produce(b"b")
+
+    assert "lost" == await request.answer(10_000)
+
+
+@on_virtual_time
+async def test_a_busy_agent_looks_twice_a_minute() -> None:
+    """
+    Not once a flush; an idle one does not look.
+    """
+    world = await guarded()
+    life = await world.start(NEVER)
+    assert "committed" == await life.produce(b"a").answer()
+    before, puts = world.bucket.requests, len(world.bucket.puts)
+    for _ in range(240):
+        assert "committed" == await life.produce(b"x").answer()
+        await asyncio.sleep(0.25)
+
+    looks = world.bucket.requests - before - (len(world.bucket.puts) - puts)
+    assert 2 <= looks <= 4

@@ -1,0 +1,87 @@
+"""An agent starts on an old backup of its metadata store, and gives offsets to other records."""
+
+import asyncio
+from random import Random
+from typing import cast
+
+import pytest
+
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_agents.process.cluster_identity import ClusterIdentity, WrongClusterError
+from driftlog_metadata.schema.codec import encode_head
+from driftlog_metadata.schema.keys import head_key
+from driftlog_metadata.stores.store import Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
+from tests.agents.log.lives import now_ms, on_virtual_time
+from tests.simulation.faults import Process
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.sim_disk import Platter, SimDisk
+from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.memory_store import MemoryMetadataStore
+
+SESSION = f"{7:032x}"
+
+
+class Started:
+    """A cluster with one directory."""
+
+    def __init__(self) -> None:
+        self.objects = MemoryObjectStore(lambda: int(now_ms()))
+        self.metadata = MemoryMetadataStore(lambda: int(now_ms()))
+        self.platter = Platter()
+
+    async def start(self) -> str:
+        """Start an agent; returns the cluster's id."""
+        process = Process("agent", cast(VirtualLoop, asyncio.get_running_loop()))
+        identity = ClusterIdentity(
+            objects=self.objects,
+            disk=SimDisk(self.platter, process, Random(1)),
+            location="the bucket",
+            session_ms=0,
+            rng=Random(1),
+        )
+        cluster, _, _ = await identity.join(self.metadata, UnknownKeys())
+        return cluster.cluster_id
+
+    async def go_on(self) -> None:
+        """Other agents commit for a while."""
+        for number in range(20):
+            await self.metadata.txn((), [Put(head_key(SESSION), encode_head(number))])
+
+
+@on_virtual_time
+async def test_a_store_that_is_older_than_the_newest_group_snapshot_is_refused() -> None:
+    """
+    With the store as it was the start goes on.
+    """
+    cluster = Started()
+    cluster_id = await cluster.start()
+    backup = cluster.metadata.copy()
+    await cluster.go_on()
+    key = layout.group_snapshot_key(cluster_id, cluster.metadata.revision)
+    await cluster.objects.put(key, [b"x"])
+    assert cluster_id == await cluster.start()
+    cluster.metadata.become(backup)
+
+    with pytest.raises(WrongClusterError, match="driftlog restore"):
+        await cluster.start()
+
+
+@on_virtual_time
+async def test_a_store_that_is_older_than_a_final_head_is_refused() -> None:
+    """
+    The backup has the session's head as it was then.
+    """
+    cluster = Started()
+    cluster_id = await cluster.start()
+    await cluster.go_on()
+    backup = cluster.metadata.copy()
+    await cluster.go_on()
+    final = FinalHead(SESSION, 19, cluster.metadata.revision)
+    await cluster.objects.put(layout.final_head_key(SESSION, 19), [encode_final_head(final)])
+    assert cluster_id == await cluster.start()
+    cluster.metadata.become(backup)
+
+    with pytest.raises(WrongClusterError, match="driftlog restore"):
+        await cluster.start()
