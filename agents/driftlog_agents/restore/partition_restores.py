@@ -105,8 +105,8 @@ class PartitionRestores:
                 facts.told_epochs.get(tp, -1),
                 skipped,
             )
-            loss = _lost_manifest(topic, plan, facts.sealed.get(tp, SealedEnds())) or _gap(
-                topic, plan, batches.first_behind_gap(tp, manifest.end, epoch, runs)
+            loss = _lost_manifest(plan, facts.sealed.get(tp, SealedEnds())) or _gap(
+                plan, batches.first_behind_gap(tp, manifest.end, epoch, runs)
             )
             async with others if plan.is_idle else sealing:
                 is_restored = await self._restore(topic, plan, loss, facts.listed_ms)
@@ -140,7 +140,7 @@ class PartitionRestores:
         base = plan.manifest.end
         try:
             if loss is not None:
-                self._note_loss(*loss)
+                self._note_loss(name, *loss)
             if not options.dry_run:
                 plan, state = await self._write(topic, plan, at_ms)
         except DAMAGE as error:
@@ -154,14 +154,14 @@ class PartitionRestores:
             report.empty.append(EmptyRange(partition=name, base=start, end=end))
         return True
 
-    def _note_loss(self, what: str, why: str) -> None:
+    def _note_loss(self, name: str, what: str, why: str) -> None:
         """
         Raises:
             CorruptError: it is not to be skipped.
         """
         if not self._options.skip_damaged:
             raise CorruptError(f"{what}: {why}")
-        self._report.unreadable[what] = why
+        self._report.unreadable[f"{what} of {name}"] = why
 
     async def _write(
         self, topic: str, plan: PartitionPlan, at_ms: int
@@ -191,25 +191,25 @@ class PartitionRestores:
         return plan, await writer.write(topic, plan, at_ms)
 
 
-def _lost_manifest(topic: str, plan: PartitionPlan, sealed: SealedEnds) -> tuple[str, str] | None:
-    found = sealed.unnamed(plan.manifest.end, plan.joined_end)
+def _lost_manifest(plan: PartitionPlan, sealed: SealedEnds) -> tuple[str, str] | None:
+    newest = plan.manifest
+    found = sealed.unnamed(newest.end, plan.joined_end)
     if found is None:
         return None
     end, key = found
-    newest = plan.manifest
     there = f"{newest.key} ends at {newest.end}" if newest.end else "no manifest names it"
-    return f"the newest manifest of {name_of(topic, plan.tp)}", (
+    return "the newest manifest", (
         f"missing: {key} ends at {end}, and {there}.  Put the missing one back, over one of the "
         "same name if there is one"
     )
 
 
-def _gap(topic: str, plan: PartitionPlan, behind: tuple[int, str] | None) -> tuple[str, str] | None:
+def _gap(plan: PartitionPlan, behind: tuple[int, str] | None) -> tuple[str, str] | None:
     """*behind*: see `UnsealedBatches.first_behind_gap`."""
     if behind is None:
         return None
     offset, key = behind
-    return f"offsets {plan.joined_end} to {offset - 1} of {name_of(topic, plan.tp)}", (
+    return f"offsets {plan.joined_end} to {offset - 1}", (
         f"no object has them, and they were committed before {key}, which is behind them"
     )
 

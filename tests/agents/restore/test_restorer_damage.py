@@ -210,7 +210,7 @@ async def test_sealed_objects_without_their_manifest_take_the_partition_offline(
     report = await world.restore()
 
     assert ["t-0"] == list(looked.offline) == list(report.offline)
-    assert "newest manifest of t-0: missing" in report.offline["t-0"]
+    assert "newest manifest: missing" in report.offline["t-0"]
     await world.bucket.delete(gone)  # the fence's, of the same name
     for key, body in bodies.items():
         await world.bucket.put(key, [body])
