@@ -1,7 +1,7 @@
 """Puts snapshots of all groups into the bucket: a restore from the bucket alone puts them back.
 
-    every minute: the keys of all groups, at one revision ──changed──▶ groups/{cluster}/{revision}
-                                                      now and then, all but the newest three go
+    every minute: the keys of all groups ──changed──▶ their values, at one revision
+        ──▶ groups/{cluster}/{revision}; now and then, all but the newest three go
 
 1. One agent of the cluster puts them.  Two at once do no harm: a snapshot is created once, and is
    named by the revision, so the newest one is the newest, whatever the clocks of agents say.
@@ -40,6 +40,9 @@ _DELETES_EVERY: Final = 10
 """Snapshots between two listings of old ones.  More: fewer requests, more old snapshots."""
 
 _DEADLINE_S: Final = 30.0
+
+_READ_DEADLINE_S: Final = 600.0
+"""Of all groups: the store reads them in pages, each of which has a deadline of its own."""
 
 
 class GroupSnapshots:
@@ -94,11 +97,11 @@ class GroupSnapshots:
             FencedError: a store is not the cluster's, or the metadata store is an old backup.
             CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
         """
-        async with asyncio.timeout(_DEADLINE_S):
-            revision, kvs = await self._metadata.get_prefix(GROUPS_PREFIX)
-        seen = max((kv.mod_revision for kv in kvs), default=0), len(kvs)
-        if seen == self._seen or (self._seen is None and not kvs):
+        _, kvs = await self._read(keys_only=True)
+        if _seen(kvs) == self._seen or (self._seen is None and not kvs):
             return None
+        revision, kvs = await self._read(keys_only=False)
+        seen = _seen(kvs)
         body = await self._offload(_encode, self._cluster_id, revision, kvs)
         key = layout.group_snapshot_key(self._cluster_id, revision)
         await self._confirm()
@@ -118,6 +121,10 @@ class GroupSnapshots:
             await self._delete_old()
         return key
 
+    async def _read(self, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
+        async with asyncio.timeout(_READ_DEADLINE_S):
+            return await self._metadata.get_prefix(GROUPS_PREFIX, keys_only=keys_only)
+
     async def _delete_old(self) -> None:
         """The listing begins with the newest."""
         keys: list[str] = []
@@ -127,6 +134,10 @@ class GroupSnapshots:
         old = [Garbage(key, 0, GarbageReason.REPLACED) for key in keys[_KEPT:]]
         if old:
             await self._deleter.delete(old)
+
+
+def _seen(kvs: list[KeyValue]) -> tuple[int, int]:
+    return max((kv.mod_revision for kv in kvs), default=0), len(kvs)
 
 
 def _encode(cluster_id: str, revision: int, kvs: list[KeyValue]) -> bytes:

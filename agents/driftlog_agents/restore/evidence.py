@@ -22,7 +22,7 @@ sealed, and collected.
 Pure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -75,6 +75,8 @@ class UnsealedObject(NamedTuple):
     place: tuple[int, int]
     """Level and sequence: of equal batches those of the largest place are read."""
     footer: Footer
+    follows_committed: bool = False
+    """Whether all earlier flushes of its session are known to be committed."""
 
 
 @dataclass(slots=True)
@@ -96,10 +98,20 @@ class FlushEvidence:
     """See the module.
 
     Args:
-        manifests: the newest of each partition that is restored.
+        manifests: the newest of each partition.
+        restored: leader epochs that a restore has given to empty ranges: they begin where it joined
+            nothing, and refute nothing.
+        is_wanted: whether a partition is to be restored: only then are its batches kept.
     """
 
-    def __init__(self, manifests: Mapping[TopicPartition, Manifest]) -> None:
+    def __init__(
+        self,
+        manifests: Mapping[TopicPartition, Manifest],
+        restored: Collection[tuple[TopicPartition, int]] = (),
+        is_wanted: Callable[[TopicPartition], bool] = lambda _: True,
+    ) -> None:
+        self._restored = restored
+        self._is_wanted = is_wanted
         self._ends = {tp: manifest.end for tp, manifest in manifests.items()}
         self._sessions: dict[str, _Session] = {}
         self._unsealed: list[UnsealedObject] = []
@@ -116,7 +128,10 @@ class FlushEvidence:
         facts = self.partitions.setdefault(manifest.tp, PartitionFacts())
         facts.log_start = max(facts.log_start, manifest.log_start)
         for entry in manifest.leader_epochs:
-            facts.begins(entry.epoch, entry.start_offset)
+            if (manifest.tp, entry.epoch) in self._restored:
+                facts.leader_epoch = max(facts.leader_epoch, entry.epoch)
+            else:
+                facts.begins(entry.epoch, entry.start_offset)
 
     def add(self, object_key: str, key: FlushObjectKey, footer: Footer) -> None:
         """Take in an object of the bucket."""
@@ -128,7 +143,7 @@ class FlushEvidence:
         for tp, epoch, first, stop in _runs(footer):
             end = footer.columns[_BASE][stop - 1] + footer.columns[_LAST][stop - 1] + 1
             reaches.append(Reach(tp, epoch, end))
-            unsealed |= end > self._ends.get(tp, 0)
+            unsealed |= end > self._ends.get(tp, 0) and self._is_wanted(tp)
             facts = self.partitions.setdefault(tp, PartitionFacts())
             facts.end = max(facts.end, end)
             facts.begins(epoch, footer.columns[_BASE][first])
@@ -200,7 +215,15 @@ class FlushEvidence:
 
     def possible(self, refuted: Mapping[str, str]) -> list[UnsealedObject]:
         """The objects with unsealed slices that are not refuted."""
-        return [one for one in self._unsealed if one.object_key not in refuted]
+        return [
+            one._replace(follows_committed=self._follows_committed(one))
+            for one in self._unsealed
+            if one.object_key not in refuted
+        ]
+
+    def _follows_committed(self, one: UnsealedObject) -> bool:
+        _, seq = one.place
+        return seq <= self._sessions[one.footer.session_id].committed + 1
 
 
 def _runs(footer: Footer) -> Iterator[tuple[TopicPartition, int, int, int]]:

@@ -4,7 +4,7 @@
     flush/         the footer at the end of each object; final heads
     groups/        the newest snapshot of the old cluster
     producer-ids/  the largest block that was given out
-    audit/         the leader epochs at which losses were accepted
+    audit/         the leader epochs at which losses were accepted, or ranges left empty
 
 Requests are repeated; an object that cannot be read is reported, and the others go on.
 
@@ -12,7 +12,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
@@ -26,8 +27,10 @@ from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.accepted_loss import RESTORE_REASON, decode_accepted_loss
 from driftlog_tiering.formats.flush_object import Footer, find_footer
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
+from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.stores.object_store import (
     Listing,
     NotFoundError,
@@ -83,9 +86,23 @@ class EvidenceReads:
                 _note(found, info)
         return found
 
-    async def topic(self, folder: BucketTopic, partitions: int) -> Topic | None:
-        """The topic by the newest of its files that can be read, with at least *partitions*; None:
-        there is none."""
+    async def topic_files(
+        self, folders: Iterable[BucketTopic], partitions: Mapping[UUID, int]
+    ) -> dict[UUID, Topic | None]:
+        """Each topic by the newest of its files that can be read, with at least as many
+        *partitions*; None: there is none."""
+        found: dict[UUID, Topic | None] = {}
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(folder: BucketTopic) -> None:
+            async with limit:
+                least = partitions.get(folder.topic_id, 0)
+                found[folder.topic_id] = await self._topic(folder, least)
+
+        await do_all(read(folder) for folder in folders)
+        return found
+
+    async def _topic(self, folder: BucketTopic, partitions: int) -> Topic | None:
         count = max(folder.partitions, partitions)
         for key in reversed(folder.files):
             try:
@@ -100,13 +117,13 @@ class EvidenceReads:
                 replication_factor=topic.replication_factor,
                 configs=topic.configs,
             )
-        if not count:
+        if not count and not folder.is_deleted:
             return None
-        return Topic(name=folder.name, topic_id=folder.topic_id, partitions=count)
+        return Topic(name=folder.name, topic_id=folder.topic_id, partitions=max(count, 1))
 
-    async def flushes(self, evidence: FlushEvidence) -> int:
+    async def flushes(self, evidence: FlushEvidence, needed_until_ms: float) -> int:
         """Add every flush object and final head to *evidence*; returns when the listing ended, by
-        the store's clock."""
+        the store's clock.  Agents may collect what was put after *needed_until_ms*."""
         session, count, listed_ms = "", 0, 0
         async for page in self._pages(layout.FLUSH_PREFIX):
             listed_ms = page.store_now_ms
@@ -114,13 +131,15 @@ class EvidenceReads:
                 if session_id != session:
                     evidence.settle(session)
                     session = session_id
-                await self._footers(infos, evidence)
+                await self._footers(infos, evidence, needed_until_ms)
             count += len(page.objects)
             self._progress("flush objects read", count)
         evidence.settle(session)
         return listed_ms
 
-    async def _footers(self, infos: list[ObjectInfo], evidence: FlushEvidence) -> None:
+    async def _footers(
+        self, infos: list[ObjectInfo], evidence: FlushEvidence, needed_until_ms: float
+    ) -> None:
         limit = asyncio.Semaphore(READS_AT_ONCE)
 
         async def read(info: ObjectInfo) -> None:
@@ -133,7 +152,8 @@ class EvidenceReads:
                 try:
                     footer = await self._footer(info)
                 except NotFoundError:
-                    self._report.unreadable[info.key] = "listed, but not there"
+                    if info.modified_ms <= needed_until_ms:
+                        self._report.unreadable[info.key] = "listed, but not there"
                     return
             if footer is None or footer.session_id != key.session_id:
                 self._report.unreadable[info.key] = "its footer is damaged"
@@ -179,15 +199,33 @@ class EvidenceReads:
         _, states = ProducerStates.decode(await self.get(key))
         return states
 
-    async def audited_epochs(self) -> dict[TopicPartition, int]:
-        """The largest leader epoch at which a loss was accepted, by partition."""
-        epochs: dict[TopicPartition, int] = {}
+    async def audits(self) -> dict[tuple[TopicPartition, int], str]:
+        """The keys of audit records, by partition and leader epoch."""
+        found: dict[tuple[TopicPartition, int], str] = {}
         async for page in self._pages(layout.AUDIT_PREFIX):
             for info in page.objects:
                 key = _parsed(info.key, layout.parse_audit_key)
                 if key is not None:
-                    epochs[key.tp] = max(key.leader_epoch, epochs.get(key.tp, -1))
-        return epochs
+                    found[key.tp, key.leader_epoch] = info.key
+        return found
+
+    async def restored_epochs(
+        self, manifests: Iterable[Manifest], audits: Mapping[tuple[TopicPartition, int], str]
+    ) -> set[tuple[TopicPartition, int]]:
+        """The leader epochs in *manifests* that a restore has given to empty ranges."""
+        found: set[tuple[TopicPartition, int]] = set()
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(place: tuple[TopicPartition, int]) -> None:
+            async with limit:
+                with suppress(CorruptError, NotFoundError):
+                    loss = decode_accepted_loss(await self.get(audits[place]))
+                    if loss.reasons == (RESTORE_REASON,):
+                        found.add(place)
+
+        places = [(one.tp, entry.epoch) for one in manifests for entry in one.leader_epochs]
+        await do_all(read(place) for place in places if place in audits)
+        return found
 
     # ── Requests ──
 

@@ -9,10 +9,13 @@ objects share a sequence, and an object may hold batches of which only some are 
 An object that was never committed and is not refuted may stand at the end.  It loses against a
 later leader: that one begins where everything committed before it ends.
 
+Behind a gap nothing is joined.  The gap is a loss if all flushes before an object behind it were
+committed: a leader's batches follow each other, and its first one follows everything committed.
+
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from driftlog_agents.restore.evidence import UnsealedObject
@@ -72,6 +75,29 @@ class UnsealedBatches:
                 runs.append(JoinedRun(one.object_key, one.footer, batch.index, 1, at, batch.end))
             at, source, index = batch.end, batch.source, batch.index
         return runs
+
+    def first_behind_gap(
+        self, tp: TopicPartition, start: int, epoch: int, runs: Sequence[JoinedRun]
+    ) -> tuple[int, str] | None:
+        """The first batch behind a loss above *runs*, and its object; None: there is none.
+
+        *start*, *epoch*: as for `join`.
+        """
+        if runs:
+            last = runs[-1]
+            start, epoch = last.end, last.footer.columns[_EPOCH][last.first + last.count - 1]
+        behind: list[tuple[int, str]] = []
+        for source, first, stop in self._slices.get(tp, ()):
+            one = self._objects[source]
+            if not one.follows_committed:
+                continue
+            epochs, bases = one.footer.columns[_EPOCH], one.footer.columns[_BASE]
+            behind += [
+                (bases[index], one.object_key)
+                for index in range(first, stop)
+                if bases[index] > start and epochs[index] >= epoch
+            ]
+        return min(behind, default=None)
 
     def _best(self, tp: TopicPartition, start: int) -> dict[int, _Batch]:
         best: dict[int, _Batch] = {}

@@ -2,8 +2,9 @@
 
     /restore ──▶ partitions, topics, tombstones, groups, producer ids ──▶ finished: /cluster
 
-Every transaction compares ``/restore``: of two restores into one store, one goes on.  All of them
-may be repeated.  ``/cluster`` is written last: no agent starts before.
+Each run of the restore writes its name into ``/restore``, and every transaction compares it: of two
+runs, the one that began last goes on.  All transactions may be repeated.  ``/cluster`` is written
+last: no agent starts before.
 
 Shell.
 """
@@ -14,6 +15,7 @@ from typing import Final, TypeVar
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_metadata.schema.codec import (
     decode_at,
+    decode_leader,
     decode_restore,
     encode_cluster,
     encode_leader,
@@ -60,6 +62,7 @@ from driftlog_metadata.stores.store import (
 )
 
 _RETRY: Final = Retry(wait_s=0.2, longest_wait_s=5.0, timeout_s=30.0, attempts=8, errors=NO_ANSWER)
+_OTHER_RUN: Final = "another run of this restore has begun, and goes on"
 _PUT_BYTES: Final = MAX_TXN_BYTES // 4
 
 T = TypeVar("T")
@@ -95,17 +98,33 @@ class MetadataWrites:
         return None
 
     async def begin(self, restore: Restore) -> None:
-        """Write ``/restore``, if the store has none.
+        """Write ``/restore`` of this run over that of the run before, if there was one.
 
         Raises:
-            FencedError: another restore was faster.
+            FencedError: another run was faster.
         """
         value = encode_restore(restore)
-        compares = [CreateRevisionIs(RESTORE_KEY, 0), CreateRevisionIs(CLUSTER_KEY, 0)]
+        compares: list[Compare]
+        if self.restore is None:
+            compares = [CreateRevisionIs(RESTORE_KEY, 0), CreateRevisionIs(CLUSTER_KEY, 0)]
+        else:
+            compares = [ValueIs(RESTORE_KEY, encode_restore(self.restore))]
         result = await self._txn(compares, [Put(RESTORE_KEY, value)], [Get(RESTORE_KEY)])
         if not result.succeeded and [kv.value for kv in result.reads[0]] != [value]:
-            raise FencedError("another restore has begun in this metadata store")
+            raise FencedError(_OTHER_RUN)
         self.restore = restore
+
+    async def confirm(self) -> None:
+        """No other run has begun.  What was read before has then nothing of the new cluster: no
+        other run was finished.
+
+        Raises:
+            FencedError: another run has begun.
+        """
+        assert self.restore is not None
+        kv = await _asked(lambda: self._metadata.get(RESTORE_KEY))
+        if kv is None or kv.value != encode_restore(self.restore):
+            raise FencedError(_OTHER_RUN)
 
     async def topics(self, live: Iterable[Topic], deleted: Iterable[Topic]) -> None:
         """Write topics, and the tombstones by which the collector deletes the others' objects."""
@@ -133,12 +152,22 @@ class MetadataWrites:
             then.append(Put(partition_key(tp), encode_partition_state(state)))
         await self._write([CreateRevisionIs(partition_key(tp), 0)], then, partition_key(tp))
 
-    async def keys(self) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """The partitions that are restored, and those that are offline."""
+    async def keys(self) -> tuple[set[TopicPartition], dict[TopicPartition, int]]:
+        """The partitions that are restored, and those that are offline with their leader epochs.
+        One that an agent leads is neither, if its key is lost.
+
+        Raises:
+            CorruptError: a key.
+        """
         _, leaders = await _asked(lambda: self._metadata.get_prefix(f"{ROOT}/leaders/"))
         _, states = await _asked(lambda: self._metadata.get_prefix(f"{ROOT}/partitions/"))
         done = {parse_partition_key(kv.key) for kv in states}
-        return done, {parse_leader_key(kv.key) for kv in leaders} - done
+        offline: dict[TopicPartition, int] = {}
+        for kv in leaders:
+            tp, leader = parse_leader_key(kv.key), decode_at(kv.key, kv.value, decode_leader)
+            if tp not in done and leader.session_id is None:
+                offline[tp] = leader.leader_epoch
+        return done, offline
 
     async def finish(self, restore: Restore, cluster: Cluster) -> None:
         """Write ``/cluster``: agents may start."""
@@ -149,7 +178,7 @@ class MetadataWrites:
         then = [Put(RESTORE_KEY, after), Put(CLUSTER_KEY, value)]
         result = await self._txn(compares, then, [Get(CLUSTER_KEY)])
         if not result.succeeded and [kv.value for kv in result.reads[0]] != [value]:
-            raise FencedError("another restore goes on in this metadata store")
+            raise FencedError(_OTHER_RUN)
         self.restore = restore
 
     async def is_finished(self) -> bool:
@@ -157,9 +186,16 @@ class MetadataWrites:
         return await _asked(lambda: self._metadata.get(CLUSTER_KEY)) is not None
 
     async def discard(self) -> None:
-        """Remove ``/restore``: the collector may delete what the restore has listed."""
+        """Remove ``/restore``: the collector may delete what the restore has listed.
+
+        Raises:
+            FencedError: another run has begun.
+        """
         assert self.restore is not None
-        await self._txn([ValueIs(RESTORE_KEY, encode_restore(self.restore))], [Delete(RESTORE_KEY)])
+        compares = [ValueIs(RESTORE_KEY, encode_restore(self.restore))]
+        result = await self._txn(compares, [Delete(RESTORE_KEY)], [Get(RESTORE_KEY)])
+        if not result.succeeded and result.reads[0]:
+            raise FencedError(_OTHER_RUN)
 
     # ── Transactions ──
 
@@ -188,7 +224,7 @@ class MetadataWrites:
             return
         ours = [kv.value for kv in result.reads[0]] == [guard.value]
         if not ours or not made or not result.reads[1]:
-            raise FencedError("another restore goes on in this metadata store")
+            raise FencedError(_OTHER_RUN)
 
     async def _txn(
         self,

@@ -1,7 +1,8 @@
 """Restores one partition: a fence, segments of what was joined, an empty range, its keys.
 
     newest manifest ──fence: the new cluster's id──▶ … flush objects are listed …
-        ──▶ joined batches ──▶ segments ──▶ manifest ──▶ empty range ──▶ leader key, partition key
+        ──▶ joined batches ──▶ segments ──▶ manifest ──▶ audit record, empty range
+        ──▶ leader key, partition key
 
 What was joined is sealed at once, so no flush object is ever named again, and a second run goes on
 behind what the first one sealed.  The partition's key is written last: a partition that has it is
@@ -11,7 +12,7 @@ Shell.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -22,6 +23,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Tail
 from driftlog_agents.log.partition.tail import FlushBatches, flushed_between, tail_slice
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.sealed_range import (
+    batch_headers,
     flush_times,
     leader_epochs,
     producer_snapshot,
@@ -33,6 +35,7 @@ from driftlog_agents.restore.join import JoinedRun
 from driftlog_agents.restore.partition_plan import PartitionPlan
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster, PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_tiering.batches.batch import BatchHeader
 from driftlog_tiering.batches.producers import (
     EXPIRATION_MS,
@@ -40,6 +43,11 @@ from driftlog_tiering.batches.producers import (
     ProducerStates,
 )
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.accepted_loss import (
+    RESTORE_REASON,
+    AcceptedLoss,
+    encode_accepted_loss,
+)
 from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.formats.manifest import (
@@ -53,13 +61,16 @@ from driftlog_tiering.formats.manifest import (
     SetLogStart,
     empty_manifest,
 )
-from driftlog_tiering.formats.manifests import commit_edit, load_newest
-from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.formats.manifests import MissingManifestError, commit_edit, load_newest
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _EDIT_DEADLINE_MS: Final = 120_000
 _SEGMENT_BYTES: Final = 256 * 1024 * 1024
 """Bytes of batches in one segment, at least, but for the last.  More: fewer objects, more room of
 the spool."""
+
+_FIND_RETRY: Final = replace(RETRY, errors=(MissingManifestError, *RETRY.errors))
+"""A store may show a manifest a moment before it returns it."""
 
 _WRITE_RETRY: Final = replace(RETRY, timeout_s=900.0)
 """Of the segments up to one end: they are read, written and put again under new names."""
@@ -92,13 +103,14 @@ class PartitionWriter:
         self._offload = offload
         self._rng = rng
         self._now_ms = now_ms
+        self._reader = RangeReader(objects)
         self._writer = SealedRangeWriter(
             objects=objects,
             offload=offload,
             spool=spool,
             rng=rng,
             counters=LogCounters(),
-            reader=RangeReader(objects),
+            reader=self._reader,
         )
 
     async def fence(self, topic: str, tp: TopicPartition) -> Manifest:
@@ -110,15 +122,29 @@ class PartitionWriter:
         """
         return await self._edit(await self.newest(topic, tp), SetCluster(self._was))
 
-    async def write(self, topic: str, plan: PartitionPlan) -> PartitionState:
-        """Seal what *plan* has; returns the partition's key.
+    async def write(self, topic: str, plan: PartitionPlan, at_ms: int) -> PartitionState:
+        """Seal what *plan* has; returns the partition's key.  *at_ms*: now, for an audit record.
 
         Raises:
             CorruptError, NotFoundError: an object is damaged or missing.
             StoreError, TimeoutError: the bucket.
         """
+        manifest = plan.manifest
+        if not plan.is_idle:
+            manifest = await self._write(topic, plan, at_ms)
+        return PartitionState(
+            sealed_end=manifest.end,
+            manifest_version=manifest.version,
+            log_start=manifest.log_start,
+        )
+
+    async def _write(self, topic: str, plan: PartitionPlan, at_ms: int) -> Manifest:
         manifest = await self.newest(topic, plan.tp)
-        assert manifest.end == plan.base, "another restore seals the partition"
+        if manifest.end != plan.manifest.end:
+            raise FencedError(
+                f"another run of this restore seals {topic}-{plan.tp.partition}: it ends at "
+                f"{manifest.end}, and not at {plan.manifest.end}"
+            )
         state = PartitionState(sealed_end=manifest.end, log_start=plan.log_start)
         log = sealed_log(topic, plan.tp, plan.leader_epoch, state)
         for tail in map(_tail, plan.runs):
@@ -126,14 +152,32 @@ class PartitionWriter:
         for end in _ends(plan.runs):
             manifest = await self._seal(log, manifest, end)
         if plan.empty is not None:
+            await self._audit(plan, manifest, at_ms)
             manifest = await self._make_empty(plan, manifest)
         if plan.log_start > manifest.log_start:
             manifest = await self._edit(manifest, SetLogStart(plan.log_start))
-        return PartitionState(
-            sealed_end=manifest.end,
-            manifest_version=manifest.version,
-            log_start=manifest.log_start,
-        )
+        return manifest
+
+    async def first_damaged(self, topic: str, plan: PartitionPlan) -> tuple[int, str] | None:
+        """The first run of *plan* that cannot be read, by number, and why; None: all can.
+
+        Raises:
+            StoreError, TimeoutError: the bucket.
+        """
+        for number, run in enumerate(plan.runs):
+            state = PartitionState(sealed_end=run.base)
+            log = sealed_log(topic, plan.tp, plan.leader_epoch, state)
+            log.restore(_tail(run), 0.0)
+            try:
+                await _WRITE_RETRY.run(lambda log=log, run=run: self._read(log, run))  # type: ignore[misc]
+            except (CorruptError, NotFoundError) as error:
+                return number, str(error) or "missing"
+        return None
+
+    async def _read(self, log: PartitionLog, run: JoinedRun) -> None:
+        async with aclosing(self._reader.chunks(log, run.base, run.end)) as chunks:
+            async for batches in chunks:
+                await self._offload(batch_headers, batches)
 
     async def _seal(self, log: PartitionLog, manifest: Manifest, end: int) -> Manifest:
         """Add ``[manifest.end, end)`` of *log* to *manifest*."""
@@ -153,6 +197,25 @@ class PartitionWriter:
         )
         log.seal(end)
         return edited
+
+    async def _audit(self, plan: PartitionPlan, manifest: Manifest, at_ms: int) -> None:
+        """Put the record of an empty range: `driftlog verify` takes the range for no damage."""
+        loss = AcceptedLoss(
+            topic=manifest.topic,
+            tp=plan.tp,
+            leader_epoch=plan.leader_epoch,
+            session_id="",
+            accepted_at_ms=at_ms,
+            reasons=(RESTORE_REASON,),
+            lost=((manifest.end, plan.goes_on_at),),
+            objects=(),
+            sealed_end=manifest.end,
+            manifest_version=manifest.version,
+            goes_on_at=plan.goes_on_at,
+        )
+        body = [encode_accepted_loss(loss)]
+        with suppress(AlreadyExistsError):  # a lost answer
+            await RETRY.run(lambda: self._objects.create(loss.key, body))
 
     async def _make_empty(self, plan: PartitionPlan, manifest: Manifest) -> Manifest:
         """Add the range without records.  It has the new leader epoch: a consumer learns where the
@@ -189,7 +252,7 @@ class PartitionWriter:
 
     async def newest(self, topic: str, tp: TopicPartition) -> Manifest:
         """The newest manifest of the partition; raises as `fence`."""
-        newest = await RETRY.run(lambda: load_newest(self._objects, topic, tp))
+        newest = await _FIND_RETRY.run(lambda: load_newest(self._objects, topic, tp))
         return newest or empty_manifest(topic, tp)
 
     async def _states(self, manifest: Manifest) -> ProducerStates:

@@ -42,12 +42,14 @@ class RestoreReport:
     offline: dict[str, str] = field(default_factory=dict)
     """Partitions that have no leader until the object is put back and the restore runs again."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Topics and group offsets that are not restored, and why."""
+    """Topics that are not restored, and why."""
+    not_believed: dict[str, str] = field(default_factory=dict)
+    """Offsets of groups above which no partition goes on, and why."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing that the bucket should have is unreadable."""
-        return not (self.unreadable or self.offline)
+        """Whether all that the bucket should have is restored."""
+        return not (self.unreadable or self.offline or self.left_out)
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""

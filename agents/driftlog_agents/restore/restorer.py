@@ -16,38 +16,53 @@
 4. The collector deletes no flush object that was listed here until the restore is discarded.
 5. A flush object whose footer cannot be read may have records of any partition: the restore ends
    before it seals anything, unless damage is to be skipped.
-6. A dry run reads the same, and writes nothing.
+6. Of two runs of one restore the one that began last goes on.  Agents start only when it is
+   finished, so the other one has listed nothing of theirs, or stops (`MetadataWrites.confirm`).
+7. A dry run reads the same, and writes nothing.
 
 Shell.
 """
 
 import asyncio
 import base64
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.storage_format import decode_page
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
+from driftlog_agents.log.recovery.lost_partition import EPOCHS_SKIPPED
 from driftlog_agents.log.session.producer_id_ranges import SKIPPED
-from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
+from driftlog_agents.restore.evidence import FlushEvidence
 from driftlog_agents.restore.evidence_reads import (
     RETRY,
     BucketTopic,
     EvidenceReads,
     Progress,
 )
-from driftlog_agents.restore.join import UnsealedBatches
 from driftlog_agents.restore.metadata_writes import MetadataWrites
-from driftlog_agents.restore.partition_plan import PartitionPlan, plan_partition
+from driftlog_agents.restore.partition_restores import (
+    DAMAGE,
+    BucketFacts,
+    PartitionRestores,
+    RestoreOptions,
+    damaged_flushes,
+    name_of,
+)
 from driftlog_agents.restore.partition_writer import PartitionWriter
-from driftlog_agents.restore.report import EmptyRange, RestoreReport
-from driftlog_metadata.schema.keys import GROUPS_PREFIX, INT32_MAX, parse_group_key
-from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, Restore, Topic, TopicPartition
+from driftlog_agents.restore.report import RestoreReport
+from driftlog_metadata.schema.keys import GROUPS_PREFIX, parse_group_key
+from driftlog_metadata.schema.model import (
+    FORMAT_VERSION,
+    Cluster,
+    Restore,
+    Topic,
+    TopicPartition,
+)
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
@@ -57,9 +72,6 @@ from driftlog_tiering.formats.group_snapshot import GroupSnapshot
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import OtherClusterError
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
-
-_DAMAGE: Final = (CorruptError, NotFoundError)
-_SEALED_AT_ONCE: Final = 4
 
 
 class WrongBucketError(FencedError):
@@ -85,34 +97,35 @@ class RestorePorts:
 class Restorer:
     """One restore; see the module."""
 
-    def __init__(
-        self, ports: RestorePorts, *, dry_run: bool = False, skip_damaged: bool = False
-    ) -> None:
+    def __init__(self, ports: RestorePorts, options: RestoreOptions | None = None) -> None:
         self._ports = ports
-        self._dry_run = dry_run
-        self._skip_damaged = skip_damaged
+        self._options = options or RestoreOptions()
         self._objects = ports.objects
         self._writes = MetadataWrites(ports.metadata)
         self._topics: dict[UUID, Topic] = {}
         self._manifests: dict[TopicPartition, Manifest] = {}
+        self._sealed: dict[TopicPartition, Manifest] = {}
+        """Of the partitions that an earlier run has restored."""
         self._done: Collection[TopicPartition] = ()
+        self._offline: Mapping[TopicPartition, int] = {}
+        """The partitions that an earlier run has left offline, with their leader epochs."""
 
     async def run(self, from_id: str) -> RestoreReport:
         """Restore the cluster *from_id*.
 
         Raises:
             WrongBucketError: the bucket is another cluster's.
-            FencedError: the metadata store is not empty, or another restore was faster.
+            FencedError: the metadata store is not empty, or another run has begun.
             CorruptError: a cluster file, a key, or the footer of a flush object is damaged.
             StoreError, TimeoutError: a store.
         """
         ports = self._ports
         restore = await self._begin(from_id)
-        report = RestoreReport(from_id=from_id, to_id=restore.to_id, dry_run=self._dry_run)
+        report = RestoreReport(from_id=from_id, to_id=restore.to_id, dry_run=self._options.dry_run)
         author = Cluster(restore.to_id, FORMAT_VERSION)
         body = await self._mark_bucket(restore, author)
         is_finished = await self._writes.is_finished()
-        if not self._dry_run and not is_finished:
+        if not self._options.dry_run and not is_finished:
             await ports.wait()
         was = bucket_files.decode_restored_from(body)
         reads = EvidenceReads(self._objects, report, ports.progress)
@@ -126,21 +139,48 @@ class Restorer:
             rng=ports.rng,
             now_ms=ports.now_ms,
         )
-        self._done, offline = await self._writes.keys()
+        self._done, self._offline = await self._writes.keys()
         folders = await reads.topics()
-        await self._fence(folders, writer, report, only=offline if is_finished else None)
-        evidence = FlushEvidence(self._manifests)
-        listed_ms = await reads.flushes(evidence)
+        audits = await reads.audits()
+        restores = PartitionRestores(
+            writes=self._writes,
+            writer=writer,
+            report=report,
+            options=self._options,
+            progress=ports.progress,
+        )
+        await self._fence(folders, writer, restores, is_finished=is_finished)
+        await self._read_done(folders, writer)
+        gone = {folder.topic_id for folder in folders.values() if folder.is_deleted}
+        evidence = await self._new_evidence(
+            reads,
+            audits,
+            lambda tp: tp.topic_id not in gone and self._is_left(tp, is_finished=is_finished),
+        )
+        needed_until_ms = math.inf if restore.listed_ms is None else restore.listed_ms
+        listed_ms = await reads.flushes(evidence, needed_until_ms)
+        if not self._options.dry_run:
+            await self._writes.confirm()
         self._check_readable(report)
         self._name(folders, evidence)
         report.sessions, report.flush_objects = evidence.sessions, evidence.objects
         deleted = await self._find_topics(folders, evidence, reads, report)
         if not is_finished:
-            await self._fence_unknown(evidence, writer, report)
+            await self._fence_unknown(evidence, writer, restores, report)
         snapshot = await self._groups(reads, was, report)
-        await self._partitions(evidence, snapshot, await reads.audited_epochs(), writer, report)
+        told = dict(self._offline)
+        for tp, epoch in audits:
+            told[tp] = max(epoch, told.get(tp, -1))
+        report.partitions = len(self._done)
+        facts = BucketFacts(
+            evidence=evidence,
+            group_offsets=_committed_offsets(snapshot, report),
+            told_epochs=told,
+            listed_ms=listed_ms,
+        )
+        await restores.restore(self._topics, self._manifests, facts)
         report.topics = len(self._topics)
-        if is_finished or self._dry_run:
+        if is_finished or self._options.dry_run:
             return report
         await self._writes.topics(self._topics.values(), deleted)
         if snapshot is not None:
@@ -165,6 +205,9 @@ class Restorer:
                 raise WrongBucketError(
                     f"the bucket belongs to cluster {there} now: another restore was faster"
                 )
+            restore = replace(restore, run=self._nonce())
+            if not self._options.dry_run:
+                await self._writes.begin(restore)
             return restore
         if there != from_id:
             raise WrongBucketError(
@@ -173,10 +216,13 @@ class Restorer:
             )
         raw = UUID(int=self._ports.rng.getrandbits(128), version=4).bytes
         to_id = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-        restore = Restore(from_id, to_id, number + 1)
-        if not self._dry_run:
+        restore = Restore(from_id, to_id, number + 1, self._nonce())
+        if not self._options.dry_run:
             await self._writes.begin(restore)
         return restore
+
+    def _nonce(self) -> str:
+        return f"{self._ports.rng.getrandbits(64):016x}"
 
     async def _mark_bucket(self, restore: Restore, author: Cluster) -> bytes:
         """Create the next cluster file; returns its bytes.
@@ -190,7 +236,7 @@ class Restorer:
         else:
             was = (*bucket_files.decode_restored_from(old), restore.from_id)
             body = bucket_files.encode_cluster(author, bucket_files.decode_grace(old), was)
-            if self._dry_run:
+            if self._options.dry_run:
                 return body
             key = layout.cluster_key(number + 1)
             try:
@@ -202,7 +248,7 @@ class Restorer:
             raise WrongBucketError(
                 f"the bucket belongs to cluster {there} now: another restore was faster"
             )
-        if not self._dry_run:
+        if not self._options.dry_run:
             await self._replace_first_file(body)
         return body
 
@@ -221,22 +267,57 @@ class Restorer:
         self,
         folders: Mapping[UUID, BucketTopic],
         writer: PartitionWriter,
-        report: RestoreReport,
-        only: Collection[TopicPartition] | None,
+        restores: PartitionRestores,
+        *,
+        is_finished: bool,
     ) -> None:
-        """Fence the partitions of live topics that have objects; *only*: of these."""
+        """Fence the partitions of live topics that have objects and are left."""
         wanted = [
             (folder.name, tp)
             for folder in folders.values()
             if not folder.is_deleted
             for number in range(folder.partitions)
             for tp in (TopicPartition(folder.topic_id, number),)
-            if tp not in self._done and (only is None or tp in only)
+            if self._is_left(tp, is_finished=is_finished)
         ]
-        await self._fence_all(wanted, writer, report)
+        await self._fence_all(wanted, writer, restores)
+
+    def _is_left(self, tp: TopicPartition, *, is_finished: bool) -> bool:
+        """Whether this run is to restore a partition; of a finished restore, agents have others."""
+        return tp in self._offline if is_finished else tp not in self._done
+
+    async def _read_done(
+        self, folders: Mapping[UUID, BucketTopic], writer: PartitionWriter
+    ) -> None:
+        """Read the manifests of what an earlier run has restored, for what they prove of others."""
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(topic: str, tp: TopicPartition) -> None:
+            async with limit:
+                with suppress(*DAMAGE):
+                    self._sealed[tp] = await writer.newest(topic, tp)
+
+        await do_all(
+            read(folders[tp.topic_id].name, tp) for tp in self._done if tp.topic_id in folders
+        )
+
+    async def _new_evidence(
+        self,
+        reads: EvidenceReads,
+        audits: Mapping[tuple[TopicPartition, int], str],
+        is_wanted: Callable[[TopicPartition], bool],
+    ) -> FlushEvidence:
+        """What the manifests prove; flush objects are still to be read."""
+        manifests = {**self._sealed, **self._manifests}
+        restored = await reads.restored_epochs(manifests.values(), audits)
+        return FlushEvidence(manifests, restored, is_wanted)
 
     async def _fence_unknown(
-        self, evidence: FlushEvidence, writer: PartitionWriter, report: RestoreReport
+        self,
+        evidence: FlushEvidence,
+        writer: PartitionWriter,
+        restores: PartitionRestores,
+        report: RestoreReport,
     ) -> None:
         """Fence the partitions that only topic files or footers show."""
         wanted = [
@@ -246,9 +327,9 @@ class Restorer:
             for tp in (TopicPartition(topic.topic_id, number),)
             if tp not in self._done
             and tp not in self._manifests
-            and _name(topic.name, tp) not in report.offline
+            and name_of(topic.name, tp) not in report.offline
         ]
-        await self._fence_all(wanted, writer, report)
+        await self._fence_all(wanted, writer, restores)
         for _, tp in wanted:
             if tp in self._manifests:
                 evidence.sealed(self._manifests[tp])
@@ -257,31 +338,28 @@ class Restorer:
         self,
         wanted: list[tuple[str, TopicPartition]],
         writer: PartitionWriter,
-        report: RestoreReport,
+        restores: PartitionRestores,
     ) -> None:
         limit = asyncio.Semaphore(READS_AT_ONCE)
 
         async def fence(topic: str, tp: TopicPartition) -> None:
             async with limit:
                 try:
-                    manifest = await (writer.newest if self._dry_run else writer.fence)(topic, tp)
-                    self._manifests[tp] = manifest
-                except (OtherClusterError, *_DAMAGE) as error:
-                    await self._take_offline(topic, tp, INT32_MAX // 2, error, report)
+                    if self._options.dry_run:
+                        self._manifests[tp] = await writer.newest(topic, tp)
+                    else:
+                        await self._writes.confirm()
+                        self._manifests[tp] = await writer.fence(topic, tp)
+                except (OtherClusterError, *DAMAGE) as error:
+                    epoch = self._offline.get(tp, EPOCHS_SKIPPED)
+                    await restores.take_offline(topic, tp, epoch, error)
             self._ports.progress("manifests read", len(self._manifests))
 
         await do_all(fence(*one) for one in wanted)
 
-    async def _take_offline(
-        self, topic: str, tp: TopicPartition, epoch: int, error: Exception, report: RestoreReport
-    ) -> None:
-        report.offline[_name(topic, tp)] = str(error) or "an object is missing"
-        if not self._dry_run:
-            await self._writes.partition(tp, epoch, None)
-
     def _check_readable(self, report: RestoreReport) -> None:
-        damaged = [key for key in report.unreadable if key.startswith(layout.FLUSH_PREFIX)]
-        if damaged and not (self._skip_damaged or self._dry_run):
+        damaged = damaged_flushes(report)
+        if damaged and not (self._options.skip_damaged or self._options.dry_run):
             raise CorruptError(
                 f"{len(damaged)} flush objects cannot be read, such as {damaged[0]} "
                 f"({report.unreadable[damaged[0]]}): put them back.  --skip-damaged restores "
@@ -308,8 +386,10 @@ class Restorer:
             flushed[tp.topic_id] = max(flushed.get(tp.topic_id, 0), tp.partition + 1)
         deleted: list[Topic] = []
         names: dict[str, BucketTopic] = {}
-        for folder in sorted(folders.values(), key=lambda one: one.made_ms or 2**63):
-            topic = await reads.topic(folder, flushed.get(folder.topic_id, 0))
+        found = await reads.topic_files(folders.values(), flushed)
+        # A topic without a folder is the oldest: perhaps it is deleted, and its mark is gone.
+        for folder in sorted(folders.values(), key=lambda one: one.made_ms):
+            topic = found[folder.topic_id]
             if topic is None:
                 continue
             if folder.is_deleted:
@@ -333,67 +413,18 @@ class Restorer:
         for cluster_id in reversed(tuple(was)):
             snapshot = await reads.groups(cluster_id)
             if snapshot is not None:
-                report.groups_revision = snapshot.revision
-                report.groups = len(
-                    {parse_group_key(f"{GROUPS_PREFIX}{key}").group_id for key in snapshot.values}
-                )
-                return snapshot
+                values: dict[str, bytes] = {}
+                groups: set[str] = set()
+                for key, value in snapshot.values.items():
+                    try:
+                        groups.add(parse_group_key(f"{GROUPS_PREFIX}{key}").group_id)
+                    except ValueError:
+                        report.unreadable[f"key {key} of groups"] = "of a later release, or foreign"
+                        continue
+                    values[key] = value
+                report.groups_revision, report.groups = snapshot.revision, len(groups)
+                return replace(snapshot, values=values)
         return None
-
-    # ── 6: partitions ──
-
-    async def _partitions(
-        self,
-        evidence: FlushEvidence,
-        snapshot: GroupSnapshot | None,
-        audited: Mapping[TopicPartition, int],
-        writer: PartitionWriter,
-        report: RestoreReport,
-    ) -> None:
-        report.refuted = evidence.refuted()
-        batches = UnsealedBatches(evidence.possible(report.refuted))
-        offsets = _committed_offsets(snapshot, report)
-        limit = asyncio.Semaphore(_SEALED_AT_ONCE)
-
-        async def restore(topic: str, tp: TopicPartition, manifest: Manifest) -> None:
-            epoch = manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
-            plan = plan_partition(
-                manifest,
-                evidence.partitions.get(tp, PartitionFacts()),
-                batches.join(tp, manifest.end, epoch),
-                offsets.get(tp, ()),
-                audited.get(tp, -1),
-            )
-            async with limit:
-                await self._restore(topic, plan, writer, report)
-            report.partitions += 1
-            self._ports.progress("partitions restored", report.partitions)
-
-        await do_all(
-            restore(self._topics[tp.topic_id].name, tp, manifest)
-            for tp, manifest in self._manifests.items()
-            if tp.topic_id in self._topics
-        )
-
-    async def _restore(
-        self, topic: str, plan: PartitionPlan, writer: PartitionWriter, report: RestoreReport
-    ) -> None:
-        name = _name(topic, plan.tp)
-        for offset in plan.not_believed:
-            report.left_out[f"offset {offset} of {name}"] = (
-                "a group committed it, far above all records: new records begin below it"
-            )
-        if not self._dry_run:
-            try:
-                state = await writer.write(topic, plan)
-            except _DAMAGE as error:
-                await self._take_offline(topic, plan.tp, plan.leader_epoch, error, report)
-                return
-            await self._writes.partition(plan.tp, plan.leader_epoch, state)
-        report.joined_records += plan.joined_end - plan.base
-        if plan.empty is not None:
-            base, end = plan.empty
-            report.empty.append(EmptyRange(partition=name, base=base, end=end))
 
     # ── 7 ──
 
@@ -402,10 +433,18 @@ class Restorer:
         another producer's."""
         seen = evidence.producer_ids
         end = await reads.producer_ids_end()
-        for manifest in self._manifests.values():
-            if manifest.producers is not None:
-                with suppress(*_DAMAGE):
-                    seen.saw_states(await reads.producers(manifest.producers.key))
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(key: str) -> None:
+            async with limit:
+                with suppress(*DAMAGE):
+                    seen.saw_states(await reads.producers(key))
+
+        await do_all(
+            read(one.producers.key)
+            for one in (*self._sealed.values(), *self._manifests.values())
+            if one.producers is not None
+        )
         seen.saw_a_lost_store()
         seen.read_end(end)
         first = seen.above_end()
@@ -431,7 +470,3 @@ def _committed_offsets(
             tp = TopicPartition(key.topic_id, partition)
             found.setdefault(tp, set()).add(committed.offset)
     return found
-
-
-def _name(topic: str, tp: TopicPartition) -> str:
-    return f"{topic}-{tp.partition}"

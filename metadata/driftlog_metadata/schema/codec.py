@@ -132,6 +132,7 @@ def encode_restore(restore: Restore) -> bytes:
         **{"from": restore.from_id},
         to=restore.to_id,
         file=restore.cluster_file,
+        run=restore.run,
         listed_ms=restore.listed_ms,
     )
 
@@ -143,12 +144,13 @@ def decode_restore(data: bytes) -> Restore:
         UnsupportedFormatError: a newer format.
         CorruptError: not a restore.
     """
-    fields = _Fields("restore", data, ("from", "to", "file", "listed_ms"))
+    fields = _Fields("restore", data, ("from", "to", "file", "run", "listed_ms"))
     listed = fields.raw("listed_ms")
     return Restore(
         fields.string("from"),
         fields.string("to"),
         fields.number("file"),
+        fields.string("run"),
         None if listed is None else fields.number("listed_ms"),
     )
 

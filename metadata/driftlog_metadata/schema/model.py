@@ -86,14 +86,16 @@ class Cluster:
 class Restore:
     """A restore from the bucket: cluster *from_id* comes back as *to_id*.
 
-    ``cluster_file``: number of the cluster file that it creates.  ``listed_ms``: when it had listed
-    the flush objects, by the clock of the object store: the collector keeps those that were there
-    then.  None: the restore is not finished.
+    ``cluster_file``: number of the cluster file that it creates.  ``run``: a random name of the
+    newest run, which alone may write.  ``listed_ms``: when it had listed the flush objects, by the
+    clock of the object store: the collector keeps those that were there then.  None: the restore is
+    not finished.
     """
 
     from_id: str
     to_id: str
     cluster_file: int
+    run: str
     listed_ms: int | None = None
 
 

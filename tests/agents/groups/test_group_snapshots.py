@@ -14,6 +14,7 @@ from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
+from tests.agents.log.lives import on_virtual_time
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -36,10 +37,10 @@ class World:
         if self.fenced:
             raise FencedError("another cluster's")
 
-    def agent(self) -> GroupSnapshots:
+    def agent(self, metadata: Any = None) -> GroupSnapshots:
         """A process."""
         return GroupSnapshots(
-            metadata=self.metadata,
+            metadata=metadata or self.metadata,
             objects=self.bucket,
             cluster_id="c",
             offload=at_once,
@@ -140,6 +141,39 @@ async def test_a_failure_is_told_and_the_next_attempt_puts_it() -> None:
         task.cancel()
 
     assert ["group_snapshot_failed"] == [line["event"] for line in lines]
+
+
+class Large:
+    """A metadata store of which a read of all values takes a minute."""
+
+    def __init__(self, store: MemoryMetadataStore) -> None:
+        self._store = store
+        self.whole_reads = 0
+
+    async def get_prefix(self, prefix: str, *, keys_only: bool = False) -> Any:
+        """As the port says."""
+        if not keys_only:
+            self.whole_reads += 1
+            await asyncio.sleep(60)
+        return await self._store.get_prefix(prefix, keys_only=keys_only)
+
+
+@on_virtual_time
+async def test_the_values_of_many_groups_are_read_only_after_a_change() -> None:
+    """
+    However long the read takes: each of its pages has a deadline.
+    """
+    world = World()
+    large = Large(world.metadata)
+    agent = world.agent(large)
+    assert await agent.put() is None
+    await world.commit("a", b"1")
+    assert await agent.put() is not None
+    assert await agent.put() is None
+    assert 1 == large.whole_reads
+    await world.commit("a", b"2")
+    assert await agent.put() is not None
+    assert 2 == large.whole_reads
 
 
 async def test_an_agent_on_an_old_backup_neither_puts_nor_deletes() -> None:

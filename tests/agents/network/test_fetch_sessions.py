@@ -280,7 +280,9 @@ async def test_records_that_only_the_bucket_has_come_through_a_session(agent: Se
         found: dict[int, bytes] = {}
         reads = agent.process.broker.reader.objects
         agent.objects.reads.close()
-        asked = asyncio.create_task(session.poll(dict.fromkeys(range(count), 0)))
+        asked = asyncio.create_task(
+            session.poll(dict.fromkeys(range(count), 0), partition_max_bytes=MiB // 16)
+        )
         await eventually(lambda: reads.requests == count)
         agent.objects.reads.open()
         answer = await asked

@@ -90,6 +90,13 @@ class Bucket:
         end = self.manifests[TPS[number]].end
         return [batch for batch in self._partitions[number].committed if batch.end > end]
 
+    def remove(self, batch: Batch) -> None:
+        """The objects that have *batch* are gone."""
+        for name, (_, footer) in list(self.objects.items()):
+            batches = zip(*(footer.columns[n] for n in (1, 2, 3)), strict=True)
+            if (batch.partition, batch.epoch, batch.base) in batches:
+                del self.objects[name]
+
     def evidence(self) -> FlushEvidence:
         """What a restore reads."""
         found = FlushEvidence(self.manifests)

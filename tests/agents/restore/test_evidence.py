@@ -5,13 +5,16 @@ is proven, restoring whole objects, and refuting nothing.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from driftlog_agents.restore.evidence import FlushEvidence, UnsealedObject
 from driftlog_agents.restore.join import JoinedRun, UnsealedBatches
 from driftlog_agents.restore.partition_plan import plan_partition
-from tests.agents.restore.bucket_model import TPS, Bucket
+from driftlog_tiering.formats.layout import FlushObjectKey
+from driftlog_tiering.formats.manifest import LeaderEpoch, empty_manifest
+from tests.agents.restore.bucket_model import TPS, Batch, Bucket, footer_of
 
 SEEDS = range(300)
 
@@ -61,6 +64,34 @@ def test_every_committed_batch_comes_back_at_its_offset(facts: bool) -> None:
     Whatever was in flight, sealed, rewritten and collected; also with footers of format level 1.
     """
     assert {} == {seed: found for seed in SEEDS if (found := lost(seed, restored, facts=facts))}
+
+
+def behind_gap(bucket: Bucket, number: int) -> tuple[int, str] | None:
+    """What a restore finds behind a loss."""
+    evidence = bucket.evidence()
+    manifest = bucket.manifests[TPS[number]]
+    epoch = manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
+    batches = UnsealedBatches(evidence.possible(evidence.refuted()))
+    runs = batches.join(TPS[number], manifest.end, epoch)
+    return batches.first_behind_gap(TPS[number], manifest.end, epoch, runs)
+
+
+@pytest.mark.parametrize("facts", [True, False])
+def test_a_loss_is_found_where_there_is_one(facts: bool) -> None:
+    """
+    A partition without a loss would have no leader; a loss in the middle would be hidden.
+    """
+    found = 0
+    for seed in SEEDS:
+        bucket = Bucket(seed, facts=facts)
+        bucket.run(bucket.rng.randint(5, 400))
+        assert [None, None] == [behind_gap(bucket, number) for number in range(len(TPS))]
+        for number in range(len(TPS)):
+            above = bucket.committed(number)
+            if len(above) > 1:
+                bucket.remove(above[0])
+                found += behind_gap(bucket, number) is not None
+    assert found > 30
 
 
 def test_new_offsets_begin_above_everything_that_was_given_out() -> None:
@@ -127,6 +158,23 @@ def test_the_model_finds_a_restore_with_a_bug(planted: Callable[[Bucket, int], J
     A model that notices none of them shows nothing.
     """
     assert any(lost(seed, planted) for seed in SEEDS)
+
+
+def test_an_empty_range_of_a_restore_refutes_nothing() -> None:
+    """
+    An interrupted run that skips damage has made one below a batch that it did not join; another
+    partition's batch of the same object is still to be restored.
+    """
+    first, second = TPS
+    both = footer_of("s", 3, [Batch(0, 4, 2, 3, 0), Batch(1, 4, 0, 1, 0)])
+    manifest = replace(
+        empty_manifest("t", first), end=3, leader_epochs=(LeaderEpoch(4, 0), LeaderEpoch(2**20, 1))
+    )
+    for restored, expected in (((), ["o"]), (((first, 2**20),), [])):
+        evidence = FlushEvidence({first: manifest}, restored, lambda tp: tp == second)
+        evidence.add("o", FlushObjectKey("s", 3, "n", 0, 0), both)
+        assert expected == list(evidence.refuted())
+        assert 2**20 == evidence.partitions[first].leader_epoch
 
 
 def test_an_object_above_the_final_head_is_refuted() -> None:

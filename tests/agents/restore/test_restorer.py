@@ -4,129 +4,34 @@ Real engines write the bucket; then metadata store and disk are gone.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.groups.storage_format import encode_page
 from driftlog_agents.log.objects.bucket_probe import probe_bucket
-from driftlog_agents.log.reading.read_settings import ReadSettings
-from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.restore.metadata_writes import NotEmptyError
 from driftlog_agents.restore.report import RestoreReport
-from driftlog_agents.restore.restorer import RestorePorts, Restorer, WrongBucketError
-from driftlog_metadata.schema.codec import decode_cluster
-from driftlog_metadata.schema.keys import CLUSTER_KEY, GROUPS_PREFIX, topic_key
+from driftlog_agents.restore.restorer import WrongBucketError
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import CLUSTER_KEY, GROUPS_PREFIX, deleted_key, topic_key
+from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.stores.store import MetadataStore
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_tiering.formats import bucket_files, layout
-from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
 from tests.agents.log.lives import (
     SETTINGS,
     Life,
-    World,
     now_ms,
     on_virtual_time,
-    values_of,
 )
+from tests.agents.restore.lost_cluster import Lost, records
 from tests.support.clusters import AUTHOR
 from tests.support.memory_store import MemoryMetadataStore
-
-
-async def at_once(fn: Callable[..., Any], *args: Any) -> Any:
-    """On the event loop."""
-    return fn(*args)
-
-
-async def nothing() -> None:
-    """No agent of the old cluster runs."""
-
-
-class Lost(World):
-    """A cluster whose metadata store and disks go, and come back from the bucket."""
-
-    async def begin(self) -> Life:
-        """The first life of the cluster."""
-        await self.bucket.put(layout.CLUSTER_KEY, [bucket_files.encode_cluster(AUTHOR)])
-        for topic in self.topics.values():
-            key = layout.topic_key(topic.name, topic.topic_id, 1)
-            file = bucket_files.encode_topic(bucket_files.TopicFile(1, topic))
-            await self.bucket.put(key, [file])
-        return await self.start()
-
-    def lose_everything(self) -> MemoryMetadataStore:
-        """The metadata store and the disk are new; returns the store."""
-        self.metadata = MemoryMetadataStore(lambda: int(now_ms()))
-        self.platter = type(self.platter)()
-        return self.metadata
-
-    async def restore(
-        self,
-        metadata: MetadataStore | None = None,
-        *,
-        dry_run: bool = False,
-        skip_damaged: bool = False,
-        wait: Callable[[], Awaitable[None]] = nothing,
-        from_id: str | None = None,
-    ) -> RestoreReport:
-        """A restore of the cluster that the bucket has."""
-        if from_id is None:
-            _, body = await newest_cluster_file(self.bucket)
-            from_id = bucket_files.decode_cluster(body).cluster_id
-        ports = RestorePorts(
-            metadata=metadata or self.metadata,
-            objects=self.bucket,
-            offload=at_once,
-            spool=self.spool,
-            rng=Random(self.rng.getrandbits(64)),
-            now_ms=now_ms,
-            wait=wait,
-            progress=lambda what, count: None,
-        )
-        return await Restorer(ports, dry_run=dry_run, skip_damaged=skip_damaged).run(from_id)
-
-    async def come_back(self) -> Life:
-        """A process of the restored cluster."""
-        kv = await self.metadata.get(CLUSTER_KEY)
-        assert kv is not None
-        life = Life(self, SETTINGS, self.metadata, StoreWitness(now_ms, kv.value))
-        await life.ready()
-        return life
-
-    async def cluster_id(self) -> str:
-        """By the metadata store."""
-        kv = await self.metadata.get(CLUSTER_KEY)
-        assert kv is not None
-        return decode_cluster(kv.value).cluster_id
-
-
-async def records(life: Life, partition: int = 0) -> dict[int, bytes]:
-    """Every record of a partition, by offset."""
-    log = life.log(partition)
-    reader = LogReader(
-        store=life.world.bucket,
-        offload=at_once,
-        manifests=life.engine,
-        now_ms=now_ms,
-        settings=ReadSettings(),
-    )
-    found: dict[int, bytes] = {}
-    offset = log.log_start
-    while offset < log.high_watermark:
-        batches = b"".join(map(bytes, await reader.read(log, offset, 1_000_000, zstd=True)))
-        assert batches, f"nothing at {offset}"
-        while batches:
-            size = 12 + int.from_bytes(batches[8:12], "big")
-            for at, _, value in values_of(batches[:size]):
-                found[at] = value
-            offset = int.from_bytes(batches[:8], "big") + int.from_bytes(batches[23:27], "big") + 1
-            batches = batches[size:]
-    return found
 
 
 @on_virtual_time
@@ -252,9 +157,10 @@ async def test_a_damaged_flush_object_ends_the_restore_unless_it_is_to_be_skippe
         life.kill()
         assert report.is_whole != skip_damaged
         if skip_damaged:
-            assert [damaged] == list(report.unreadable)
+            assert [damaged, "offsets 1 to 1 of t-0"] == list(report.unreadable)
             assert {0: b"a"} == found
-            assert [("t-0", 1, 3)] == [(one.partition, one.base, one.end) for one in report.empty]
+            empty = [(one.partition, one.base, one.end) for one in report.empty]
+            assert [("t-0", 1, 3 + 2**31)] == empty
         else:
             assert {0: b"a", 1: b"b", 2: b"c"} == found
 
@@ -437,6 +343,110 @@ async def test_topics_come_back_as_the_bucket_knows_them() -> None:
 
     for name, there in (("t", True), ("u", True), ("gone", False)):
         assert there == (await world.metadata.get(topic_key(name)) is not None)
+
+
+@on_virtual_time
+async def test_a_topic_that_only_flush_objects_know_replaces_no_other_topic() -> None:
+    """
+    It is perhaps deleted, and its mark is gone; and that one topic is left out is no success.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"ghost").answer()
+    ghost = world.topics["t"]
+    life.kill()
+    world.lose_everything()
+    await world.bucket.delete([layout.topic_key("t", ghost.topic_id, 1)])
+    live = Topic(name="t", topic_id=UUID(int=99), partitions=3)
+    file = bucket_files.encode_topic(bucket_files.TopicFile(1, live))
+    await world.bucket.put(layout.topic_key("t", live.topic_id, 1), [file])
+
+    report = await world.restore()
+
+    kv = await world.metadata.get(topic_key("t"))
+    assert kv is not None
+    assert live.topic_id == decode_topic(kv.value).topic_id
+    assert [str(ghost.topic_id)] == [one.split()[-1] for one in report.left_out]
+    assert not report.is_whole
+
+
+@on_virtual_time
+async def test_a_deleted_topic_of_which_only_the_mark_is_left_gets_its_tombstone() -> None:
+    """
+    Without it the collector would never delete the mark.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    life.kill()
+    gone = UUID(int=99)
+    mark = bucket_files.DeletedTopic("gone", gone, 0)
+    await world.bucket.put(layout.deleted_key("gone", gone), [bucket_files.encode_deleted(mark)])
+    world.lose_everything()
+
+    assert (await world.restore()).is_whole
+
+    assert await world.metadata.get(deleted_key(gone)) is not None
+
+
+@on_virtual_time
+async def test_a_group_key_of_a_later_release_is_left_out() -> None:
+    """
+    All others come back, and the report names it.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    life.kill()
+    world.lose_everything()
+    snapshot = GroupSnapshot(AUTHOR.cluster_id, 5, {"a/future/1": b"x", "g": b"{}"})
+    key = layout.group_snapshot_key(AUTHOR.cluster_id, 5)
+    await world.bucket.put(key, [encode_group_snapshot(snapshot)])
+
+    report = await world.restore()
+
+    _, kvs = await world.metadata.get_prefix(GROUPS_PREFIX)
+    assert [f"{GROUPS_PREFIX}g"] == [kv.key for kv in kvs]
+    assert 1 == report.groups
+    assert ["key a/future/1 of groups"] == list(report.unreadable)
+
+
+class Counting:
+    """A bucket that counts listings of manifests and reads."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.listed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def list(self, prefix: str, **options: Any) -> Any:
+        """As the port says."""
+        self.listed += "/manifest/" in prefix
+        return self._store.list(prefix, **options)
+
+
+@on_virtual_time
+async def test_a_partition_without_unsealed_records_is_read_once() -> None:
+    """
+    A cluster has many idle partitions, and each listing takes a while.
+    """
+    world = Lost(t=9)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"v").answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    bucket = world.bucket
+    counting = Counting(bucket)
+    world.bucket = counting  # type: ignore[assignment]
+
+    assert 9 == (await world.restore()).partitions
+
+    assert 9 == counting.listed
+    world.bucket = bucket
+    life = await world.come_back()
+    assert {0: b"v"} == await records(life)
+    life.kill()
 
 
 @on_virtual_time

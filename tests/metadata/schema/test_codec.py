@@ -165,14 +165,14 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
     (
         codec.encode_restore,
         codec.decode_restore,
-        Restore("a", "b", 1, 17),
-        '{"v":1,"from":"a","to":"b","file":1,"listed_ms":17}',
+        Restore("a", "b", 1, "r", 17),
+        '{"v":1,"from":"a","to":"b","file":1,"run":"r","listed_ms":17}',
     ),
     (
         codec.encode_restore,
         codec.decode_restore,
-        Restore("a", "b", 1),
-        '{"v":1,"from":"a","to":"b","file":1,"listed_ms":null}',
+        Restore("a", "b", 1, "r"),
+        '{"v":1,"from":"a","to":"b","file":1,"run":"r","listed_ms":null}',
     ),
 ]
 
@@ -271,7 +271,7 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
     (
         codec.encode_restore,
         codec.decode_restore,
-        st.builds(Restore, texts, texts, int64s, st.none() | int64s),
+        st.builds(Restore, texts, texts, int64s, texts, st.none() | int64s),
     ),
 ]
 

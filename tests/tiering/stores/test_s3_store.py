@@ -374,3 +374,17 @@ async def test_what_is_no_key_is_not_listed(moto_s3: S3Server, credentials: None
 
         assert ["a/1"] == [info.key for page in listing for info in page.objects]
     await store.close()
+
+
+async def test_a_page_that_is_truncated_and_has_no_keys_is_no_answer(
+    store: S3ObjectStore, server: ScriptedServer
+) -> None:
+    """
+    Where the next one begins is not known: the listing is asked for again.
+    """
+    body = b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"
+    server.answer = answer(200, body)
+
+    with pytest.raises(UnavailableError, match="has no keys"):
+        async for _ in store.list("flush/"):
+            pass

@@ -1,4 +1,4 @@
-"""The record of a loss that an operator accepted: what was given up, and where the log continues.
+"""The record of a range without records: an accepted loss, or one that a restore left empty.
 
     {"format":"driftlog.accepted-loss","format_version":1,"topic":"t","topic_id":"…","partition":0,
      "leader_epoch":3,"session_id":"…","accepted_at_ms":1700000000000,"reasons":["…"],
@@ -6,6 +6,8 @@
      "goes_on_at":20,"crc32":"…"}
 
 ``lost``: ranges ``[base, end)`` of offsets whose records are gone; no record gets these offsets.
+``reasons`` is ``["restore"]`` and ``session_id`` is empty where a restore wrote it: some of the
+offsets in ``lost`` may never have had a record.
 ``objects``: objects that flush records or the manifest name and that are not in the bucket.
 ``sealed_end`` and ``manifest_version``: the values of the partition's key before, -1 where the key
 was missing.
@@ -29,6 +31,9 @@ from driftlog_tiering.stores.object_store import Buffer
 
 _FORMAT: Final = 1
 _KIND: Final = "driftlog.accepted-loss"
+
+RESTORE_REASON: Final = "restore"
+"""The only reason of a range that a restore left empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,6 +199,8 @@ class S3ObjectStore:
                 empty = False
             if not more:
                 return
+            if not answer.get("Contents"):
+                raise UnavailableError(f"list {self._url(prefix)}: a truncated page has no keys")
             parameters["StartAfter"] = answer["Contents"][-1]["Key"]
             # Only foreign keys: there may be many of them before the first of driftlog's.
             parameters["MaxKeys"] = page_size if found.objects else MAX_PAGE_SIZE

@@ -318,6 +318,7 @@ class Collector:
             now_ms = page.store_now_ms
             sizes = {info.key: info.size_bytes for info in page.objects}
             gone: list[str] = []
+            flushes: list[ObjectInfo] = []
             groups, foreign = by_session(page.objects)
             for key in foreign:
                 self._strange(key)
@@ -336,7 +337,7 @@ class Collector:
                         names, read_ms = await self._names(session_id), now_ms
                     garbage = look.garbage(objects.flushes, names.keep, now_ms)
                 look.named_objects += len(kept)
-                self._note_oldest(kept + objects.flushes, set(garbage))
+                flushes += kept + objects.flushes
                 gone += garbage
                 if has_flushes != session_id:
                     gone += [
@@ -344,7 +345,10 @@ class Collector:
                         for info in objects.final_heads
                         if now_ms - info.modified_ms >= settings.grace.ms
                     ]
-            await self._delete([Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone])
+            deleted = await self._delete(
+                [Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone]
+            )
+            self._note_oldest(flushes, {one.key for one in deleted})
         return look.end(now_ms), look
 
     def _note_oldest(self, objects: Iterable[ObjectInfo], gone: set[str]) -> None:
@@ -386,10 +390,12 @@ class Collector:
 
     # ── Stores ──
 
-    async def _delete(self, garbage: list[Garbage]) -> None:
+    async def _delete(self, garbage: list[Garbage]) -> list[Garbage]:
+        """Deletes as much as the pass may still delete; returns it."""
         garbage = garbage[: self._deletes_left]
         await self.deletions.delete(garbage)
         self._deletes_left -= len(garbage)
+        return garbage
 
     def _strange(self, key: str) -> None:
         self.strange_objects += 1

@@ -51,7 +51,7 @@ class DeletedTopicGc:
         grace: Grace,
         strangers: UnknownKeys,
         confirm: Callable[[], Awaitable[None]],
-        delete: Callable[[list[Garbage]], Awaitable[None]],
+        delete: Callable[[list[Garbage]], Awaitable[object]],
     ) -> None:
         self._metadata = metadata
         self._reads = reads

@@ -19,6 +19,7 @@ from driftlog_agents.log.recovery.lost_partition import (
     KeysRead,
     LedElsewhereError,
     LostPartition,
+    NotLostError,
     OwnedSlice,
     UnsealedPart,
     decoded,
@@ -30,6 +31,7 @@ from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import decode_flush_record
 from driftlog_metadata.schema.keys import (
     FLUSHES_PREFIX,
+    RESTORE_KEY,
     leader_key,
     parse_flush_key,
     partition_key,
@@ -95,6 +97,8 @@ class LossExamination:
         if reason is None:
             return await self._sealed(topic, keys)
         missing = keys.missing()
+        if keys.state is None and keys.leader.session_id is None:
+            await self._require_no_restore()
         version = 0 if keys.state is None else keys.state.manifest_version
         read_at_ms = int(self.now_ms())
         part = UnsealedPart(
@@ -108,6 +112,18 @@ class LossExamination:
         await do_all([self._read(part, kv) for kv in kvs if _may_have(part, kv)])
         unnamed = await self._shown_ends.of(keys.tp) if part.is_ahead else (0, -1)
         return part.found(reason, unnamed)
+
+    async def _require_no_restore(self) -> None:
+        """
+        Raises:
+            NotLostError: no flush record names the unsealed records of a partition that a restore
+                left offline: their offsets would be given out again.
+        """
+        if await self._session.read(RESTORE_KEY) is not None:
+            raise NotLostError(
+                "a restore could not bring the partition back: put the object back that it named, "
+                "and run `driftlog restore` again, or run it with --skip-damaged"
+            )
 
     async def _sealed(self, topic: TopicEntry, keys: KeysRead) -> LostPartition:
         state = keys.state_of_served()

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import Progress, complain, no_extra, plural, print_json
@@ -23,6 +23,10 @@ from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
 if TYPE_CHECKING:
     from driftlog_agents.restore.report import RestoreReport
     from driftlog_metadata.stores.store import MetadataStore
+
+_BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts the time in which the machine sleeps: what was read before is then too old for an edit.
+macOS has none."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -37,7 +41,7 @@ def add_commands(commands: Commands) -> None:
         "that still run stop by themselves: the restore waits 65 s for them.  Every record that "
         "was acknowledged with acks=all comes back at its offset, with topics, configs and "
         "committed offsets of groups.  A restore that was interrupted goes on when it is run "
-        "again.  Exit status 1: something could not be read.",
+        "again.  Exit status 1: something is not restored.",
         examples="  driftlog restore --store s3://bucket/prefix --etcd http://127.0.0.1:2379 \\\n"
         "      --from-cluster qBScphWoRRGFs8ZK20LGKg\n"
         "  driftlog restore --dir /tmp/log --discard          the restore is found to be good\n",
@@ -107,8 +111,9 @@ def _run(options: argparse.Namespace) -> int:
         print_json(report.as_json())
     else:
         _print(report)
-    for what, why in {**report.unreadable, **report.offline, **report.left_out}.items():
-        complain(f"{what}: {why}")
+    for named in (report.unreadable, report.offline, report.left_out, report.not_believed):
+        for what, why in named.items():
+            complain(f"{what}: {why}")
     return OK if report.is_whole else FAILED
 
 
@@ -125,6 +130,7 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
     from driftlog_agents.foundation.offload import inline  # noqa: PLC0415  # an extra
     from driftlog_agents.log.local.spool import spool_in  # noqa: PLC0415
     from driftlog_agents.restore.old_agents import until_old_agents_stop  # noqa: PLC0415
+    from driftlog_agents.restore.partition_restores import RestoreOptions  # noqa: PLC0415
     from driftlog_agents.restore.restorer import RestorePorts, Restorer  # noqa: PLC0415
     from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
     from driftlog_tiering.formats import layout  # noqa: PLC0415
@@ -154,14 +160,14 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
                         offload=inline,
                         spool=spool_in(Path(spools)),
                         rng=random.SystemRandom(),
-                        now_ms=lambda: time.monotonic() * 1000,
+                        now_ms=lambda: time.clock_gettime(_BOOT_TIME) * 1000,
                         wait=wait,
                         progress=progress,
                     )
-                    restorer = Restorer(
-                        ports, dry_run=options.dry_run, skip_damaged=options.skip_damaged
+                    wanted = RestoreOptions(
+                        dry_run=options.dry_run, skip_damaged=options.skip_damaged
                     )
-                    return await restorer.run(options.from_cluster)
+                    return await Restorer(ports, wanted).run(options.from_cluster)
                 except NotFoundError as error:
                     raise CommandError(
                         f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"

@@ -879,7 +879,7 @@ async def test_what_a_restore_has_listed_stays_until_it_is_discarded(world: Worl
     await world.live(1)
     young = layout.flush_key("60", 1, "a")
     await world.bucket.put(young, [b"x"])
-    restore = encode_restore(Restore("from", "to", 1, listed_ms))
+    restore = encode_restore(Restore("from", "to", 1, "run", listed_ms))
     await world.metadata.txn((), [Put(RESTORE_KEY, restore)])
     await world.live(50)
     kept = await world.keys()
@@ -904,3 +904,22 @@ async def test_the_mark_of_a_deleted_topic_outlives_older_flush_objects(world: W
 
     assert sorted([key, MARK]) == sorted(marked)
     assert [] == await world.keys()
+
+
+async def test_the_mark_outlives_flush_objects_above_the_budget_of_a_pass(world: World) -> None:
+    """
+    They are garbage, and still there.
+    """
+    world.settings = CollectorSettings(pause_ms=0, max_deletes=1)
+    world.collector = world.new_collector()
+    for seq in range(1, 6):
+        await world.name(seq, await world.put(seq))
+    await delete_topic(world)
+    await world.live(5 * GRACE_H)
+    for seq in range(1, 6):
+        await world.forget(seq)
+    while MARK in await world.keys():
+        flushes = await world.keys(layout.FLUSH_PREFIX)
+        await world.live(1)
+
+    assert len(flushes) <= 1
