@@ -86,6 +86,7 @@ class Sealed:
             max_timestamp_ms=info.max_timestamp_ms,
             max_timestamp_offset=info.max_timestamp_offset,
             codec=info.codec,
+            footer_crc=info.footer_crc,
         )
         edit = AddSegments(
             base=base,

@@ -132,7 +132,7 @@ def read_back(path: Path, codec: Codec) -> tuple[float, float, int]:
     """(CPU s, s, uncompressed bytes) from row groups to batches."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        reader = SegmentReader(os.pread(file.fileno(), 64 * 1024, size - 64 * 1024), size)
+        reader = SegmentReader(os.pread(file.fileno(), 64 * 1024, size - 64 * 1024), size, None)
         cpu, wall = time.process_time(), time.perf_counter()
         for group in reader.row_groups:
             data = os.pread(file.fileno(), group.end - group.start, group.start)

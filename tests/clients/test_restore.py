@@ -227,6 +227,7 @@ def test_an_agent_of_the_old_cluster_stops_while_the_restore_waits(tmp_path: Pat
         assert 0 == done.returncode, done.stderr.decode()
         assert code not in (None, 0)
         assert "other_cluster_found" in old.log
+        old.kill()  # it has ended
         with pytest.raises(RuntimeError, match="belongs to cluster"):
             old.start()
     with DriftlogProcess(new, arguments=store) as agent:

@@ -190,6 +190,7 @@ class SealedTopic:
             max_timestamp_ms=info.max_timestamp_ms,
             max_timestamp_offset=info.max_timestamp_offset,
             codec=info.codec,
+            footer_crc=info.footer_crc,
         )
 
     def _put(self, refs: Sequence[SegmentRef], bodies: Sequence[bytes]) -> None:

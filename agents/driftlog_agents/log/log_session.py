@@ -24,6 +24,7 @@ import structlog
 from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.clocks import Clocks
+from driftlog_agents.foundation.serial_offload import SerialOffload
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
 from driftlog_agents.log.compaction.log_cleaner import LogCleaner
 from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites, RewritePorts
@@ -264,13 +265,14 @@ class Engine:
             signals=signals,
         )
         self._topic_compaction = {} if topic_compaction is None else topic_compaction
+        upkeep = SerialOffload(ports.offload_upkeep or ports.offload)
         rewrites = PartitionRewrites(
             session=self.session,
             manifests=self.manifests,
             grace=settings.seal.grace,
             ports=RewritePorts(
                 objects=ports.objects,
-                offload=ports.offload_upkeep or ports.offload,
+                offload=upkeep,
                 spool=ports.spool,
                 rng=ports.rng,
                 now_ms=ports.now_ms,
@@ -307,7 +309,7 @@ class Engine:
         )
         self.verification = PartitionVerification(
             objects=ports.objects,
-            offload=ports.offload_upkeep or ports.offload,
+            offload=upkeep,
             settings=settings.verification,
             backpressure=ports.backpressure,
             counters=ports.counters,

@@ -2,13 +2,15 @@
 
     threads            nice      work
     event loop, reads  +0        requests of clients
-    seal               +5        sealing, consolidation: producers wait when it falls behind
-    upkeep             +10       compaction, merging, collecting, verification
+    seal               +2        sealing, consolidation: producers wait when it falls behind
+    upkeep             +5        compaction, merging, collecting, verification
 
 On Linux each thread has a nice value of its own, and a larger one gives other threads more of a
-core that both want: with 5 a thread gets a quarter of it, with 10 a tenth.  A thread that has a
-core for itself is as fast as before.  Elsewhere nice values are of whole processes, and nothing
-is changed.
+core that both want: with 5 a thread gets a quarter of it.  A thread that has a core for itself is
+as fast as before.  Elsewhere nice values are of whole processes, and nothing is changed.
+
+A thread that is preempted may hold the interpreter's lock, and the event loop waits for it: the
+lower its priority, the longer.  So the values are small.
 
 Source: sched(7), "The nice value"; setpriority(2), "C library/kernel differences".
 
@@ -21,10 +23,11 @@ import sys
 import threading
 from typing import Final
 
-SEAL_NICE: Final = 5
+SEAL_NICE: Final = 2
 """More: serving is disturbed less, and producers wait earlier while the machine is full."""
 
-UPKEEP_NICE: Final = 10
+UPKEEP_NICE: Final = 5
+"""More: a preempted thread holds the interpreter's lock for longer."""
 
 _LOWEST: Final = 19
 

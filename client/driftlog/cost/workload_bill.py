@@ -78,6 +78,11 @@ def flushes_per_s(load: Workload, agents: int) -> float:
     return max(agents * FLUSHES_BY_AGE, load.write_bytes_per_s / FLUSH_BYTES)
 
 
+def is_consolidated(load: Workload, agents: int) -> bool:
+    """Whether flushes are so small that they are copied into larger objects."""
+    return load.write_bytes_per_s < flushes_per_s(load, agents) * SMALL_FLUSH_BYTES
+
+
 def seal_interval_s(load: Workload) -> float:
     """Between two seals of a partition."""
     rate = load.write_bytes_per_s / load.partitions
@@ -111,7 +116,7 @@ def _requests(load: Workload, prices: Prices, agents: int) -> Iterator[Line]:
     seal_s = seal_interval_s(load)
     written = load.write_bytes_per_s > 0
     seals = load.partitions * MONTH_S / seal_s if written else 0.0
-    small = flushes if load.write_bytes_per_s * MONTH_S < flushes * SMALL_FLUSH_BYTES else 0.0
+    small = flushes if is_consolidated(load, agents) else 0.0
     stored = load.write_bytes_per_s * load.retention_s * load.sealed_ratio
     segments = load.partitions * load.retention_s / seal_s if written else 0.0
     in_grace = flushes / MONTH_S * (GRACE_S + seal_s)
@@ -152,6 +157,14 @@ def _storage(load: Workload, prices: Prices, agents: int) -> Iterator[Line]:
     flushed = write * (GRACE_S + seal_interval_s(load)) / GIB
     yield Line(
         BillGroup.STORAGE, "flush objects: until sealed, and 12 h", flushed, "GiB months", price
+    )
+    copied = flushed if is_consolidated(load, agents) else 0.0
+    yield Line(
+        BillGroup.STORAGE,
+        "consolidated copies: until sealed, and 12 h",
+        copied,
+        "GiB months",
+        price,
     )
     disks = agents * DISK_GIB
     yield Line(BillGroup.STORAGE, "agents' disks", disks, "GiB months", prices.disk_gib_month)

@@ -16,6 +16,7 @@ from uuid import UUID
 from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch import Batch
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
 from driftlog_agents.log.reading.read_settings import ReadSettings
@@ -163,12 +164,14 @@ class World:
         self.nonce = 0
         self.rows: list[Row] = []
         self.batches: list[bytes] = []
+        self.decoding = BatchDecoder()
         self.reader = LogReader(
             store=self.bucket,
             offload=self._offload,
             manifests=self,
             now_ms=lambda: self.now_ms,
             settings=settings or ReadSettings(retry_backoff_ms=0),
+            decoding=self.decoding,
         )
 
     async def _offload(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -189,9 +192,14 @@ class World:
     # ── Sealed ──
 
     async def seal(
-        self, batches: Sequence[bytes], end: int, *, row_group_bytes: int = 300
+        self,
+        batches: Sequence[bytes],
+        end: int,
+        *,
+        row_group_bytes: int = 300,
+        footer_crc: bool = True,
     ) -> SegmentRef:
-        """Append a Parquet segment that ends at *end*."""
+        """Append a Parquet segment that ends at *end*; without *footer_crc* as of format 1."""
         base = self.manifest.end
         sink = io.BytesIO()
         writer = SegmentWriter(
@@ -219,6 +227,7 @@ class World:
             max_timestamp_ms=info.max_timestamp_ms,
             max_timestamp_offset=info.max_timestamp_offset,
             codec=info.codec,
+            footer_crc=info.footer_crc if footer_crc else None,
         )
         self._sealed(base, end, (ref,))
         return ref

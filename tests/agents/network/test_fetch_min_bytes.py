@@ -67,3 +67,25 @@ async def test_what_is_there_is_not_waited_for(tmp_path: Path) -> None:
         found = await client.fetch("t", {0: 0}, **wants, partition_max_bytes=2 * SIZE + 10)
 
     assert 2 * SIZE == len(records(found[0]))
+
+
+async def test_records_of_the_bucket_keep_to_the_limit_of_the_answer(tmp_path: Path) -> None:
+    """
+    A first batch that is larger than its partition's limit leaves less for the other partitions.
+    """
+    large = encode_batch([Random(0).randbytes(700_000)], timestamp_ms=1).data
+    limits = {"max_bytes": 1_200_000, "partition_max_bytes": 600_000}
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t", 2)
+        await client.produce("t", {0: large, 1: large})
+        await agent.seal("t")
+        agent.objects.reads.close()
+        client.send(fetch.API, 11, fetching("t", {0: 0, 1: 0}, **limits))
+        reads = agent.process.broker.reader.objects
+        await eventually(lambda: reads.requests == 2)
+        agent.objects.reads.open()
+        _, answer = await client.receive()
+        sizes = [len(records(data)) for data in fetched(answer).values() if data.records]
+
+    assert 1 == len(sizes)
+    assert 700_000 < sizes[0]

@@ -19,7 +19,7 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.limits import KiB, Limits
-from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
+from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, MOST_BYTES
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch, join_group, metadata
@@ -494,6 +494,39 @@ async def test_a_read_of_the_bucket_claims_what_it_may_come_to(agent: Serving) -
     assert (2 * MOST_BYTES + MiB, 0) == (held, waiting)
     for answer in answers:
         assert len(records(answer.responses[0].partitions[0])) >= MiB - 1_000
+
+
+@pytest.mark.parametrize(
+    ("partition_max_bytes", "max_bytes", "reads", "claimed"),
+    [
+        (0, 50 * MiB, 8, MOST_BYTES),
+        (1, 50 * MiB, 8, MOST_BYTES),
+        (MiB, 50 * MiB, 4, MOST_BYTES),
+        (MiB, 1, 1, LEAST_BYTES),
+    ],
+)
+async def test_a_request_for_little_makes_few_reads_of_the_bucket(
+    agent: Serving, partition_max_bytes: int, max_bytes: int, reads: int, claimed: int
+) -> None:
+    """
+    However little it asks for: each read loads a row group, for which other clients wait.
+    """
+    partitions = range(20)
+    async with agent.client() as client:
+        await client.create("wide", len(partitions))
+        await client.produce("wide", {n: batch(1_000, n) for n in partitions})
+        await agent.seal("wide")
+        agent.objects.reads.close()
+        limits = {"max_bytes": max_bytes, "partition_max_bytes": partition_max_bytes}
+        wanted = fetching("wide", dict.fromkeys(partitions, 0), **limits)
+        client.send(fetch.API, 11, wanted)
+        await eventually(lambda: agent.objects.reads.waiting > 0)
+        made = len(agent.process.dispatcher.fetching.bucket), agent.server.answers.held_bytes
+        agent.objects.reads.open()
+        _, answer = await client.receive()
+
+    assert (reads, claimed) == made
+    assert any(data.records for data in fetched(answer).values())
 
 
 # ── Addresses ──

@@ -407,7 +407,7 @@ writer = SegmentWriter(sink, topic="t", topic_id=uuid.UUID(int=1), partition=0, 
 writer.append(batch)
 writer.finish(1)
 data = sink.getvalue()
-reader = SegmentReader(data, len(data))
+reader = SegmentReader(data, len(data), None)
 (group,) = reader.row_groups
 (again,) = reader.encoder(group, data[group.start:group.end]).batches(0, codec=Codec.NONE)
 print(kernel.COMPILED, caught[0].category.__name__, bytes(again.data) == bytes(batch))

@@ -2,11 +2,11 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -109,10 +109,9 @@ class Partition:
     async def store_now_ms(self) -> int:
         return self.now_ms
 
-    @asynccontextmanager
-    async def decoding(self, size_bytes: int) -> AsyncIterator[None]:
+    async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
         assert size_bytes > 0
-        yield
+        return work(*args)
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         assert began_ms <= self.now_ms <= deadline_ms
@@ -213,9 +212,10 @@ class Partition:
             if ref.kind is SegmentKind.RAW:
                 continue
             body = await self.store.get(ref.key)
-            reader = SegmentReader(body[footer_start(body, len(body)) :], len(body))
+            reader = SegmentReader(body[footer_start(body, len(body)) :], len(body), ref.footer_crc)
             assert (reader.base, reader.end) == (ref.base, ref.end)
             assert reader.records == ref.records
+            assert ref.footer_crc is not None
             for group in reader.row_groups:
                 found += rows_of(reader, group, body[group.start : group.end])
         return [row for row in found if row.offset >= self.manifest.log_start]
@@ -304,7 +304,7 @@ def test_headers_timestamps_and_leader_epochs_stay() -> None:
         assert await log.rows() == [first, Row(1, 5, b"b", None), Row(2, 6, b"c", b"")]
         (ref,) = await log.segments()
         body = await log.store.get(ref.key)
-        reader = SegmentReader(body[footer_start(body, len(body)) :], len(body))
+        reader = SegmentReader(body[footer_start(body, len(body)) :], len(body), ref.footer_crc)
         assert reader.leader_epochs == (LeaderEpoch(3, 0), LeaderEpoch(5, 1))
         assert (ref.min_timestamp_ms, ref.max_timestamp_ms, ref.max_timestamp_offset) == (5, 77, 0)
 

@@ -397,27 +397,27 @@ def test_a_format_only_rises_and_then_names_its_cluster() -> None:
     """
     An author of level 1 takes no field of format 2 away, nor does it write any before.
     """
-    received = replace(segment(0, 10), received_bytes=7)
+    received = replace(segment(0, 10), received_bytes=7, footer_crc=1)
     bucket = Bucket(author=Cluster(AUTHOR.cluster_id, 1))
     bucket.apply(add(received))
     first = bucket.manifest
     bucket.author = AUTHOR
-    bucket.apply(add(replace(segment(10, 20), received_bytes=7)))
+    bucket.apply(add(replace(segment(10, 20), received_bytes=7, footer_crc=2)))
     bucket.apply(SetCleanedEnd(10))
     bucket.author = Cluster(AUTHOR.cluster_id, 1)
     bucket.apply(add(replace(segment(20, 30), received_bytes=7)))
     last = bucket.manifest
 
-    assert (1, None, [1_000]) == (
+    assert (1, None, [(1_000, None)]) == (
         first.format_version,
         first.cluster_id,
-        [s.received_bytes for s in first.segments],
+        [(s.received_bytes, s.footer_crc) for s in first.segments],
     )
-    assert (2, AUTHOR.cluster_id, 10, [1_000, 7, 7]) == (
+    assert (2, AUTHOR.cluster_id, 10, [(1_000, None), (7, 2), (7, None)]) == (
         last.format_version,
         last.cluster_id,
         last.cleaned_end,
-        [s.received_bytes for s in last.segments],
+        [(s.received_bytes, s.footer_crc) for s in last.segments],
     )
     assert (first, last) == tuple(decode_manifest(encode_manifest(m)) for m in (first, last))
 
@@ -560,6 +560,7 @@ GOLDEN_2 = replace(
             received_bytes=13,
             horizons=(TombstoneHorizon(200, 14), TombstoneHorizon(400, 15)),
             merges=1,
+            footer_crc=16,
         ),
     ),
 )
@@ -570,10 +571,10 @@ GOLDEN_BYTES_2 = (
     .replace(
         b'"codec":"zstd","format_version":1}',
         b'"codec":"zstd","format_version":1,"received_bytes":13,"horizons":[[200,14],[400,15]]'
-        b',"merges":1}',
+        b',"merges":1,"footer_crc":16}',
     )
     + b',"cluster_id":"d41d8c","cleaned_end":250,'
-    b'"busy":{"by":"job-1","until_ms":1700000000000},"crc32":"cc1a4f64"}\n'
+    b'"busy":{"by":"job-1","until_ms":1700000000000},"crc32":"45496b7c"}\n'
 )
 
 
@@ -630,6 +631,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
                     for at in sorted(draw(st.sets(st.integers(b + 1, e), max_size=3 * second)))
                 ),
                 merges=draw(st.integers(0, 2)) if second else 0,
+                footer_crc=draw(st.none() | st.integers(0, 2**32 - 1)) if second else None,
                 **sizes,
                 **times,
             )

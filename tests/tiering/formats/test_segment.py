@@ -1,7 +1,10 @@
 """Segments: what goes in comes out, at its offset, and a reader never meets a hole."""
 
 import io
+import json
 import random
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from typing import Any
@@ -148,7 +151,7 @@ def sealed(
 
 
 def opened(data: bytes) -> SegmentReader:
-    return SegmentReader(data[footer_start(data[-8:], len(data)) :], len(data))
+    return SegmentReader(data[footer_start(data[-8:], len(data)) :], len(data), None)
 
 
 def read(data: bytes, start: int, codec: Codec, batch_bytes: int) -> list[EncodedBatch]:
@@ -483,14 +486,105 @@ def test_damage_is_an_error_of_its_own() -> None:
             reader.encoder(group, bad)
     for tail in (b"", data[-7:], data[:-1], data[-100:], b"\0" * 100):
         with pytest.raises(CorruptSegmentError):
-            SegmentReader(tail, len(data))
+            SegmentReader(tail, len(data), None)
     foreign = io.BytesIO()
     pq.write_table(pa.table({"a": [1]}), foreign)
     with pytest.raises(CorruptSegmentError):
-        SegmentReader(foreign.getvalue(), foreign.tell())
+        SegmentReader(foreign.getvalue(), foreign.tell(), None)
     with pytest.raises(CorruptSegmentError):
         opened(data.replace(b'"format_version": 1', b'"format_version": 2'))
     assert good.equals(reader.read_table(group, sound))
+
+
+def test_a_footer_without_its_facts_is_damage() -> None:
+    """
+    No statistics, other columns, facts of another type: no reader meets None or text for a number.
+    """
+    _, data = sealed([make_batch(0, [Record(0, 0, b"k", b"v", ())])])
+    reader = opened(data)
+    (group,) = reader.row_groups
+    table = reader.read_table(group, data[group.start : group.end])
+    found = pq.read_metadata(io.BytesIO(data)).metadata or {}
+    facts = json.loads(found[b"driftlog.segment"])
+
+    def foreign(rows: pa.Table, changed: dict[str, Any], statistics: bool = True) -> SegmentReader:
+        sink = io.BytesIO()
+        with pq.ParquetWriter(
+            sink, rows.schema, write_statistics=statistics, store_schema=False
+        ) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata({"driftlog.segment": json.dumps({**facts, **changed})})
+        return SegmentReader(sink.getvalue(), sink.tell(), None)
+
+    assert group.first_offset == foreign(table, {}).row_groups[0].first_offset
+    with pytest.raises(CorruptSegmentError, match="statistics of offset"):
+        foreign(table, {}, statistics=False)
+    names = ["other" if name == "offset" else name for name in table.column_names]
+    with pytest.raises(CorruptSegmentError, match="other columns"):
+        foreign(table.rename_columns(names), {})
+    for name, value in (
+        *(("base", None), ("end", "1"), ("partition", 3.0), ("raw_bytes", -1), ("topic", 1)),
+        *(("topic_id", 5), ("codec", "best"), ("timestamp_type", "Never"), ("format_version", "1")),
+        *(("leader_epochs", [[0, None]]), ("leader_epochs", 0), ("row_group_crcs", {})),
+    ):
+        with pytest.raises(CorruptSegmentError):
+            foreign(table, {name: value})
+
+
+def test_no_flipped_bit_of_a_footer_is_parsed() -> None:
+    """
+    Arrow ends the process at some of them: with the reference's CRC a reader refuses all of them.
+    """
+    info, data = sealed(some_log())
+    start = footer_start(data, len(data))
+    flips = [(at, bit) for at in range(start, len(data)) for bit in range(8)]
+    end = range(len(flips) - 64, len(flips))  # its length, and the magic
+    for at, bit in [*random.Random(7).sample(flips, 500), *(flips[i] for i in end)]:
+        bad = bytearray(data)
+        bad[at] ^= 1 << bit
+        with pytest.raises(CorruptSegmentError):
+            SegmentReader(bad, len(bad), info.footer_crc)
+
+    assert info.records == SegmentReader(data[start:], len(data), info.footer_crc).records
+    assert info.footer_crc == kernel.crc32c(data[start:])
+    assert info.footer_crc == info.reference("key", 0).footer_crc
+
+
+def test_flipped_bits_of_a_footer_without_a_crc_do_not_end_the_process() -> None:
+    """
+    Segments of format 1: Arrow raises what it would throw past pyarrow. In a child process: a
+    regression ends that one.
+    """
+    info, data = sealed(some_log())
+    assert info.row_groups
+    child = subprocess.run(
+        [sys.executable, "-c", _PARSE_FLIPPED], input=data, capture_output=True, check=False
+    )
+
+    assert (0, b"") == (child.returncode, child.stderr)
+    refused, parsed = map(int, child.stdout.split())
+    assert min(refused, parsed) > 100
+
+
+_PARSE_FLIPPED = """
+import random, sys
+from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentReader, footer_start
+
+data = sys.stdin.buffer.read()
+start = footer_start(data, len(data))
+rng = random.Random(3)
+refused = parsed = 0
+for _ in range(3_000):
+    bad = bytearray(data)
+    bad[rng.randrange(start, len(data))] ^= 1 << rng.randrange(8)
+    try:
+        SegmentReader(bad, len(bad), None)
+    except CorruptSegmentError:
+        refused += 1
+    else:
+        parsed += 1
+print(refused, parsed)
+"""
 
 
 def test_no_flipped_bit_becomes_a_record() -> None:

@@ -47,7 +47,9 @@ def test_the_records_stay_and_the_manifest_names_one_segment() -> None:
         assert (done.added.max_timestamp_ms, done.added.max_timestamp_offset) == (1_002, 2)
         assert unchanged(before) == unchanged(log.manifest)
         body = await log.store.get(done.added.key)
-        reader = SegmentReader(body[footer_start(body, len(body)) :], len(body))
+        assert done.added.footer_crc is not None
+        tail = body[footer_start(body, len(body)) :]
+        reader = SegmentReader(tail, len(body), done.added.footer_crc)
         assert [(e.epoch, e.start_offset) for e in reader.leader_epochs] == [(3, 0), (5, 5)]
 
     run(test)

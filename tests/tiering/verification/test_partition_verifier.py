@@ -6,6 +6,7 @@ an operator about a log that is right.
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from driftlog_tiering.formats.manifest import (
     SetLogStart,
 )
 from driftlog_tiering.formats.manifests import load_newest
+from driftlog_tiering.formats.segment import footer_start
 from driftlog_tiering.formats.stored_json import encode_json
 from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 from driftlog_tiering.verification.findings import DamageKind, PartitionReport
@@ -81,6 +83,12 @@ def flip(topic: SealedTopic, key: str, at: int) -> None:
     body = bytearray(path(topic, key).read_bytes())
     body[at] ^= 1
     path(topic, key).write_bytes(body)
+
+
+def forget_footer_crc(topic: SealedTopic, partition: int, ref: SegmentRef) -> None:
+    """Make *ref* one as of format 1."""
+    old = replace(ref, footer_crc=None)
+    topic.edit(partition, ReplaceSegments(replaced=(ref,), added=(old,)))
 
 
 def rewrite_json(topic: SealedTopic, key: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -283,11 +291,14 @@ def test_a_missing_segment_is_damage(topic: SealedTopic) -> None:
     assert (2, 10, 0) == (report.segments, report.records, report.gap_offsets)
 
 
-def test_swapped_objects_are_damage(topic: SealedTopic) -> None:
+@pytest.mark.parametrize("crc", [True, False])
+def test_swapped_objects_are_damage(topic: SealedTopic, crc: bool) -> None:
     """
     Each is whole, of the right size even, and another partition's.
     """
     refs = [topic.seal(partition, 0, messages(5))[0] for partition in (1, 2)]
+    if not crc:
+        forget_footer_crc(topic, 1, refs[0])
     assert refs[0].size_bytes == refs[1].size_bytes
     bodies = [path(topic, ref.key).read_bytes() for ref in refs]
     for ref, body in zip(refs, reversed(bodies), strict=True):
@@ -295,8 +306,25 @@ def test_swapped_objects_are_damage(topic: SealedTopic) -> None:
 
     report = verify(topic, partition=1)
 
-    assert [(DamageKind.CONTENT, 0, 5, refs[0].key)] == found(report)
-    assert "the object is a segment of flights-2 [0, 5)" == report.damage[0].detail
+    kind = DamageKind.FOOTER if crc else DamageKind.CONTENT
+    assert [(kind, 0, 5, refs[0].key)] == found(report)
+    detail = report.damage[0].detail
+    assert crc or detail == "the object is a segment of flights-2 [0, 5)"
+
+
+def test_a_flipped_bit_of_a_footer_is_damage_of_the_segment(topic: SealedTopic) -> None:
+    """
+    Arrow would end the process at some of them: the report names the segment each time.
+    """
+    ref, _ = topic.seal(0, 0, messages(300), messages(10, 300))
+    body = path(topic, ref.key).read_bytes()
+    rng = random.Random(5)
+    for _ in range(40):
+        bad = bytearray(body)
+        bad[rng.randrange(footer_start(body, len(body)), len(body))] ^= 1 << rng.randrange(8)
+        path(topic, ref.key).write_bytes(bad)
+
+        assert [(DamageKind.FOOTER, 0, 300, ref.key)] == found(verify(topic))
 
 
 def test_a_wrong_footer_is_damage(topic: SealedTopic) -> None:

@@ -175,8 +175,9 @@ class Cleaner:
                 done.bytes_read += len(rows.data)
                 if rows.group.last_offset < cleaned_end:
                     continue
-                async with self._bucket.decoding(rows.group.decoded_bytes):
-                    full = await self._offload(_add_keys, key_map, rows, cleaned_end)
+                full: int | None = await self._bucket.decode(
+                    rows.group.decoded_bytes, _add_keys, key_map, rows, cleaned_end
+                )
                 if full is not None:
                     return key_map, full
         return key_map, dirty_end
@@ -208,10 +209,9 @@ class Cleaner:
             async with aclosing(self._rows.of(manifest, group)) as row_groups:
                 async for rows in row_groups:
                     done.bytes_read += len(rows.data)
-                    async with self._bucket.decoding(rows.group.decoded_bytes):
-                        stay, deletes = await self._offload(
-                            _keep_rows, writer, key_map, rows, end, gone
-                        )
+                    stay, deletes = await self._bucket.decode(
+                        rows.group.decoded_bytes, _keep_rows, writer, key_map, rows, end, gone
+                    )
                     kept += stay
                     tombstones[rows.ref] += deletes
                     done.records_read += rows.group.records

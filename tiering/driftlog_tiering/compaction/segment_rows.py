@@ -9,7 +9,7 @@ Shell.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -61,8 +61,9 @@ class Bucket(Protocol):
         """
         ...
 
-    def decoding(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
-        """While rows of *size_bytes* are decoded; many bytes wait for their turn."""
+    async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
+        """``work(*args)``, which decodes rows of *size_bytes*, in the worker thread; many bytes
+        wait for their turn."""
         ...
 
 
@@ -149,7 +150,7 @@ class SegmentRows:
         needed = footer_start(tail, size)
         if needed < start:
             tail = b"".join((await self._bucket.get(ref.key, needed, start), tail))
-        reader: SegmentReader = await self._offload(SegmentReader, tail, size)
+        reader: SegmentReader = await self._offload(SegmentReader, tail, size, ref.footer_crc)
         is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
         if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
             raise CorruptSegmentError(f"{ref.key}: the object is the segment {is_this}")

@@ -301,12 +301,13 @@ class BatchEncoder:
         codec: Codec,
         level: int | None = None,
         batch_bytes: int = 1024 * 1024,
+        most_bytes: int | None = None,
     ) -> Iterator[EncodedBatch]:
         """Batches that cover ``[start_offset, end_offset)`` without a hole, each made on demand.
 
         Each ends at the next record's offset, so that a reader can always continue after it.
         *batch_bytes*: size of a record section, uncompressed; a larger record is alone in its
-        batch.
+        batch.  *most_bytes*: they end before a section that is larger; None: none is too large.
         """
         rows = self.rows
         row, base = rows.find_offset(start_offset), start_offset
@@ -322,6 +323,8 @@ class BatchEncoder:
             stop, size, base_timestamp, max_timestamp, kind = rows.cut(
                 row, limit, base, batch_bytes
             )
+            if most_bytes is not None and size > most_bytes:
+                return
             end = rows.offset(stop) if stop < last else end_offset
             end = min(end, base + INT32_MAX + 1)
             data = self._encode(row, stop, base, size, codec, level)

@@ -26,12 +26,16 @@ class Spool(Protocol):
 
 
 class CountingSink:
-    """Forwards writes, counts their bytes, and keeps the CRC-32C since the last reset of `crc`."""
+    """Forwards writes, counts their bytes, and keeps the CRC-32C since the last reset of `crc`.
+
+    ``end``: a copy of the bytes since it was set, for the footer; None: no copy.
+    """
 
     def __init__(self, sink: IO[bytes] | pa.NativeFile) -> None:
         self._sink = sink
         self._written = 0
         self.crc = 0
+        self.end: bytearray | None = None
         self.discards = False
         self.closed = False
 
@@ -42,6 +46,8 @@ class CountingSink:
         self.crc = kernel.crc32c(data, self.crc)
         self._sink.write(data)
         self._written += len(data)
+        if self.end is not None:
+            self.end += data
         return len(data)
 
     def tell(self) -> int:
@@ -57,13 +63,17 @@ class CountingSink:
 
 
 class RangedFile:
-    """A file of which only one range of bytes is in memory."""
+    """A file of which only one range of bytes is in memory.
+
+    ``missed``: whether other bytes were asked for.
+    """
 
     def __init__(self, data: Buffer, start: int, size_bytes: int) -> None:
         self._data = memoryview(data)
         self._start = start
         self._size_bytes = size_bytes
         self._position = 0
+        self.missed = False
         self.closed = False
 
     def size(self) -> int:
@@ -84,6 +94,7 @@ class RangedFile:
         """The next *size* bytes, not copied.  Raises OSError: they are not in memory."""
         at = self._position - self._start
         if at < 0 or at + size > len(self._data):
+            self.missed = True
             raise OSError(f"bytes {self._position}+{size} were not fetched")
         self._position += size
         return self._data[at : at + size]

@@ -41,7 +41,7 @@ from driftlog_tiering.formats.layout import SegmentKind
 
 MANIFEST_FORMAT: Final = 2
 """Newest format of manifests and their lists.  Format 2 has the cluster id, cleaned end, busy,
-``received_bytes``, horizons and ``merges``."""
+``received_bytes``, horizons, ``merges`` and ``footer_crc``."""
 
 
 AS_RAW: Final = -1
@@ -80,7 +80,8 @@ class SegmentRef:
     Timestamps are −1 where there are no records, or none is known.  ``codec``: that of
     the batches it was sealed from (``compression.type=producer`` reads back with it).
     ``format_version``: of the segment's schema.  ``merges``: how often a merge has written its
-    records; the most of any.
+    records; the most of any.  ``footer_crc``: CRC-32C of a Parquet segment's footer, from its
+    first byte to the object's end; None: not known (references of format 1).
     """
 
     key: str
@@ -98,6 +99,7 @@ class SegmentRef:
     received_bytes: int = AS_RAW
     horizons: tuple[TombstoneHorizon, ...] = ()
     merges: int = 0
+    footer_crc: int | None = None
 
     def __post_init__(self) -> None:
         if self.received_bytes == AS_RAW:

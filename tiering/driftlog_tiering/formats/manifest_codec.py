@@ -13,14 +13,15 @@
     SEGMENT {"key":…,"kind":"parquet","base":0,"end":100,"size_bytes":…,"records":…,"raw_bytes":…,
              "min_timestamp_ms":…,"max_timestamp_ms":…,"max_timestamp_offset":…,
              "codec":"zstd","format_version":1,"received_bytes":…,"horizons":[[90,…],[100,…]],
-             "merges":1}
+             "merges":1,"footer_crc":…}
     LIST    {"key":…,"level":1,"base":0,"end":100,"segments":500,"size_bytes":…,"records":…,
              "raw_bytes":…,"min_timestamp_ms":…,"max_timestamp_ms":…,"received_bytes":…}
 
 Ranges are half-open; timestamps are epoch milliseconds, −1 where there is none; leader epochs are
 ``[epoch, first offset]``, horizons ``[end offset, ms]``.  ``busy`` may be null.  Keys are relative
 to the bucket's prefix.  Format 1 has no ``cluster_id``, ``cleaned_end``, ``busy``,
-``received_bytes``, ``horizons`` and ``merges``.  A segment without ``merges`` has none.
+``received_bytes``, ``horizons``, ``merges`` and ``footer_crc``.  A segment without ``merges`` has
+none; the CRC of a footer without ``footer_crc`` is not known.
 
 Pure.
 """
@@ -188,6 +189,8 @@ def _segment_fields(ref: SegmentRef, format_version: int) -> dict[str, Any]:
         fields["horizons"] = [[horizon.end, horizon.at_ms] for horizon in ref.horizons]
         if ref.merges:
             fields["merges"] = ref.merges
+        if ref.footer_crc is not None:
+            fields["footer_crc"] = ref.footer_crc
     return fields
 
 
@@ -259,6 +262,7 @@ def _segment_ref(value: object, format_version: int) -> SegmentRef:
         if format_version > 1
         else (),
         merges=integer(fields, "merges") if "merges" in fields else 0,
+        footer_crc=integer(fields, "footer_crc") if "footer_crc" in fields else None,
     )
 
 

@@ -132,11 +132,12 @@ def apply(
 
 
 def _stored(manifest: Manifest, segments: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
-    """*segments* as a reader of *manifest* finds them: format 1 has no ``received_bytes``."""
+    """*segments* as a reader of *manifest* finds them: format 1 has neither ``received_bytes`` nor
+    ``footer_crc``."""
     if manifest.format_version > 1:
         return segments
     assert not any(s.horizons or s.merges for s in segments), "horizons and merges need format 2"
-    return tuple(replace(segment, received_bytes=AS_RAW) for segment in segments)
+    return tuple(replace(each, received_bytes=AS_RAW, footer_crc=None) for each in segments)
 
 
 def _add(manifest: Manifest, edit: AddSegments) -> Applied | AlreadyApplied | Void:

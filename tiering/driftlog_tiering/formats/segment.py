@@ -16,6 +16,10 @@ of batches.  The footer's key ``driftlog.segment`` is JSON:
     raw_bytes       of those batches as they would be uncompressed
     row_group_crcs  CRC-32C of each row group's bytes: damaged bytes are never read as records
 
+The footer's own CRC-32C, from its first byte to the object's end, is in the reference
+(`manifest.SegmentRef.footer_crc`).  A reader that is given it parses no other bytes: Arrow ends the
+process at some changed bits of a footer.
+
 A stored format: a change gets a new version.
 
 Pure.
@@ -55,6 +59,7 @@ from driftlog_tiering.formats.columns import (
 )
 from driftlog_tiering.formats.file_likes import CountingSink, RangedFile
 from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
+from driftlog_tiering.formats.stored_json import array, integer, members, string
 
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
@@ -77,6 +82,13 @@ _TIMESTAMP_FLAGS: Final = {
     "LogAppendTime": {LOG_APPEND_TIME_FLAG},
     "mixed": {0, LOG_APPEND_TIME_FLAG},
 }
+
+
+_DAMAGE: Final = (
+    *(pa.ArrowException, OSError, KeyError, TypeError, ValueError),
+    *(AttributeError, OverflowError, RecursionError),
+)
+"""What pyarrow and `json` raise where a footer is damaged."""
 
 
 class CorruptSegmentError(CorruptError):
@@ -121,6 +133,7 @@ class SegmentInfo:
     codec: str
     leader_epochs: tuple[LeaderEpoch, ...]
     row_groups: tuple[RowGroup, ...]
+    footer_crc: int
     format_version: int = FORMAT_VERSION
 
     def reference(self, key: str, received_bytes: int) -> SegmentRef:
@@ -138,6 +151,7 @@ class SegmentInfo:
             codec=self.codec,
             format_version=self.format_version,
             received_bytes=received_bytes,
+            footer_crc=self.footer_crc,
         )
 
 
@@ -247,7 +261,7 @@ class SegmentWriter:
         self._raw_bytes += raw_bytes
         if not rows.num_rows:
             return
-        self._timestamp_flags |= _TIMESTAMP_FLAGS[source.timestamp_type]
+        self._timestamp_flags |= source.timestamp_flags
         first, last = (rows.column("offset")[i].as_py() for i in (0, -1))
         assert first >= self._next_offset, "rows come in offset order"
         self._next_offset = last + 1
@@ -299,15 +313,18 @@ class SegmentWriter:
             "row_group_crcs": self._crcs,
         }
         self._writer.add_key_value_metadata({_METADATA_KEY.decode(): json.dumps(facts)})
+        self._sink.end = bytearray()
         self._writer.close()
+        end_bytes, size_bytes = memoryview(self._sink.end), self._sink.tell()
+        footer = end_bytes[footer_start(end_bytes, size_bytes) - size_bytes :]
         (metadata,) = self._collected
-        row_groups = _row_groups(metadata, self._crcs)
+        row_groups = _row_groups(metadata, self._crcs, size_bytes)
         greatest, offset = self._greatest or (NO_TIMESTAMP * 1000, -1)
         return SegmentInfo(
             base=self._base,
             end=end,
             records=self._records,
-            size_bytes=self._sink.tell(),
+            size_bytes=size_bytes,
             raw_bytes=raw_bytes,
             min_timestamp_ms=min((g.min_timestamp_ms for g in row_groups), default=NO_TIMESTAMP),
             max_timestamp_ms=greatest // 1000,
@@ -315,6 +332,7 @@ class SegmentWriter:
             codec=codec.name.lower(),
             leader_epochs=tuple(self._leader_epochs),
             row_groups=row_groups,
+            footer_crc=kernel.crc32c(footer),
         )
 
     def abandon(self) -> None:
@@ -352,39 +370,45 @@ class SegmentReader:
 
     Args:
         tail: the object's last bytes, from `footer_start` or before.
+        footer_crc: that of the segment's reference; None: the reference has none.
 
     Raises:
         CorruptSegmentError: damaged, of another writer, or of a newer format.
     """
 
-    def __init__(self, tail: Buffer, size_bytes: int) -> None:
+    def __init__(self, tail: Buffer, size_bytes: int, footer_crc: int | None) -> None:
         footer = memoryview(tail)[footer_start(tail, size_bytes) - size_bytes :]
         if len(footer) != size_bytes - footer_start(tail, size_bytes):
             raise CorruptSegmentError("the tail does not hold the footer")
+        if footer_crc is not None and kernel.crc32c(footer) != footer_crc:
+            raise CorruptSegmentError("the footer is damaged, or another segment's: its CRC")
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
-            facts = json.loads((self._metadata.metadata or {})[_METADATA_KEY])
-            if facts["format_version"] > FORMAT_VERSION:
-                raise CorruptSegmentError(f"format version {facts['format_version']}")
-            self.topic: str = facts["topic"]
-            self.topic_id = UUID(facts["topic_id"])
-            self.partition: int = facts["partition"]
-            self.base: int = facts["base"]
-            self.end: int = facts["end"]
-            self.codec = Codec[facts["codec"].upper()]
-            self.timestamp_type: str = facts["timestamp_type"]
-            self.raw_bytes: int = facts["raw_bytes"]
-            self.leader_epochs = tuple(LeaderEpoch(*entry) for entry in facts["leader_epochs"])
-            self.row_groups = _row_groups(self._metadata, facts["row_group_crcs"])
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            if not self._metadata.schema.to_arrow_schema().equals(SCHEMA):
+                raise CorruptSegmentError("other columns")
+            if footer_crc is None:
+                _check_chunks(self._metadata, size_bytes)
+            own = (self._metadata.metadata or {})[_METADATA_KEY]
+            facts = members(json.loads(own), "the segment's metadata")
+            version = integer(facts, "format_version", 1)
+            if version > FORMAT_VERSION:
+                raise CorruptSegmentError(f"format version {version}")
+            self.topic = string(facts, "topic")
+            self.topic_id = UUID(string(facts, "topic_id"))
+            self.partition = integer(facts, "partition")
+            self.base = integer(facts, "base")
+            self.end = integer(facts, "end")
+            self.codec = Codec[string(facts, "codec").upper()]
+            self.timestamp_type = string(facts, "timestamp_type")
+            self.timestamp_flags = _TIMESTAMP_FLAGS[self.timestamp_type]
+            self.raw_bytes = integer(facts, "raw_bytes")
+            self.leader_epochs = tuple(map(_leader_epoch, array(facts, "leader_epochs")))
+            crcs = array(facts, "row_group_crcs")
+            self.row_groups = _row_groups(self._metadata, crcs, size_bytes)
+        except _DAMAGE as error:
             raise CorruptSegmentError(repr(error)) from error
         self.size_bytes = size_bytes
         self.records: int = self._metadata.num_rows
-
-    @property
-    def timestamp_flags(self) -> set[int]:
-        """The values that ``timestampType`` may have in its rows."""
-        return _TIMESTAMP_FLAGS.get(self.timestamp_type, set())
 
     # ── By offset ──
 
@@ -513,14 +537,21 @@ class RowGroupBatches:
         codec: Codec,
         level: int | None = None,
         batch_bytes: int = 1024 * 1024,
+        most_bytes: int | None = None,
     ) -> Iterator[EncodedBatch]:
         """Batches that cover ``[start_offset, end)``, each made when it is asked for.
 
         The first starts at *start_offset*, also where there is no record.
         *batch_bytes*: of a record section, uncompressed; a larger record is alone in its batch.
+        *most_bytes*: they end before a larger record section; None: none is too large.
         """
         return self._encoder.batches(
-            start_offset, self.end, codec=codec, level=level, batch_bytes=batch_bytes
+            start_offset,
+            self.end,
+            codec=codec,
+            level=level,
+            batch_bytes=batch_bytes,
+            most_bytes=most_bytes,
         )
 
 
@@ -531,24 +562,63 @@ def _chunk_range(chunk: Any) -> tuple[int, int]:
     return start, start + chunk.total_compressed_size
 
 
-def _row_groups(metadata: Any, crcs: Sequence[int]) -> tuple[RowGroup, ...]:
+def _check_chunks(metadata: Any, size_bytes: int) -> None:
+    """Raise OSError for a column chunk that `_row_groups` could not look at without the process's
+    end.
+
+    ``column()`` lets an exception of Arrow through that ends the process; ``read_row_groups`` makes
+    the same objects first, and raises it.  It ends at the first byte that it wants to read.
+    """
+    nothing = RangedFile(b"", 0, size_bytes)
+    try:
+        file = pq.ParquetFile(pa.PythonFile(nothing, mode="r"), metadata=metadata, pre_buffer=True)
+        file.read_row_groups(range(metadata.num_row_groups), use_threads=False)
+    except (pa.ArrowException, OSError):
+        if not nothing.missed:
+            raise
+
+
+def _bounds(chunk: Any) -> tuple[int, int]:
+    """The least and the greatest value of a column of integers; raises ValueError: not known."""
+    statistics = chunk.statistics if chunk.physical_type == "INT64" else None
+    bounds = (statistics.min_raw, statistics.max_raw) if statistics is not None else ()
+    match bounds:
+        case (int(least), int(greatest)) if least <= greatest:
+            return least, greatest
+        case _:
+            raise ValueError(f"statistics of {chunk.path_in_schema}: {bounds}")
+
+
+def _leader_epoch(entry: object) -> LeaderEpoch:
+    match entry:
+        case [int(epoch), int(start_offset)]:
+            return LeaderEpoch(epoch, start_offset)
+        case _:
+            raise ValueError(f"not a leader epoch: {entry!r}")
+
+
+def _row_groups(metadata: Any, crcs: Sequence[int], size_bytes: int) -> tuple[RowGroup, ...]:
     groups = []
     for index, crc in zip(range(metadata.num_row_groups), crcs, strict=True):
         group = metadata.row_group(index)
         chunks = [group.column(i) for i in range(group.num_columns)]
         ranges = [_chunk_range(chunk) for chunk in chunks]
         plain_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        offset, timestamp = (group.column(i).statistics for i in (_OFFSET, _TIMESTAMP))
+        start, end = min(start for start, _ in ranges), max(end for _, end in ranges)
+        if not 0 <= start < end <= size_bytes or plain_bytes < 0 or group.num_rows <= 0:
+            raise ValueError(f"row group {index} is at [{start}, {end}) of {size_bytes}")
+        first_offset, last_offset = _bounds(chunks[_OFFSET])
+        min_timestamp, max_timestamp = _bounds(chunks[_TIMESTAMP])
         groups.append(
             RowGroup(
                 index=index,
-                start=min(start for start, _ in ranges),
-                end=max(end for _, end in ranges),
+                start=start,
+                end=end,
                 records=group.num_rows,
-                first_offset=offset.min_raw,
-                last_offset=offset.max_raw,
-                min_timestamp_ms=timestamp.min_raw // 1000,
-                max_timestamp_ms=timestamp.max_raw // 1000,
+                first_offset=first_offset,
+                last_offset=last_offset,
+                min_timestamp_ms=min_timestamp // 1000,
+                max_timestamp_ms=max_timestamp // 1000,
                 crc=crc,
                 decoded_bytes=plain_bytes + _ROW_BYTES * group.num_rows,
             )

@@ -78,8 +78,7 @@ class Merger:
             async with aclosing(self._rows.of(manifest, segments)) as row_groups:
                 async for rows in row_groups:
                     bytes_read += len(rows.data)
-                    async with self._bucket.decoding(rows.group.decoded_bytes):
-                        await self._offload(_append, writer, rows)
+                    await self._bucket.decode(rows.group.decoded_bytes, _append, writer, rows)
             info: SegmentInfo = await self._offload(writer.finish, end)
             key = layout.segment_key(manifest.topic, manifest.tp, base, end, self._nonce())
             added = merged_reference(segments, info, key)

@@ -309,7 +309,7 @@ class PartitionVerifier:
             if start < held_from:
                 more = await self._reads.get_range(ref.key, start, held_from)
                 held, held_from = b"".join((more, held)), start
-            reader: SegmentReader = await self._offload(SegmentReader, held, size)
+            reader: SegmentReader = await self._offload(SegmentReader, held, size, ref.footer_crc)
         except CorruptSegmentError as error:
             return [Damage(DamageKind.FOOTER, ref.base, ref.end, ref.key, str(error))], []
         damage = rules.footer_facts(manifest.topic, manifest.tp, ref, reader)

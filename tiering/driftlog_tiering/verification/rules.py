@@ -8,8 +8,8 @@
    reference, rows with their footer.  So a whole object in the wrong place is damage, too.
 2. An offset without a record is right below log start, in a topic that is or was compacted, and in
    a range whose loss was accepted (`formats/accepted_loss`).  Elsewhere it is a hole.
-3. Parquet footers have no CRC of their own: a changed bit that changes none of the facts here is
-   not seen.  The page index has none either; nothing of driftlog reads it.
+3. The CRC of a footer is in its reference.  Where it is not (format 1), a changed bit that changes
+   none of the facts here is not seen.  The page index has none; nothing of driftlog reads it.
 
 Pure.
 """

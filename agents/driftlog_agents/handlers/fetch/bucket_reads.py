@@ -1,18 +1,20 @@
 """Reads of several partitions from the bucket for one Fetch, side by side.
 
-    read ──▶ each partition: begin, or join the same read of another request
-        ──▶ the first one is there ──▶ wait a little for those that this request began ──▶ answer
+    read ──▶ each partition: take what was kept, join the same read of another request, or begin
+        ──▶ the first one is there ──▶ wait a little for those that were not late yet ──▶ answer
                                            │
                                            └── late: it goes on; a later request takes its result
 
 1. A partition whose objects are slow or missing delays others by `LATE_S`, once.
 2. Any number of requests for the same records make one read.
-3. A read that its request did not wait for leaves what it loaded in memory (`log/reading`).
+3. What a read found, or its error, stays for `KEPT_S` if no request was there to take it: a slow
+   partition has its turn beside fast ones, also if its reads end between two requests.
 
 Shell.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +33,20 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 default four partitions, as many as the memory for row groups serves side by side.  More: fewer
 requests; less: less memory for many consumers."""
 
+LEAST_BYTES: Final = MOST_BYTES // 8
+"""What one read counts at least: it loads a row group and makes a batch, however little is asked
+for.  So a request makes at most eight."""
+
+KEPT_S: Final = 1.0
+"""How long a result waits for its partition's next request.  Longer: slower clients get it;
+shorter: less memory."""
+
+_KEPT_BYTES: Final = MOST_BYTES
+"""Most bytes of all results that wait.  With more, and for larger ones, the oldest are read again,
+from the row groups in memory."""
+
+_MOST_KEPT: Final = 256
+_MOST_CAUSES: Final = 16
 _MOST_AT_ONCE: Final = 256
 """With so many reads in progress a request begins one alone."""
 
@@ -49,44 +65,127 @@ Outcome = list[Buffer] | Exception | None
 """The batches, or the error of the read; None: it is late, or was not begun."""
 
 
+class _Read:
+    """One read, in progress or ended."""
+
+    __slots__ = ("done", "late", "requests")
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[list[Buffer] | Exception]
+        self.done = asyncio.get_running_loop().create_future()
+        self.requests = 0
+        """Requests that wait for it."""
+        self.late = False
+        """A request has waited `LATE_S` for it."""
+
+
+class _Kept(NamedTuple):
+    read: _Read
+    size_bytes: int
+    timer: asyncio.TimerHandle
+
+
 class BucketReads:
     """See the module."""
 
     def __init__(self, reader: LogReader, spawn: Callable[[Awaitable[None]], Any]) -> None:
         self._reader = reader
         self._spawn = spawn
-        self._reads: dict[BucketRead, asyncio.Future[list[Buffer] | Exception]] = {}
+        self._reads: dict[BucketRead, _Read] = {}
+        """In progress."""
+        self._kept: OrderedDict[BucketRead, _Kept] = OrderedDict()
+        """Ended, and not taken; oldest first."""
+        self.kept_bytes = 0
+
+    def __len__(self) -> int:
+        """Reads in progress."""
+        return len(self._reads)
 
     async def read(self, asked: Sequence[BucketRead]) -> list[Outcome]:
         """The outcome of each; one at least is not None."""
-        reads: list[asyncio.Future[list[Buffer] | Exception] | None] = []
-        begun: list[asyncio.Future[list[Buffer] | Exception]] = []
+        reads: list[_Read | None] = []
         for ask in asked:
-            read = self._reads.get(ask)
+            read = self._take(ask) or self._reads.get(ask)
             if read is None and (not reads or len(self._reads) < _MOST_AT_ONCE):
                 read = self._begin(ask)
-                begun.append(read)
             reads.append(read)
-        await asyncio.wait(
-            [read for read in reads if read is not None], return_when=asyncio.FIRST_COMPLETED
-        )
-        late = [read for read in begun if not read.done()]
-        if late:
-            await asyncio.wait(late, timeout=LATE_S)
-        return [read.result() if read is not None and read.done() else None for read in reads]
+        waited = [read for read in reads if read is not None]
+        for read in waited:
+            read.requests += 1
+        try:
+            await self._wait(waited)
+        finally:
+            for read in waited:
+                read.requests -= 1
+        return [
+            read.done.result() if read is not None and read.done.done() else None for read in reads
+        ]
 
-    def _begin(self, ask: BucketRead) -> asyncio.Future[list[Buffer] | Exception]:
-        read = self._reads[ask] = asyncio.get_running_loop().create_future()
+    async def _wait(self, reads: Sequence[_Read]) -> None:
+        """Wait for the first, and a little for the others."""
+        await asyncio.wait([read.done for read in reads], return_when=asyncio.FIRST_COMPLETED)
+        others = [read for read in reads if not read.done.done() and not read.late]
+        if others:
+            await asyncio.wait([read.done for read in others], timeout=LATE_S)
+            for read in others:
+                read.late = True
+
+    def _begin(self, ask: BucketRead) -> _Read:
+        read = self._reads[ask] = _Read()
         self._spawn(self._run(ask, read))
         return read
 
-    async def _run(self, ask: BucketRead, read: asyncio.Future[list[Buffer] | Exception]) -> None:
+    async def _run(self, ask: BucketRead, read: _Read) -> None:
         log, offset, max_bytes, zstd, codec = ask
-        outcome: list[Buffer] | Exception = UnavailableError("the agent stops")
+        outcome: list[Buffer] | Exception
+        outcome = stops = UnavailableError("the agent stops")
         try:
             outcome = await self._reader.read(log, offset, max_bytes, zstd=zstd, codec=codec)
         except Exception as error:  # noqa: BLE001  # the requests that wait for it raise it
             outcome = error
         finally:
             del self._reads[ask]
-            read.set_result(outcome)
+            if not read.requests and outcome is not stops:
+                outcome = self._keep(ask, read, outcome)
+            read.done.set_result(outcome)
+
+    # ── What no request was there to take ──
+
+    def _keep(
+        self, ask: BucketRead, read: _Read, outcome: list[Buffer] | Exception
+    ) -> list[Buffer] | Exception:
+        """Keep *outcome* for the next request; returns it without what it holds besides."""
+        size = 0
+        if isinstance(outcome, Exception):
+            _drop_frames(outcome)
+        else:
+            size = sum(map(len, outcome))
+            if size == 0 or size > _KEPT_BYTES:
+                return outcome
+            outcome = [bytes(batch) for batch in outcome]  # not a view of a whole object
+        while self._kept and (
+            len(self._kept) >= _MOST_KEPT or self.kept_bytes + size > _KEPT_BYTES
+        ):
+            self._take(next(iter(self._kept)))
+        timer = asyncio.get_running_loop().call_later(KEPT_S, self._take, ask)
+        self._kept[ask] = _Kept(read, size, timer)
+        self.kept_bytes += size
+        return outcome
+
+    def _take(self, ask: BucketRead) -> _Read | None:
+        kept = self._kept.pop(ask, None)
+        if kept is None:
+            return None
+        kept.timer.cancel()
+        self.kept_bytes -= kept.size_bytes
+        return kept.read
+
+
+def _drop_frames(raised: BaseException) -> None:
+    """Let the memory of the calls that raised an error go, and of those that it came from."""
+    error: BaseException | None = raised
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -34,7 +34,7 @@ from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.leader_hints import add_to_fetch
-from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES, BucketReads
+from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, MOST_BYTES, BucketReads
 from driftlog_agents.handlers.fetch.reads import FetchReads, log_of
 from driftlog_agents.handlers.fetch.request import (
     MANY_PARTITIONS,
@@ -440,12 +440,12 @@ class _Fetch:
         """Bytes read from the bucket, at most.  Room for data from memory and disk is claimed when
         its size is known."""
         asked = [
-            max(0, p.partition_max_bytes)
+            max(LEAST_BYTES, p.partition_max_bytes)
             for topic in self._request.topics
             for p in topic.partitions
         ]
         most = max(max(asked, default=0), MOST_BYTES)
-        return max(0, min(sum(asked), most, self._request.max_bytes))
+        return min(sum(asked), most, max(LEAST_BYTES, self._request.max_bytes))
 
     # ── Answering ──
 

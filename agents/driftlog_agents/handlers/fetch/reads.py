@@ -18,7 +18,12 @@ from uuid import UUID
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
-from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES, BucketRead, BucketReads
+from driftlog_agents.handlers.fetch.bucket_reads import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    BucketRead,
+    BucketReads,
+)
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.local_plan import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -355,9 +360,10 @@ class _Room:
 
     def take_cold(self, limit_bytes: int) -> bool:
         """Take the room of a read from the bucket; False: it reads enough already."""
-        if self._cold_bytes and self._cold_bytes + limit_bytes > MOST_BYTES:
+        charged = max(LEAST_BYTES, limit_bytes)
+        if self._cold_bytes and self._cold_bytes + charged > MOST_BYTES:
             return False
-        self._cold_bytes += max(1, limit_bytes)
+        self._cold_bytes += charged
         self.take(limit_bytes)
         return True
 

@@ -39,7 +39,7 @@ PARTITION_BYTES: Final = 768
 """Memory of each of its partitions, with those entries of tables that a waiting Fetch adds."""
 
 TOPIC_BYTES: Final = 1_024
-"""The same for each topic, with its name."""
+"""The same for each topic, with its name of at most 249 ASCII characters."""
 
 _NOT_TOLD: Final = -1
 _LAST_EPOCH: Final = 0x7FFF_FFFF

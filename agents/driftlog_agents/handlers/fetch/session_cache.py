@@ -14,14 +14,15 @@ session by ids where it began by names, or the reverse, is refused: FETCH_SESSIO
 A new session needs a slot and memory.  If there are none, it takes those of sessions that no
 request has used for `EVICTION_MS`; else those of a smaller session that is as old as that.
 Otherwise its id is 0, and the client sends full fetches.  A session that grows beyond what there is
-ends.  Kafka's privileged sessions are those of followers, and there are none.
+ends.  A session neither begins nor goes on with a name that no topic can have: it may be of 32 KB.
+Kafka's privileged sessions are those of followers, and there are none.
 Source: org.apache.kafka.server.FetchManager#newContext, FetchSessionCacheShard#tryEvict.
 
 Pure.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from driftlog_agents.handlers.fetch.session import (
@@ -32,7 +33,8 @@ from driftlog_agents.handlers.fetch.session import (
     next_epoch,
 )
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages.fetch import FetchRequest
+from driftlog_agents.protocol.messages.fetch import FetchRequest, FetchTopic
+from driftlog_agents.protocol.types import MAX_TOPIC_BYTES
 
 SESSIONS_FROM_VERSION: Final = 7
 TOPIC_IDS_FROM_VERSION: Final = 13
@@ -105,7 +107,7 @@ class FetchSessions:
     def _change(self, session: FetchSession, request: FetchRequest, now_ms: float) -> Continued:
         named = sum(len(topic.partitions) for topic in request.topics)
         forgotten = sum(len(topic.partitions) for topic in request.forgotten_topics_data)
-        if max(named, forgotten) > MOST_PARTITIONS:
+        if max(named, forgotten) > MOST_PARTITIONS or not _can_exist(request.topics):
             self._remove(session)
             return Continued(None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.update(request.topics, request.forgotten_topics_data)
@@ -125,6 +127,8 @@ class FetchSessions:
     def begin(self, version: int, request: FetchRequest, now_ms: float) -> FetchSession | None:
         """A session for the partitions of a full fetch, if it asks for one and there is room."""
         if version < SESSIONS_FROM_VERSION or request.session_epoch != INITIAL_EPOCH:
+            return None
+        if not _can_exist(request.topics):
             return None
         partitions = sum(len(topic.partitions) for topic in request.topics)
         size_bytes = held_bytes(len(request.topics), partitions)
@@ -181,3 +185,8 @@ class FetchSessions:
         del self._sessions[session.session_id]
         self.held_bytes -= self._held.pop(session)
         session.close()
+
+
+def _can_exist(topics: Iterable[FetchTopic]) -> bool:
+    """Whether topics can have these names: `TOPIC_BYTES` covers those."""
+    return all(len(topic.topic) <= MAX_TOPIC_BYTES and topic.topic.isascii() for topic in topics)

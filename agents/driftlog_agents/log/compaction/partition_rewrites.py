@@ -7,7 +7,8 @@
    other void.
 2. A rewrite begins with the newest manifest, read past the cache: another agent or job may have
    edited it, or may be at work (`Busy`).
-3. Decoding a large row group waits for its turn, as all decoding in the process does.
+3. Decoding a large row group waits for its turn, as all decoding in the process does, and takes
+   it when the thread of upkeep is free: a turn that waits for the thread holds up cold reads.
 4. A rewrite ends when the partition is not led here any more.
 
 Shell.
@@ -15,13 +16,13 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.serial_offload import SerialOffload
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -57,7 +58,7 @@ class RewritePorts:
     """What compaction and merging use of the process."""
 
     objects: ObjectStore
-    offload: Offload
+    offload: SerialOffload
     """Runs work that must delay neither requests nor sealing."""
     spool: Callable[[], AbstractContextManager[Spool]]
     rng: Random
@@ -166,11 +167,12 @@ class PartitionBucket:
                 return page.store_now_ms
         raise UnavailableError(f"{prefix}: a listing without a page")
 
-    def decoding(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
-        """As `Bucket.decoding`."""
+    async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
+        """As `Bucket.decode`."""
         if size_bytes <= _LARGE_BYTES:
-            return nullcontext()
-        return self._ports.decoding.large(size_bytes)
+            return await self._ports.offload(work, *args)
+        turn = self._ports.decoding.large(size_bytes)
+        return await self._ports.offload.within(turn, work, *args)
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         """As `Bucket.commit`: the edit, and the cached manifest."""

@@ -5,7 +5,8 @@
 
 A consumer that reads a partition once, from end to end, leaves the disk to producers: a large range
 is stored when it is fetched for the second time.  Flush objects are not stored, because they do not
-live long.
+live long.  What is stored is not checked before: a reader that finds damage drops the object here,
+and reads the bucket, where it may have been repaired.
 
 Shell.
 """
@@ -51,6 +52,10 @@ class CachedObjects:
         if len(body) == end - start and self._is_wanted(key, start, end):
             self.cache.put(key, start, end, body)
         return body
+
+    async def drop(self, key: str) -> bool:
+        """Delete what is stored of a damaged object; whether there was something."""
+        return await self.cache.drop(key)
 
     def _is_wanted(self, key: str, start: int, end: int) -> bool:
         if end - start <= _SMALL_BYTES:

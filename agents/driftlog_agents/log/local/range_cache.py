@@ -1,15 +1,16 @@
 """Ranges of objects on the agent's disk: what cold reads fetched survives a restart.
 
-    {folder}/{SHA-256 of key, start and end: 32 hex digits}
+    {folder}/{SHA-256 of the key: 16 hex digits}{of key, start and end: 32}
 
     entry   magic 8 │ CRC-32C of what follows 4 │ start, end 8 each │ key size 4 │ key │ bytes
 
 1. An entry counts only if its key, its range and its checksum are right; another one is deleted,
    and the bucket is read.  The name of an object is never used twice, so no entry is out of date.
+   What the bucket sent is not checked here: a reader that cannot decode it drops the object.
 2. All entries take at most the budget.  The entry that was not read for longest goes first, also
    after a restart: its modification time is that of its last read.
-3. The disk never fails a read, and never delays one for longer than `SLOWEST_S`: after a fault the
-   cache is left alone for a minute.
+3. The disk never fails a read.  A fault, or one entry that takes `SLOWEST_S`, turns the cache off
+   for a minute.  A read that waits twice as long for other entries goes to the bucket.
 4. Entries leave `RESERVE_BYTES` of the disk to buffer files.
 
 All work is done by a thread of the cache; it needs no sync, because of rule 1.
@@ -50,6 +51,10 @@ PAUSE_S: Final = 60.0
 _MOST_WAITING: Final = 4
 """Entries that wait to be written, of some MiB each; more are not stored."""
 
+_TURNS: Final = 2
+"""How often a read waits `SLOWEST_S` while the disk reads and writes other entries; after that the
+bucket is read."""
+
 _MAGIC: Final = b"DRIFTRG1"
 _CHECKED: Final = struct.Struct(">qqI")
 _CRC: Final = struct.Struct(">I")
@@ -81,6 +86,8 @@ class RangeCache:
         self._thread = ThreadPoolExecutor(1, "read-cache")
         self._waiting = BoundedSemaphore(_MOST_WAITING)
         self._off_until_s = 0.0
+        self._begun = 0
+        """Entries that the thread has begun to read or to write."""
         self.used_bytes = 0
         self.hits = self.misses = self.damaged = 0
         self._thread.submit(self._quietly, self._open)
@@ -89,15 +96,7 @@ class RangeCache:
         """The bytes ``[start, end)`` of the object; None: they are not there."""
         if self._now_s() < self._off_until_s:
             return None
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(SLOWEST_S):
-                found = await loop.run_in_executor(
-                    self._thread, self._quietly, self._read, key, start, end
-                )
-        except TimeoutError:
-            self._failed("the disk is slow")
-            return None
+        found = await self._asked(self._read, key, start, end)
         if found is None:
             self.misses += 1
         else:
@@ -117,13 +116,38 @@ class RangeCache:
 
         self._thread.submit(work)
 
+    async def drop(self, key: str) -> bool:
+        """Delete all entries of the object; whether there was one."""
+        if self._now_s() < self._off_until_s:
+            return False
+        return bool(await self._asked(self._drop, key))
+
     def close(self) -> None:
         """Store what waits, and end the thread."""
         self._thread.shutdown()
 
+    async def _asked(self, work: Callable[..., T], *args: object) -> T | None:
+        """The result of *work* by the thread; None: the disk failed, is slow or has much to do."""
+        answer = self._thread.submit(self._quietly, work, *args)
+        done = asyncio.wrap_future(answer)
+        try:
+            for _ in range(_TURNS):
+                begun = self._begun
+                await asyncio.wait((done,), timeout=SLOWEST_S)
+                if answer.done():
+                    return answer.result()
+                if self._begun == begun:  # one entry took all the time, this one or another
+                    if self._now_s() >= self._off_until_s:
+                        self._failed("the disk is slow")
+                    return None
+            return None
+        finally:
+            answer.cancel()
+
     # ── In the thread ──
 
     def _quietly(self, work: Callable[..., T], *args: object) -> T | None:
+        self._begun += 1
         try:
             return work(*args)
         except OSError as error:
@@ -202,6 +226,12 @@ class RangeCache:
         self._entries[name] = size
         self.used_bytes += size
 
+    def _drop(self, key: str) -> bool:
+        names = [name for name in self._entries if name.startswith(_object(key))]
+        for name in names:
+            self._remove(name)
+        return bool(names)
+
     def _make_room(self, size: int) -> None:
         while self._entries and self.used_bytes + size > self._budget_bytes:
             self._remove(next(iter(self._entries)))
@@ -215,7 +245,12 @@ class RangeCache:
 
 
 def _name(key: str, start: int, end: int) -> str:
-    return hashlib.sha256(f"{key}\0{start}\0{end}".encode()).hexdigest()[:32]
+    return _object(key) + hashlib.sha256(f"{key}\0{start}\0{end}".encode()).hexdigest()[:32]
+
+
+def _object(key: str) -> str:
+    """What the names of all entries of an object begin with."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def _encode(key: str, start: int, end: int, body: Buffer) -> list[Buffer]:

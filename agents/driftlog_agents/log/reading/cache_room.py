@@ -59,6 +59,12 @@ class CacheRoom(Generic[K, V]):
         if key in self._entries:
             self._entries[key].finished = True
 
+    def drop(self, key: K) -> None:
+        """Remove the value, if it is there."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.used_bytes -= entry.size_bytes
+
     # ── Loads ──
 
     def has_room(self, size_bytes: int, now_ms: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.local.cached_objects import ColdObjects
+from driftlog_agents.log.local.cached_objects import CachedObjects, ColdObjects
 from driftlog_agents.log.objects.availability import (
     Availability,
     DamagedObjectError,
@@ -98,6 +98,10 @@ class RangedReads:
         except CorruptError as error:
             raise DamagedObjectError(key, str(error) or repr(error)) from error
         return result
+
+    async def drop_stored(self, key: str) -> bool:
+        """Delete what the agent's disk has of a damaged object; whether there was something."""
+        return isinstance(self._store, CachedObjects) and await self._store.drop(key)
 
 
 def _owner(key: str) -> str:

@@ -14,7 +14,8 @@ Batches that a read has looked up may be sealed, consolidated or recycled while 
 bucket.  The read is still correct: committed batches never change.  An object that is gone was
 probably replaced, so the read looks it up again, once, after `refresh`.  If it is still missing,
 consumers get a retriable error for half a minute, and their retries look for it again; after that
-they get `DamagedObjectError`.
+they get `DamagedObjectError`.  A damaged object may have been repaired in the bucket: what memory
+and disk have of it is dropped, and it is read once more.
 
 Shell.
 """
@@ -224,6 +225,12 @@ class LogReader:
                     advice="no action needed; the read looks it up again",
                 )
                 await self._renew(log)
+                result = await attempt()
+            except DamagedObjectError as error:
+                self.segments.drop_footer(error.key)
+                if not await self.objects.drop_stored(error.key):
+                    raise
+                # The disk may have stored what the bucket has no longer.
                 result = await attempt()
         except ObjectUnavailableError as error:
             self.damaged_reads += 1

@@ -180,9 +180,15 @@ def codec_for(wanted: Codec | None, segment: Codec, *, zstd: bool) -> Codec:
 
 
 def encode(
-    group: RowGroupBatches, offset: int, codec: Codec, max_bytes: int, batch_bytes: int
-) -> tuple[list[Buffer], int]:
-    """Batches from *offset* on, at most *max_bytes* or one, and where they end.
+    group: RowGroupBatches,
+    offset: int,
+    codec: Codec,
+    max_bytes: int,
+    batch_bytes: int,
+    most_bytes: int | None = None,
+) -> tuple[list[Buffer], int] | None:
+    """Batches from *offset* on, at most *max_bytes* or one, and where they end; they end before a
+    record of more than *most_bytes*, and None: that is the first one.
 
     Each batch is as large as the remaining room allows, so that hardly anything is encoded in vain.
     """
@@ -190,8 +196,16 @@ def encode(
     room = max_bytes
     while offset < group.end and (not out or room >= _SMALLEST_BATCH_BYTES):
         target = min(batch_bytes, max(room - HEADER_BYTES, _SMALLEST_BATCH_BYTES))
-        made = group.batches(offset, codec=codec, level=_LEVELS.get(codec), batch_bytes=target)
-        batch = next(iter(made))
+        made = group.batches(
+            offset,
+            codec=codec,
+            level=_LEVELS.get(codec),
+            batch_bytes=target,
+            most_bytes=most_bytes,
+        )
+        batch = next(iter(made), None)
+        if batch is None:
+            return (out, offset) if out else None
         if out and len(batch.data) > room:
             break
         out.append(batch.data)

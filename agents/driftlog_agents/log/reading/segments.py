@@ -54,7 +54,8 @@ _FOOTER_BYTES: Final = 64 * 1024
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024
 """A larger row group is decoded alone, without other ones or large batches: most are half as
-large."""
+large.  A larger record is encoded alone, too; what is encoded of a row group in memory is small
+otherwise, and waits for no turn."""
 
 
 async def run(plan: Generator[Any, Any, T], answer: Callable[[Any], Awaitable[Any]]) -> T:
@@ -134,10 +135,14 @@ class SegmentReads:
                 return await self.open(manifest, ref)
             case Encode(of, offset, codec, max_bytes):
                 batches = await self._row_group(of)
-                async with self._alone(of.group):
-                    return await self._reads.run(
-                        of.ref.key, encode, batches, offset, codec, max_bytes, self._batch_bytes
-                    )
+                encoding = partial(
+                    self._reads.run, of.ref.key, encode, batches, offset, codec, max_bytes
+                )
+                made = await encoding(self._batch_bytes, _LARGE_BYTES)
+                if made is None:
+                    async with self._alone(of.group):
+                        made = await encoding(self._batch_bytes)
+                return made
             case IsLoaded(of):
                 return of.key in self._row_groups
             case Load(of):
@@ -150,6 +155,11 @@ class SegmentReads:
                 return self._row_groups.finish(of.key)
 
     # ── Objects ──
+
+    def drop_footer(self, key: str) -> None:
+        """Read the footer of a damaged object again, when it is next needed: no checksum covers
+        it."""
+        self._index.drop(key)
 
     async def open(self, manifest: Manifest, ref: SegmentRef | SegmentListRef) -> Any:
         """What *ref* names: see `sealed_read.Open`."""
@@ -172,7 +182,7 @@ class SegmentReads:
         needed = await self._reads.run(ref.key, footer_start, tail, size)
         if needed < start:
             tail = b"".join((await self._reads.get(ref.key, needed, start), tail))
-        reader = await self._reads.run(ref.key, SegmentReader, tail, size)
+        reader = await self._reads.run(ref.key, SegmentReader, tail, size, ref.footer_crc)
         is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
         if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
             raise DamagedObjectError(ref.key, f"the object is the segment {is_this}")

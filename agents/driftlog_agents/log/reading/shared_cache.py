@@ -70,6 +70,11 @@ class SharedCache(Generic[K, V]):
         self._room.finish(key)
         self._changed.set()
 
+    def drop(self, key: K) -> None:
+        """Load the value again when it is next asked for."""
+        self._room.drop(key)
+        self._changed.set()
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether a load would not wait: a read-ahead evicts nothing in use."""
         return not self._queue.locked() and self._room.has_room(size_bytes, self._now_ms())

@@ -13,11 +13,12 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import structlog
 
+from driftlog_agents.foundation.loop_slices import sliced, time_to_work
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -70,9 +71,14 @@ class PartitionVerification:
         self._logs = logs
         self._wall_ms = wall_ms
         self._schedule = VerificationSchedule(settings)
+        self._followed: list[PartitionLog] = []
+        """What the schedule has, by its last look."""
+        self._followed_ms = 0
+        self._led: dict[TopicPartition, PartitionLog] = {}
         limits = ReadLimits(at_once=_READS_AT_ONCE, bytes_per_s=settings.bytes_per_s)
         self._verifier = PartitionVerifier(ObjectReads(objects, limits, self._turn), offload)
         self._damaged: dict[TopicPartition, int] = {}
+        """Partitions with damage."""
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
@@ -81,13 +87,43 @@ class PartitionVerification:
         tick_s = min(max(interval_s / _TICKS, _SHORTEST_TICK_S), _LONGEST_TICK_S)
         while True:
             await asyncio.sleep(tick_s)
-            while True:
-                led = {TopicPartition(log.topic_id, log.partition): log for log in self._logs()}
-                self._damaged = {tp: n for tp, n in self._damaged.items() if tp in led}
-                due = self._schedule.due(led, self._wall_ms())
-                if due is None:
-                    break
-                await self._attempt(due, led[due])
+            await self._follow()
+            while not await self._verify_due(asyncio.get_running_loop().time() + tick_s):
+                await self._follow()
+
+    async def _follow(self) -> None:
+        """Tell the schedule which partitions are led, if others are: in slices, for there may be
+        tens of thousands."""
+        logs, now_ms = list(self._logs()), self._wall_ms()
+        if logs == self._followed and now_ms >= self._followed_ms:
+            self._followed_ms = now_ms
+            return
+        led: dict[TopicPartition, PartitionLog] = {}
+
+        def partitions() -> Iterator[TopicPartition]:
+            for log in logs:
+                tp = TopicPartition(log.topic_id, log.partition)
+                led[tp] = log
+                yield tp
+
+        async for _ in sliced(self._schedule.follow(partitions(), now_ms)):
+            pass
+        self._led, self._followed, self._followed_ms = led, logs, now_ms
+        self._damaged = {tp: n for tp, n in self._damaged.items() if tp in led}
+
+    async def _verify_due(self, until_s: float) -> bool:
+        """Verify the partitions that are due, until none is; False: it took until *until_s*."""
+        while asyncio.get_running_loop().time() < until_s:
+            await time_to_work()
+            due = self._schedule.due(self._wall_ms())
+            if due is None:
+                return True
+            log = self._led[due]
+            if log.state is State.CLOSED:
+                self._schedule.forget(due)
+            else:
+                await self._attempt(due, log)
+        return False
 
     @property
     def damaged(self) -> int:
@@ -113,12 +149,23 @@ class PartitionVerification:
                     advice="the bucket did not answer; repeated within the hour",
                 )
             return
+        except Exception:  # noqa: BLE001  # a bug here does not end the session, which leads others
+            self._schedule.verified(tp, self._wall_ms(), repeat=True)
+            self._log.exception(
+                "verification_bug",
+                partition=f"{log.topic}-{log.partition}",
+                advice="report it; repeated within the hour",
+            )
+            return
         self._schedule.verified(tp, self._wall_ms(), repeat=bool(report.damaged))
         if log.state is not State.CLOSED:
             self._found(tp, report)
 
     def _found(self, tp: TopicPartition, report: PartitionReport) -> None:
-        self._damaged[tp] = report.damaged
+        if report.damaged:
+            self._damaged[tp] = report.damaged
+        else:
+            self._damaged.pop(tp, None)
         self._counters.verified_partitions += 1
         self._counters.verified_bytes += report.size_bytes
         for one in report.damage[:_MOST_LINES]:

@@ -109,6 +109,69 @@ async def test_a_slow_object_is_waited_for_once(
     assert 1 == gets
 
 
+async def test_a_read_that_ends_between_two_requests_is_taken_by_the_next(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its records, or its error, with no second read, and once.
+    """
+    comes, damaged = bucket.slow(1), bucket.slow(2)
+    key = bucket.segments[2].key
+    bucket.world.bucket.damage = lambda name, body: bytes(len(body)) if name == key else body
+    monkeypatch.setattr(bucket_reads, "LATE_S", 0.001)
+    first = await bucket.reads.read(bucket.asks(0, 1, 2))
+    comes.set()
+    damaged.set()
+    await bucket.end()
+    held = bucket.reads.kept_bytes
+    second = await bucket.reads.read(bucket.asks(1, 2))
+
+    assert [0, None, None] == offsets(first)
+    assert [1] == offsets(second[:1])
+    assert isinstance(second[1], DamagedObjectError)
+    assert not bucket.tasks
+    assert (len(second[0][0]), 0) == (held, bucket.reads.kept_bytes)  # type: ignore[index]
+
+
+async def test_what_no_request_takes_is_given_up(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    After a moment, or when there is more than may wait.
+    """
+    monkeypatch.setattr(bucket_reads, "LATE_S", 0.001)
+    monkeypatch.setattr(bucket_reads, "KEPT_S", 0.001)
+    slow = [bucket.slow(1), bucket.slow(2)]
+    await bucket.reads.read(bucket.asks(0, 1, 2))
+    slow[0].set()
+    await eventually(lambda: len(bucket.reads) == 1)
+    await eventually(lambda: bucket.reads.kept_bytes == 0)
+    monkeypatch.setattr(bucket_reads, "KEPT_S", 60.0)
+    monkeypatch.setattr(bucket_reads, "_KEPT_BYTES", 10)
+    slow[1].set()
+    await bucket.end()
+
+    assert 0 == bucket.reads.kept_bytes
+
+
+async def test_a_request_waits_for_a_read_that_another_one_began(bucket: Bucket) -> None:
+    """
+    As for its own: else a consumer of the same partitions gets one of them at a time.
+    """
+    comes = [bucket.slow(0), bucket.slow(1)]
+    first, second = (asyncio.create_task(bucket.reads.read(bucket.asks(0, 1))) for _ in range(2))
+    await eventually(lambda: len(bucket.world.bucket.gets) == 2)
+    comes[0].set()
+    await eventually(lambda: len(bucket.reads) == 1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    waits = not first.done(), not second.done()
+    comes[1].set()
+
+    assert (True, True) == waits
+    assert [[0, 1], [0, 1]] == [offsets(await first), offsets(await second)]
+
+
 async def test_requests_share_a_read(bucket: Bucket) -> None:
     """
     A hundred consumers of the same records make one read, also while it is slow.

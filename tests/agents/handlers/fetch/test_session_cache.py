@@ -1,5 +1,7 @@
 """A client goes on with a session that is not its own, or its sessions take an agent's memory."""
 
+import gc
+import tracemalloc
 from itertools import count
 from uuid import UUID
 
@@ -15,11 +17,13 @@ from driftlog_agents.handlers.fetch.session_cache import (
 )
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import (
+    API,
     FetchPartition,
     FetchRequest,
     FetchTopic,
     ForgottenTopic,
 )
+from driftlog_agents.protocol.registry import decode_request_header
 
 MiB = 1024 * 1024
 BY_NAME, BY_ID = 12, 13
@@ -202,6 +206,54 @@ def test_one_change_is_not_larger_than_a_session() -> None:
     found = sessions.go_on(BY_NAME, request(1, 1, forget=MOST_PARTITIONS + 1), 0)
 
     assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND == found.error
+
+
+@pytest.mark.parametrize("name", ["a" * 250, "\U0001f600" * 10])
+def test_no_session_holds_a_name_that_no_topic_can_have(name: str) -> None:
+    """
+    Neither a new one nor one that has begun; a name on the wire may be of 32 KB.
+    """
+    sessions = cache()
+    begun(sessions)
+    strange = FetchTopic(topic=name, partitions=[FetchPartition()])
+    grown = request(1, 1)
+    grown.topics.append(strange)
+
+    assert sessions.begin(BY_NAME, FetchRequest(session_epoch=0, topics=[strange]), 0) is None
+    assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND == sessions.go_on(BY_NAME, grown, 0).error
+    assert (0, 0) == (len(sessions), sessions.held_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name_bytes", "topics", "partitions"),
+    [(5, 1, 1_000), (249, 1_000, 1), (249, 100, 10), (5, 1, 1), (32_700, 20, 1)],
+)
+@pytest.mark.parametrize("first", ["", "\U0001f600"])
+def test_sessions_count_at_least_the_memory_that_they_take(
+    name_bytes: int, topics: int, partitions: int, first: str
+) -> None:
+    """
+    Requests as they come from the wire; a name with one emoji takes four bytes a character.
+    """
+    names = [f"{first}{n:a>{name_bytes - len(first.encode())}}" for n in range(topics)]
+    asked = [FetchPartition(partition=n, fetch_offset=2**40 + n) for n in range(partitions)]
+    full = FetchRequest(
+        session_epoch=0, topics=[FetchTopic(topic=name, partitions=asked) for name in names]
+    )
+    frame = memoryview(bytes(API.encode_request(BY_NAME, 1, "c", full)))[4:]
+    body = decode_request_header(frame, 1_000).body_offset
+    sessions = cache(most_bytes=64 * MiB)
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            sessions.begin(BY_NAME, API.decode_request(BY_NAME, frame, body), 0)
+        gc.collect()
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert taken_bytes <= sessions.held_bytes + 16 * 1024
+    assert (0 if first or name_bytes > 249 else 5) == len(sessions)
 
 
 @given(

@@ -1,12 +1,16 @@
-"""A consumer that reads a long partition once fills the local disk, or one that comes again reads
-the bucket again."""
+"""A consumer that reads a long partition once fills the local disk, one that comes again reads the
+bucket again, or damage that was repaired in the bucket stays on the disk."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from driftlog_agents.log.local.cached_objects import CachedObjects
 from driftlog_agents.log.local.range_cache import RESERVE_BYTES, RangeCache
+from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.reading.reader import LogReader
 from tests.agents.log.tiers import Bucket, World, make_batch, rows_of
 
@@ -70,3 +74,66 @@ async def test_a_reader_after_a_restart_asks_the_bucket_for_nothing(tmp_path: Pa
         gets.append(world.bucket.gets.total() - before)
 
     assert [3, 0, 0, 3] == gets
+
+
+def in_rows(body: bytes) -> bytes:
+    return body[:200_000] + bytes([body[200_000] ^ 1]) + body[200_001:]
+
+
+def in_trailer(body: bytes) -> bytes:
+    return body[:-1] + b"?"
+
+
+def in_footer(body: bytes) -> bytes:
+    """A footer that can be decoded, and has another checksum of the rows."""
+    at = body.index(b'"row_group_crcs": [') + 19
+    return body[:at] + (b"2" if body[at : at + 1] == b"1" else b"1") + body[at + 1 :]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("damage", [in_rows, in_trailer, in_footer])
+async def test_damage_that_was_repaired_in_the_bucket_is_read_once_more(
+    tmp_path: Path, damage: Callable[[bytes], bytes], restarts: bool
+) -> None:
+    """
+    Memory and disk had the damaged bytes; the first read after the repair has the records, and so
+    have those after a restart, from the disk.
+    """
+    world = World()
+    batch = make_batch(0, [(n, b"%d" % n, Random(n).randbytes(LARGE // 2)) for n in range(4)])
+    key = (await world.seal([batch], 4, row_group_bytes=10**6)).key
+    whole = await world.bucket.get(key)
+
+    async def stored(body: bytes) -> None:
+        await world.bucket.delete([key])
+        await world.bucket.put(key, [body])
+
+    def opened_reader() -> tuple[RangeCache, LogReader]:
+        cache = opened(tmp_path)
+        store = CachedObjects(world.bucket, cache)
+        return cache, LogReader(
+            store=store, offload=asyncio.to_thread, manifests=world, now_ms=lambda: 0.0
+        )
+
+    async def read(reader: LogReader) -> bool:
+        found = await reader.read(world.log, 0, 10**7, zstd=True)
+        return world.rows == [row for one in found for row in rows_of(one)]
+
+    await stored(damage(whole))
+    cache, reader = opened_reader()
+    for _ in range(3):
+        with pytest.raises(DamagedObjectError):
+            await read(reader)
+    if restarts:
+        cache.close()
+        cache, reader = opened_reader()
+    await stored(whole)
+    found = [await read(reader)]
+    for _ in range(3):
+        cache.close()
+        cache, reader = opened_reader()
+        found += [await read(reader), await read(reader)]
+    cache.close()
+
+    assert [True] * 7 == found
+    assert 0 < cache.hits

@@ -1,7 +1,9 @@
 """A consumer gets bytes of another object or damaged ones from the local disk, the cache fills the
 disk, or a broken disk fails a read that the bucket could answer."""
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -175,3 +177,30 @@ async def test_a_disk_that_hangs_delays_one_read(
 
     assert ([False], [False]) == (delayed, others)
     assert 2 == len(files(tmp_path))
+
+
+async def test_a_disk_with_much_to_do_is_not_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The first reads wait for their turn; the last ones go to the bucket, and the cache stays on.
+    """
+    numbers = range(10)
+    for number in numbers:
+        stored(tmp_path, number)
+    cache = opened(tmp_path)
+    assert [True] == await there(cache, 0)
+    monkeypatch.setattr(range_cache, "SLOWEST_S", 0.4)
+    read_bytes = Path.read_bytes
+
+    def slowly(path: Path) -> bytes:
+        time.sleep(0.15)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", slowly)
+    found = [one for (one,) in await asyncio.gather(*(there(cache, n) for n in numbers))]
+    again = await there(cache, numbers[-1])
+    cache.close()
+
+    assert found[:3] == [True] * 3
+    assert [True] == again

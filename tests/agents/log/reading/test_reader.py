@@ -21,10 +21,12 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec, parse_header
 from driftlog_tiering.formats.manifest import SetLogStart
 from driftlog_tiering.formats.manifest_edits import Applied, apply
+from driftlog_tiering.formats.segment import footer_start
 from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.tiers import World, make_batch, make_undecodable, rows_of
 from tests.support.clusters import AUTHOR
 
+MiB = 1 << 20
 EVERY_SIZE = (0, 1, 200, 700, 5_000, 10**6)
 
 
@@ -433,12 +435,31 @@ async def test_what_is_lost_or_damaged_is_named() -> None:
             assert (damage == "missing") == str(error).endswith(": missing")
 
 
+async def test_a_flipped_bit_of_a_footer_fails_only_the_read() -> None:
+    """
+    Arrow would end the agent at some of them, and each agent that the consumer asks next.
+    """
+    rng = random.Random(11)
+    for _ in range(40):
+        world = World()
+        ref = await world.seal([make_batch(0, [(1, None, b"a" * 100)] * 9)], 9)
+        start = footer_start(await world.bucket.get(ref.key), ref.size_bytes)
+        at, bit = rng.randrange(start, ref.size_bytes), rng.randrange(8)
+        body = bytearray(await world.bucket.get(ref.key))
+        body[at] ^= 1 << bit
+        await world.bucket.delete([ref.key])
+        await world.bucket.put(ref.key, [body])
+
+        with pytest.raises(DamagedObjectError, match=ref.key):
+            await world.reader.read(world.log, 0, 10**6, zstd=True)
+
+
 async def test_segments_of_others_are_damage() -> None:
     """
-    A segment's object that holds another range is refused.
+    A segment of another range is refused, also where no CRC of its footer is known.
     """
     world = World()
-    first = await world.seal([make_batch(0, [(1, None, b"a" * 10)])], 1)
+    first = await world.seal([make_batch(0, [(1, None, b"a" * 10)])], 1, footer_crc=False)
     second = await world.seal([make_batch(1, [(1, None, b"b" * 10)])], 2)
     body = await world.bucket.get(second.key)
     await world.bucket.delete([first.key])
@@ -516,3 +537,33 @@ async def test_a_log_that_is_offline_says_so() -> None:
     with pytest.raises(RefusedError, match="a gap") as caught:
         await World().reader.read(log, 0, 100, zstd=True)
     assert ErrorCode.KAFKA_STORAGE_ERROR == caught.value.code
+
+
+async def test_a_large_row_group_in_memory_is_read_without_a_turn(disk: PosixDisk) -> None:
+    """
+    Each fetch would wait for a rewrite, which holds its turn for seconds.  A row group is loaded,
+    and a record of tens of megabytes is encoded, in a turn all the same.
+    """
+    world = World(disk, ReadSettings(prefetch_row_groups=0, row_group_cache_bytes=128 * MiB))
+    small, large = [(1, None, b"v" * MiB)] * 40, [(1, None, b"v" * 40 * MiB)]
+    await world.seal([make_batch(0, small)], 40)
+    await world.seal([make_batch(40, large)], 41)
+
+    async def read(offset: int) -> int:
+        (batch,) = await world.reader.read(world.log, offset, 1, codec=Codec.NONE, zstd=True)
+        return parse_header(batch).end_offset
+
+    async with world.decoding.large():
+        loading = [asyncio.create_task(read(offset)) for offset in (0, 40)]
+        await turns()
+        assert 2 == len(world.bucket.gets)
+        assert not any(task.done() for task in loading)
+    assert [1, 41] == await asyncio.gather(*loading)
+    async with world.decoding.large():
+        async with asyncio.timeout(5):
+            assert 8 == await read(7)
+        encoding = asyncio.create_task(read(40))
+        await turns()
+        assert not encoding.done()
+    assert 41 == await encoding
+    disk.close()

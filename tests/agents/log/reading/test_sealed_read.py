@@ -153,7 +153,8 @@ async def answers(
             done.append((type(ask).__name__, ask.of.group.index))
         match ask:
             case Open(ref):
-                answer = SegmentReader(await world.bucket.get(ref.key), ref.size_bytes)
+                body = await world.bucket.get(ref.key)
+                answer = SegmentReader(body, ref.size_bytes, None)
             case Encode(of, offset, codec, max_bytes):
                 data = await world.bucket.get(of.ref.key, of.group.start, of.group.end)
                 rows = of.reader.encoder(of.group, data)

@@ -49,6 +49,25 @@ async def test_a_value_is_loaded_once() -> None:
     assert (1, 50) == (cache.loads, cache.used_bytes)
 
 
+async def test_a_value_that_was_dropped_is_loaded_again() -> None:
+    """
+    It gives its room back at once, to a load that waits for it, too.
+    """
+    cache = new(Clock())
+    await get(cache, "a", 100)
+    waits = asyncio.create_task(get(cache, "b", 100))
+    await turns()
+    assert not waits.done()
+    cache.drop("a")
+    cache.drop("unknown")
+
+    assert "B" == await waits
+    assert (2, 100) == (cache.loads, cache.used_bytes)
+    cache.drop("b")
+    assert 0 == cache.used_bytes
+    assert "A" == await get(cache, "a")
+
+
 async def test_an_error_is_shared_and_not_remembered() -> None:
     """
     All who waited for a load that failed get its error; the next one loads again.

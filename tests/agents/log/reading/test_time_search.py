@@ -164,7 +164,7 @@ async def answers(world: World, search: Search) -> tuple[Found | None, list[str]
                 if ref.kind is SegmentKind.RAW:
                     answer = split_raw(body, ref)
                 else:
-                    answer = SegmentReader(body, ref.size_bytes)
+                    answer = SegmentReader(body, ref.size_bytes, ref.footer_crc)
             case LookInGroup(of, look):
                 times = of.reader.times_range(of.group)
                 answer = look(await world.bucket.get(of.ref.key, *times))

@@ -33,6 +33,7 @@ async def sealed() -> tuple[Life, str, bytes]:
     tp = TopicPartition(life.log().topic_id, 0)
     manifest = await load_newest(life.world.bucket, "t", tp)
     assert manifest is not None
+    assert manifest.segments[0].footer_crc is not None
     key = manifest.segments[0].key
     return life, key, bytes(await life.world.bucket.get(key))
 
@@ -77,6 +78,29 @@ async def test_damage_is_named_until_it_is_repaired() -> None:
     assert "accept-loss" in line["advice"]
     await life.world.bucket.put(key, [body])
     await becomes(lambda: not life.engine.verification.damaged, 3 * REPEAT_S)
+    life.kill()
+
+
+@on_virtual_time
+async def test_an_unexpected_error_ends_no_session() -> None:
+    """
+    It is logged, and the partition is verified again soon; the agent goes on leading it.
+    """
+
+    class Bug(set[str]):
+        def __contains__(self, key: object) -> bool:
+            if str(key).endswith(".parquet"):
+                raise TypeError("a bug")
+            return False
+
+    life, _, _ = await sealed()
+    life.world.bucket.withheld = Bug()
+    with capture_logs() as logs:
+        await becomes(lambda: any(one["event"] == "verification_bug" for one in logs))
+
+    life.world.bucket.withheld = set()
+    await becomes(lambda: life.engine.counters.verified_partitions == 1, 3 * REPEAT_S)
+    assert "committed" == await life.produce(b"c").answer()
     life.kill()
 
 
