@@ -227,6 +227,7 @@ def test_an_agent_of_the_old_cluster_stops_while_the_restore_waits(tmp_path: Pat
         assert 0 == done.returncode, done.stderr.decode()
         assert code not in (None, 0)
         assert "other_cluster_found" in old.log
+        old.kill()  # it has ended
         with pytest.raises(RuntimeError, match="belongs to cluster"):
             old.start()
     with DriftlogProcess(new, arguments=store) as agent:
@@ -261,6 +262,66 @@ def _produce_until(
         number += 1
     producer.purge()
     producer.flush(1)
+
+
+def test_the_command_says_what_is_wrong_and_what_is_next(tmp_path: Path) -> None:
+    """
+    A damaged flush object, a repeated restore, what to discard, and the files it makes.
+    """
+    lost, new = tmp_path / "lost", tmp_path / "new"
+    objects = lost / "objects"
+    with DriftlogProcess(lost) as agent:
+        _make(agent, "one", {})
+        Written().send(agent, "one", 30)
+        agent.kill()
+    from_id = _cluster_id(objects)
+    store = ("restore", "--store", str(objects))
+    look = (*store, "--dry-run", "--from-cluster", from_id)
+    restore = (*store, "--from-cluster", from_id, "--dir", str(new), "--agents-stopped")
+    discard = ("restore", "--discard", "--dir")
+    damaged = sorted(objects.glob("flush/*/*.flush"))[0]
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-10])
+
+    def said(*line: str, rc: int) -> str:
+        done = run(*line)
+        text = (done.stdout + done.stderr).decode()
+        assert rc == done.returncode, text
+        return text
+
+    assert f"give --from-cluster {from_id}" in said(*store, "--dry-run", rc=2)
+    assert "the restore would be refused: 1 flush objects cannot be read" in said(*look, rc=1)
+    assert "run the restore again, with the same --etcd or --dir" in said(*restore, rc=1)
+    assert "a restore has begun: its own --etcd or --dir goes on with it" in said(*look, rc=1)
+    damaged.write_bytes(whole)
+    assert json.loads(said(*look, "--dir", str(new), "--json", rc=0))["to_id"]
+    assert "next: start the agents" in said(*restore, rc=0)
+    assert "is already restored as" in said(*restore, rc=0)
+    damaged.write_bytes(whole[:-10])
+    assert "is already restored as" in said(*restore, rc=1)
+    damaged.write_bytes(whole)
+    assert 0o700 == new.stat().st_mode & 0o777
+    assert "there is no" in said(*discard, str(tmp_path / "mistyped"), rc=1)
+    assert not (tmp_path / "mistyped").exists()
+    assert "not both" in said(*discard, str(new), "--dry-run", rc=2)
+    assert "discarded: " in said(*discard, str(new), rc=0)
+    assert "it is done already" in said(*discard, str(new), rc=0)
+    with DriftlogProcess(new, arguments=("--store", str(objects))) as agent:
+        assert 30 == sum(map(len, _read(agent, "one").values()))
+        assert "another agent" in said(*discard, str(new), rc=1)
+        agent.kill()
+
+
+def test_a_dry_run_names_no_new_cluster(tmp_path: Path) -> None:
+    """
+    Its id would be another one each time.
+    """
+    with DriftlogProcess(tmp_path) as agent:
+        agent.kill()
+    objects = tmp_path / "objects"
+    line = ("--store", str(objects), "--from-cluster", _cluster_id(objects), "--json")
+
+    assert json.loads(run("restore", "--dry-run", *line).stdout)["to_id"] is None
 
 
 def _make(agent: DriftlogProcess, topic: str, config: dict[str, str]) -> None:

@@ -46,6 +46,9 @@ _CLUSTER: Final = 12
 _CLUSTERS_OF: Final = 50
 
 _STARTED_S: Final = 20.0
+_BUMP: Final = 1_000
+"""As etcd's manual advises for a backup that is put back."""
+
 _SERVED_S: Final = 12.0
 """Longer than everything that is due is sealed after."""
 _FETCH_BYTES: Final = 1_000
@@ -94,6 +97,7 @@ class OlderMetadata:
         await self._without_a_key(right.snapshot())
         await self._as_it_was()
         self.going_on = False
+        right.become(right.copy(), revision=world.metadata.revision + _BUMP)
         world.metadata = right
         await self._under_the_right_store()
 
@@ -226,6 +230,8 @@ class OlderMetadata:
         for kv in kvs:
             if not kv.lease_id:
                 await store.txn((), [Put(kv.key, kv.value)])
+        # Without the bump, agents end at the first final head that is newer (`newer_objects`).
+        store.become(store.copy(), revision=self._world.metadata.revision + _BUMP)
         self._world.metadata = store  # type: ignore[assignment]  # nobody watches what it is told
         return store
 

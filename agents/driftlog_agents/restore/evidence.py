@@ -56,7 +56,7 @@ class PartitionFacts:
     out, and their epochs were led."""
 
     end: int = 0
-    """Largest end of a slice."""
+    """Largest end of a slice, or of a sealed object."""
     leader_epoch: int = -1
     log_start: int = 0
     starts: dict[int, int] = field(default_factory=dict)
@@ -132,6 +132,11 @@ class FlushEvidence:
                 facts.leader_epoch = max(facts.leader_epoch, entry.epoch)
             else:
                 facts.begins(entry.epoch, entry.start_offset)
+
+    def reached(self, tp: TopicPartition, end: int) -> None:
+        """Sealed objects of the partition end at *end*, whatever its manifest says."""
+        facts = self.partitions.setdefault(tp, PartitionFacts())
+        facts.end = max(facts.end, end)
 
     def add(self, object_key: str, key: FlushObjectKey, footer: Footer) -> None:
         """Take in an object of the bucket."""

@@ -22,6 +22,7 @@ from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.restore.evidence import FlushEvidence
+from driftlog_agents.restore.partition_plan import SealedEnds
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
@@ -40,6 +41,14 @@ from driftlog_tiering.stores.object_store import (
 
 _TAILS_BYTES: Final = (64 * 1024, 1024 * 1024)
 """Sizes of the first reads of an object's end, before it is read whole."""
+
+_KEEP_ALL: Final = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+"""Configs of a topic whose own are not known: no record of it is deleted."""
+
+_SET_CONFIGS: Final = (
+    "its configs are not known, and no retention or compaction deletes its records: put the newest "
+    "file back before the restore, or set them after it (driftlog configs alter)"
+)
 
 RETRY: Final = Retry(
     wait_s=0.2, longest_wait_s=5.0, timeout_s=30.0, attempts=8, errors=(NotFoundError, *NO_ANSWER)
@@ -63,6 +72,8 @@ class BucketTopic:
     is_deleted: bool = False
     partitions: int = 0
     """As many as have objects."""
+    sealed: dict[int, SealedEnds] = field(default_factory=dict)
+    """Of each partition that has sealed objects."""
     made_ms: int = 0
     """When the first object was put that is left."""
 
@@ -90,7 +101,7 @@ class EvidenceReads:
         self, folders: Iterable[BucketTopic], partitions: Mapping[UUID, int]
     ) -> dict[UUID, Topic | None]:
         """Each topic by the newest of its files that can be read, with at least as many
-        *partitions*; None: there is none."""
+        *partitions*; None: there is none.  Where its configs are not known it keeps all records."""
         found: dict[UUID, Topic | None] = {}
         limit = asyncio.Semaphore(READS_AT_ONCE)
 
@@ -108,18 +119,27 @@ class EvidenceReads:
             try:
                 topic = bucket_files.decode_topic(await self.get(key)).topic
             except (CorruptError, NotFoundError) as error:
-                self._report.unreadable[key] = str(error) or "missing"
+                self._report.unreadable[key] = f"{error or 'missing'}; {_SET_CONFIGS}"
                 continue
+            is_newest = key == folder.files[-1]
             return Topic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=max(topic.partitions, count),
                 replication_factor=topic.replication_factor,
-                configs=topic.configs,
+                configs=topic.configs if is_newest else {**topic.configs, **_KEEP_ALL},
             )
         if not count and not folder.is_deleted:
             return None
-        return Topic(name=folder.name, topic_id=folder.topic_id, partitions=max(count, 1))
+        if not folder.is_deleted:
+            key = layout.topic_file_prefix(folder.name, folder.topic_id)
+            self._report.unreadable[key] = f"no file there can be read; {_SET_CONFIGS}"
+        return Topic(
+            name=folder.name,
+            topic_id=folder.topic_id,
+            partitions=max(count, 1),
+            configs=dict(_KEEP_ALL),
+        )
 
     async def flushes(self, evidence: FlushEvidence, needed_until_ms: float) -> int:
         """Add every flush object and final head to *evidence*; returns when the listing ended, by
@@ -281,6 +301,13 @@ def _note(found: dict[UUID, BucketTopic], info: ObjectInfo) -> None:
     topic.is_deleted |= isinstance(key, layout.DeletedKey)
     if isinstance(key, layout.TopicKey):
         topic.files.append(info.key)
+    elif isinstance(key, layout.SegmentKey | layout.SegmentListKey | layout.ProducerSnapshotKey):
+        ends = topic.sealed.setdefault(key.tp.partition, SealedEnds())
+        if isinstance(key, layout.SegmentKey):
+            ends.segments = max(ends.segments, (key.end, info.key))
+        else:
+            end = key.offset if isinstance(key, layout.ProducerSnapshotKey) else key.end
+            ends.others = max(ends.others, (end, info.key))
 
 
 def _by_session(infos: Iterable[ObjectInfo]) -> list[tuple[str, list[ObjectInfo]]]:

@@ -3,8 +3,9 @@
     │ manifest │ joined batches │ nothing: an empty range │ new records
     log start  end              joined end                goes on at
 
-1. The partition goes on at the largest of the joined end, the end of every slice in any footer, and
-   every restored group offset: an offset that was told to a client is not given to another record.
+1. The partition goes on at the largest of the joined end, the end of every slice in any footer, of
+   every sealed object, and every restored group offset: an offset that was told to a client is not
+   given to another record.
 2. An object that is skipped had offsets that are not known: 2^31 are left out for each.
 3. A group may have committed any number.  An offset far above all others is not believed.
 4. The leader epoch is 2^20 above the largest in manifest, footers, audit records and the metadata
@@ -28,6 +29,29 @@ from driftlog_tiering.formats.manifest import Manifest
 _OFFSETS_BELIEVED: Final = 2**40
 """How far above everything in the bucket a group's offset may be.  Larger: a client that commits
 2^63 − 1 leaves no offsets to the partition; smaller: consumers might skip new records."""
+
+
+@dataclass(slots=True)
+class SealedEnds:
+    """The largest ends of a partition's sealed objects, with their keys; named or not."""
+
+    segments: tuple[int, str] = (0, "")
+    others: tuple[int, str] = (0, "")
+    """Of segment lists and producer snapshots."""
+
+    @property
+    def end(self) -> int:
+        """The largest."""
+        return max(self.segments[0], self.others[0])
+
+    def unnamed(self, manifest_end: int, joined_end: int) -> tuple[int, str] | None:
+        """The object that only a missing manifest names; None: no manifest is known to be missing.
+
+        What an interrupted attempt to seal left is joined: its flush objects are still there.  A
+        producer snapshot may be that of an empty range, which another run of the restore began.
+        """
+        seen = self.segments if manifest_end else max(self.segments, self.others)
+        return seen if seen[0] > joined_end else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
 from driftlog_agents.restore.evidence_reads import Progress
 from driftlog_agents.restore.join import UnsealedBatches
 from driftlog_agents.restore.metadata_writes import MetadataWrites
-from driftlog_agents.restore.partition_plan import PartitionPlan, plan_partition
+from driftlog_agents.restore.partition_plan import PartitionPlan, SealedEnds, plan_partition
 from driftlog_agents.restore.partition_writer import PartitionWriter
 from driftlog_agents.restore.report import EmptyRange, RestoreReport
 from driftlog_metadata.schema.model import PartitionState, Topic, TopicPartition
@@ -53,6 +53,7 @@ class BucketFacts:
     group_offsets: Mapping[TopicPartition, Collection[int]]
     told_epochs: Mapping[TopicPartition, int]
     """The largest leader epoch of audit records and of the metadata store."""
+    sealed: Mapping[TopicPartition, SealedEnds]
     listed_ms: int
     """When they were listed, by the store's clock."""
 
@@ -104,7 +105,9 @@ class PartitionRestores:
                 facts.told_epochs.get(tp, -1),
                 skipped,
             )
-            loss = batches.first_behind_gap(tp, manifest.end, epoch, runs)
+            loss = _lost_manifest(plan, facts.sealed.get(tp, SealedEnds())) or _gap(
+                plan, batches.first_behind_gap(tp, manifest.end, epoch, runs)
+            )
             async with others if plan.is_idle else sealing:
                 is_restored = await self._restore(topic, plan, loss, facts.listed_ms)
             report.partitions += is_restored
@@ -125,9 +128,9 @@ class PartitionRestores:
             await self._writes.partition(tp, epoch, None)
 
     async def _restore(
-        self, topic: str, plan: PartitionPlan, loss: tuple[int, str] | None, at_ms: int
+        self, topic: str, plan: PartitionPlan, loss: tuple[str, str] | None, at_ms: int
     ) -> bool:
-        """*loss*: see `UnsealedBatches.first_behind_gap`.  False: the partition is offline."""
+        """*loss*: what is lost, and why.  False: the partition is offline."""
         report, options = self._report, self._options
         name = name_of(topic, plan.tp)
         for offset in plan.not_believed:
@@ -137,7 +140,7 @@ class PartitionRestores:
         base = plan.manifest.end
         try:
             if loss is not None:
-                self._note_loss(name, plan, *loss)
+                self._note_loss(name, *loss)
             if not options.dry_run:
                 plan, state = await self._write(topic, plan, at_ms)
         except DAMAGE as error:
@@ -151,13 +154,11 @@ class PartitionRestores:
             report.empty.append(EmptyRange(partition=name, base=start, end=end))
         return True
 
-    def _note_loss(self, name: str, plan: PartitionPlan, behind: int, key: str) -> None:
+    def _note_loss(self, name: str, what: str, why: str) -> None:
         """
         Raises:
             CorruptError: it is not to be skipped.
         """
-        what = f"offsets {plan.joined_end} to {behind - 1}"
-        why = f"no object has them, and they were committed before {key}, which is behind them"
         if not self._options.skip_damaged:
             raise CorruptError(f"{what}: {why}")
         self._report.unreadable[f"{what} of {name}"] = why
@@ -188,6 +189,29 @@ class PartitionRestores:
         self._report.unreadable[key] = why
         plan = plan.cut(number, await writer.newest(topic, plan.tp))
         return plan, await writer.write(topic, plan, at_ms)
+
+
+def _lost_manifest(plan: PartitionPlan, sealed: SealedEnds) -> tuple[str, str] | None:
+    newest = plan.manifest
+    found = sealed.unnamed(newest.end, plan.joined_end)
+    if found is None:
+        return None
+    end, key = found
+    there = f"{newest.key} ends at {newest.end}" if newest.end else "no manifest names it"
+    return "the newest manifest", (
+        f"missing: {key} ends at {end}, and {there}.  Put the missing one back, over one of the "
+        "same name if there is one"
+    )
+
+
+def _gap(plan: PartitionPlan, behind: tuple[int, str] | None) -> tuple[str, str] | None:
+    """*behind*: see `UnsealedBatches.first_behind_gap`."""
+    if behind is None:
+        return None
+    offset, key = behind
+    return f"offsets {plan.joined_end} to {offset - 1}", (
+        f"no object has them, and they were committed before {key}, which is behind them"
+    )
 
 
 def damaged_flushes(report: RestoreReport) -> list[str]:

@@ -21,9 +21,14 @@ class RestoreReport:
     """See the module."""
 
     from_id: str
-    to_id: str
+    to_id: str | None
+    """None: a dry run, and no restore has begun."""
     dry_run: bool = False
     """Nothing was written: the counts are of what a restore would do."""
+    was_restored: bool = False
+    """An earlier run has restored everything that it could."""
+    refused: str = ""
+    """Why a restore ends before it seals anything, for a dry run."""
     topics: int = 0
     partitions: int = 0
     sessions: int = 0

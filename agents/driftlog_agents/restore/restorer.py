@@ -122,6 +122,8 @@ class Restorer:
         ports = self._ports
         restore = await self._begin(from_id)
         report = RestoreReport(from_id=from_id, to_id=restore.to_id, dry_run=self._options.dry_run)
+        if self._writes.restore is None:
+            report.to_id = None  # another one each time
         author = Cluster(restore.to_id, FORMAT_VERSION)
         body = await self._mark_bucket(restore, author)
         is_finished = await self._writes.is_finished()
@@ -140,6 +142,7 @@ class Restorer:
             now_ms=ports.now_ms,
         )
         self._done, self._offline = await self._writes.keys()
+        report.was_restored = is_finished and not self._offline
         folders = await reads.topics()
         audits = await reads.audits()
         restores = PartitionRestores(
@@ -157,6 +160,13 @@ class Restorer:
             audits,
             lambda tp: tp.topic_id not in gone and self._is_left(tp, is_finished=is_finished),
         )
+        sealed = {
+            TopicPartition(folder.topic_id, number): ends
+            for folder in folders.values()
+            for number, ends in folder.sealed.items()
+        }
+        for tp, ends in sealed.items():
+            evidence.reached(tp, ends.end)
         needed_until_ms = math.inf if restore.listed_ms is None else restore.listed_ms
         listed_ms = await reads.flushes(evidence, needed_until_ms)
         if not self._options.dry_run:
@@ -176,6 +186,7 @@ class Restorer:
             evidence=evidence,
             group_offsets=_committed_offsets(snapshot, report),
             told_epochs=told,
+            sealed=sealed,
             listed_ms=listed_ms,
         )
         await restores.restore(self._topics, self._manifests, facts)
@@ -210,9 +221,11 @@ class Restorer:
                 await self._writes.begin(restore)
             return restore
         if there != from_id:
+            begun = from_id in bucket_files.decode_restored_from(body)
             raise WrongBucketError(
                 f"the bucket belongs to cluster {there}, and not to {from_id}: "
-                f"--from-cluster {there} restores what is there"
+                + ("a restore has begun: its own --etcd or --dir goes on with it, and " * begun)
+                + f"--from-cluster {there} restores what is there"
             )
         raw = UUID(int=self._ports.rng.getrandbits(128), version=4).bytes
         to_id = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
@@ -359,12 +372,24 @@ class Restorer:
 
     def _check_readable(self, report: RestoreReport) -> None:
         damaged = damaged_flushes(report)
-        if damaged and not (self._options.skip_damaged or self._options.dry_run):
-            raise CorruptError(
-                f"{len(damaged)} flush objects cannot be read, such as {damaged[0]} "
-                f"({report.unreadable[damaged[0]]}): put them back.  --skip-damaged restores "
-                "without their records, and without unsealed records behind them"
-            )
+        if not damaged or report.was_restored:
+            return
+        why = (
+            f"{len(damaged)} flush objects cannot be read, such as {damaged[0]} "
+            f"({report.unreadable[damaged[0]]}): put them back"
+        )
+        skip = (
+            "--skip-damaged restores without their records, and without unsealed records behind "
+            "them"
+        )
+        if self._options.skip_damaged:
+            for key in damaged:
+                report.unreadable[key] += "; any partition may have lost records (see empty ranges)"
+        elif self._options.dry_run:
+            report.refused = f"{why}.  {skip}"
+        else:
+            again = "run the restore again, with the same --etcd or --dir"
+            raise CorruptError(f"{why}, and {again}: the bucket belongs to it now.  {skip}")
 
     # ── 4: topics ──
 

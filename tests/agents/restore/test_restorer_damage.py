@@ -8,10 +8,11 @@ import asyncio
 import pytest
 
 from driftlog_agents.log.recovery.lost_partition import NotLostError
-from driftlog_metadata.schema.codec import decode_leader
-from driftlog_metadata.schema.keys import CLUSTER_KEY, leader_key
+from driftlog_metadata.schema.codec import decode_leader, decode_topic
+from driftlog_metadata.schema.keys import CLUSTER_KEY, leader_key, topic_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.witness.witness import StoreWitness
+from driftlog_tiering.formats import layout
 from driftlog_tiering.verification.object_reads import ObjectReads
 from driftlog_tiering.verification.partition_verifier import PartitionVerifier
 from tests.agents.log.lives import SETTINGS, Life, on_virtual_time
@@ -176,3 +177,112 @@ async def test_a_partition_that_is_restored_later_gets_a_later_leader_epoch() ->
     assert again.is_whole
     assert offline < 2**22
     assert offline < await epoch()
+
+
+async def sealed_then_lost(world: Lost) -> list[str]:
+    """Two records are sealed one after the other, and their flush objects collected; the metadata
+    store is gone.  Returns the keys of the partition's manifests, the newest first."""
+    life = await world.begin()
+    for value in (b"a", b"b"):
+        assert "committed" == await life.produce(value).answer()
+        await life.seal()
+    assert "committed" == await life.produce(b"unsealed").answer()
+    await world.bucket.delete(world.bucket.keys("flush/")[:2])
+    life.kill()
+    world.lose_everything()
+    return world.bucket.keys("/00000/manifest/")
+
+
+@pytest.mark.parametrize("lost", ["all", "newest"])
+@on_virtual_time
+async def test_sealed_objects_without_their_manifest_take_the_partition_offline(lost: str) -> None:
+    """
+    Else the log would go on without the records, and the collector would delete the segments.
+    """
+    world = Lost(t=2)
+    manifests = await sealed_then_lost(world)
+    assert 2 == len(manifests)
+    gone = manifests if lost == "all" else manifests[:1]
+    bodies = {key: bytes(await world.bucket.get(key)) for key in gone}
+    await world.bucket.delete(gone)
+
+    looked = await world.restore(dry_run=True)
+    report = await world.restore()
+
+    assert ["t-0"] == list(looked.offline) == list(report.offline)
+    assert "newest manifest: missing" in report.offline["t-0"]
+    await world.bucket.delete(gone)  # the fence's, of the same name
+    for key, body in bodies.items():
+        await world.bucket.put(key, [body])
+    assert (await world.restore(from_id=report.from_id)).is_whole
+    life = await world.come_back()
+    assert {0: b"a", 1: b"b", 2: b"unsealed"} == await records(life)
+    life.kill()
+
+
+@pytest.mark.parametrize("lost", ["all", "newest"])
+@on_virtual_time
+async def test_a_missing_manifest_can_be_skipped(lost: str) -> None:
+    """
+    No offset of a sealed record is given out again.
+    """
+    world = Lost(t=1)
+    manifests = await sealed_then_lost(world)
+    await world.bucket.delete(manifests if lost == "all" else manifests[:1])
+    await world.bucket.delete(world.bucket.keys("flush/"))
+
+    report = await world.restore(skip_damaged=True)
+
+    assert ["the newest manifest of t-0"] == list(report.unreadable)
+    assert not report.is_whole
+    start = 0 if lost == "all" else 1
+    assert [("t-0", start, 2)] == [(one.partition, one.base, one.end) for one in report.empty]
+    life = await world.come_back()
+    assert 2 == life.admit(b"new")[0].base_offset
+    life.kill()
+
+
+@on_virtual_time
+async def test_what_an_interrupted_attempt_to_seal_left_is_no_damage() -> None:
+    """
+    It has sealed objects before the first manifest; its flush objects have the same records.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"a").answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    await world.bucket.delete(world.bucket.keys("/00000/manifest/"))
+
+    assert (await world.restore()).is_whole
+
+    life = await world.come_back()
+    assert {0: b"a"} == await records(life)
+    life.kill()
+
+
+@on_virtual_time
+async def test_a_topic_whose_file_is_lost_keeps_all_its_records_and_is_named() -> None:
+    """
+    Its configs are not known: by the default ones its records would be deleted after a week.
+    """
+    for is_older_left in (False, True):
+        world = await lost_after(b"a")
+        topic = world.topics["t"]
+        folder = layout.topic_file_prefix("t", topic.topic_id)
+        (newest,) = world.bucket.keys(folder)
+        if is_older_left:
+            newest = layout.topic_key("t", topic.topic_id, 2)
+            await world.bucket.put(newest, [b"damaged"])
+        else:
+            await world.bucket.delete([newest])
+
+        report = await world.restore()
+
+        assert [newest if is_older_left else folder] == list(report.unreadable)
+        assert not report.is_whole
+        kv = await world.metadata.get(topic_key("t"))
+        assert kv is not None
+        keep = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+        assert keep.items() <= decode_topic(kv.value).configs.items()

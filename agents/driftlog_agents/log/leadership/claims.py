@@ -46,8 +46,9 @@ class MissingKeyError(CorruptError):
 
     def __init__(self, missing: str, there: str) -> None:
         super().__init__(
-            f"{missing} is missing, but {there} exists: restore it (from a backup of the metadata "
-            f"store), or see `driftlog partitions accept-loss`"
+            f"{missing} is missing, but {there} exists: if `driftlog restore` left the partition "
+            "offline, put back the object that it named, and run it again; else restore the key "
+            "(from a backup of the metadata store), or see `driftlog partitions accept-loss`"
         )
 
 

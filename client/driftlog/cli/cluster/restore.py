@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from driftlog_agents.restore.report import RestoreReport
     from driftlog_metadata.stores.store import MetadataStore
 
+_DATABASE: Final = "metadata.db"
+
 _BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts the time in which the machine sleeps: what was read before is then too old for an edit.
 macOS has none."""
@@ -91,6 +93,8 @@ def _restore(options: argparse.Namespace) -> int:
         raise UsageError("give --etcd URL or --dir DIR, and not both")
     if options.etcd is None and options.dir is None and not options.dry_run:
         raise UsageError("where do the metadata go?  Give --etcd URL, or --dir DIR of the agent")
+    if options.discard and options.dry_run:
+        raise UsageError("give --discard or --dry-run, and not both")
     try:
         return _discard(options) if options.discard else _run(options)
     except ImportError as error:
@@ -102,8 +106,6 @@ def _run(options: argparse.Namespace) -> int:
     location = location or (options.dir and str(options.dir / "objects"))
     if not location:
         raise UsageError("where are the objects?  Give --store LOCATION")
-    if not options.from_cluster:
-        raise UsageError("which cluster is lost?  Give --from-cluster ID")
     if ":" not in location.partition("/")[0] and not Path(location).is_dir():
         raise CommandError(f"there is no directory {location}")
     report = _restored(options, location)
@@ -111,7 +113,11 @@ def _run(options: argparse.Namespace) -> int:
         print_json(report.as_json())
     else:
         _print(report)
-    for named in (report.unreadable, report.offline, report.left_out, report.not_believed):
+    if report.refused:
+        complain(f"the restore would be refused: {report.refused}")
+    for what, why in report.offline.items():
+        complain(f"{what} is offline: {why}")
+    for named in (report.unreadable, report.left_out, report.not_believed):
         for what, why in named.items():
             complain(f"{what}: {why}")
     return OK if report.is_whole else FAILED
@@ -150,6 +156,8 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
             await until_old_agents_stop(progress)
 
     async def main() -> "RestoreReport":
+        if not options.from_cluster:
+            raise UsageError(await _advice(location))
         with tempfile.TemporaryDirectory(prefix="driftlog-restore-") as spools:
             async with _metadata(options, Path(spools)) as metadata:
                 objects = open_object_store(location)
@@ -168,15 +176,15 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
                         dry_run=options.dry_run, skip_damaged=options.skip_damaged
                     )
                     return await Restorer(ports, wanted).run(options.from_cluster)
-                except NotFoundError as error:
-                    raise CommandError(
-                        f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
-                    ) from error
                 finally:
                     await objects.close()
 
     try:
         return asyncio.run(main())
+    except NotFoundError as error:
+        raise CommandError(
+            f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
+        ) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
     except (StoreError, CorruptError, TimeoutError) as error:
@@ -185,16 +193,39 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
         line.clear()
 
 
+async def _advice(location: str) -> str:
+    from driftlog_tiering.formats.bucket_files import decode_cluster  # noqa: PLC0415  # an extra
+    from driftlog_tiering.formats.cluster_files import newest_cluster_file  # noqa: PLC0415
+    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
+
+    objects = open_object_store(location)
+    try:
+        _, body = await newest_cluster_file(objects)
+    finally:
+        await objects.close()
+    there = decode_cluster(body).cluster_id
+    return f"which cluster is lost?  The bucket belongs to {there}: give --from-cluster {there}"
+
+
 def _discard(options: argparse.Namespace) -> int:
-    from driftlog_agents.restore.metadata_writes import MetadataWrites  # noqa: PLC0415  # an extra
+    from driftlog_agents.restore.metadata_writes import (  # noqa: PLC0415  # an extra
+        MetadataWrites,
+        NotEmptyError,
+    )
     from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
+
+    if options.dir is not None and not (options.dir / _DATABASE).exists():
+        raise CommandError(f"there is no {options.dir / _DATABASE}")
 
     async def main() -> str:
         async with _metadata(options) as metadata:
             writes = MetadataWrites(metadata)
-            found = await writes.find()
+            try:
+                found = await writes.find()
+            except NotEmptyError:
+                return ""  # a cluster without a restore
             if found is None:
-                return ""
+                raise CommandError("the metadata store is empty: it has no cluster")
             if not await writes.is_finished():
                 raise CommandError("the restore is not finished: run it again")
             _, offline = await writes.keys()
@@ -215,7 +246,7 @@ def _discard(options: argparse.Namespace) -> int:
     elif discarded:
         print(f"discarded: the collector deletes the flush objects of cluster {discarded}")
     else:
-        print("nothing to discard")
+        print("nothing to discard: it is done already, or the cluster came from no restore")
     return OK
 
 
@@ -235,11 +266,11 @@ async def _metadata(
     else:
         from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore  # noqa: PLC0415
 
-        database = None if options.dir is None else options.dir / "metadata.db"
+        database = None if options.dir is None else options.dir / _DATABASE
         if options.dry_run and scratch is not None and (database is None or not database.exists()):
-            database = scratch / "metadata.db"
+            database = scratch / _DATABASE
         assert database is not None
-        database.parent.mkdir(parents=True, exist_ok=True)
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = await SqliteMetadataStore.open(database, lambda: time.time_ns() // 1_000_000)
     try:
         yield store
@@ -248,6 +279,9 @@ async def _metadata(
 
 
 def _print(report: "RestoreReport") -> None:
+    if report.was_restored:
+        print(f"cluster {report.from_id} is already restored as {report.to_id}")
+        return
     if report.dry_run:
         print(f"a restore of cluster {report.from_id} would bring back:")
     else:
@@ -266,3 +300,8 @@ def _print(report: "RestoreReport") -> None:
         print(f"{one.partition}: no records in [{one.base}, {one.end})")
     if report.groups_revision is None:
         print("there is no snapshot of groups: consumers begin by auto.offset.reset")
+    if not report.dry_run:
+        print(
+            "next: start the agents on this metadata store, with new directories; check the "
+            "cluster; then `driftlog restore --discard` with the same --etcd or --dir"
+        )

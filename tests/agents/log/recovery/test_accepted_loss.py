@@ -412,7 +412,7 @@ async def damage_a_key(world: World) -> None:
     [
         (lose_an_object, "restore the missing object", True),
         (lose_a_record, "restore the newer metadata store", True),
-        (lose_a_key, "restore it (from a backup", True),
+        (lose_a_key, "restore the key", True),
         (damage_a_key, "restore that key", False),
     ],
 )
