@@ -40,7 +40,7 @@ from driftlog_metadata.schema.codec import (
     encode_cluster,
     encode_node_id_use,
 )
-from driftlog_metadata.schema.grace import Grace
+from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, Grace
 from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
     NODE_IDS_PREFIX,
@@ -126,7 +126,16 @@ class ClusterIdentity:
             metadata, self._disk, cluster, self._session_ms, self._rng, strangers
         )
         _, body = await patiently(partial(newest_cluster_file, self._objects), self._location)
-        return cluster, number, bucket_files.decode_grace(body)
+        found = bucket_files.decode_grace(body)
+        if self._grace is not None and self._grace.ms not in (DEFAULT_GRACE_MS, found.ms):
+            structlog.get_logger().warning(
+                "new_cluster_grace_ignored",
+                grace_ms=found.ms,
+                option_ms=self._grace.ms,
+                advice="the cluster exists, and keeps its grace: leave --new-cluster-grace-ms out. "
+                "driftlog cluster grace --set changes the grace while no agent runs",
+            )
+        return cluster, number, found
 
 
 async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:

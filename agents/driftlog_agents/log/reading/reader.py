@@ -218,13 +218,13 @@ class LogReader:
             except ObjectUnavailableError as error:
                 if error.known:
                     raise
+                await self._renew(log)
+                result = await attempt()
                 self._log.info(
                     "object_gone",
                     object=error.key,
-                    advice="no action needed; the read looks it up again",
+                    advice="no action needed; the read has looked it up again",
                 )
-                await self._renew(log)
-                result = await attempt()
         except ObjectUnavailableError as error:
             self.damaged_reads += 1
             self._missing(log, error)
@@ -244,7 +244,7 @@ class LogReader:
         if not error.known and missing.failed(error.key, now_ms):
             self._log.error(
                 "object_missing",
-                log=repr(log),
+                partition=f"{log.topic}-{log.partition}",
                 object=error.key,
                 advice="restore the object; consumers' fetches retry it.  If it is lost for good: "
                 "driftlog partitions accept-loss",
