@@ -104,6 +104,7 @@ def test_dry_run_says_what_would_go_and_why(tmp_path: Path) -> None:
         hidden.rename(manifest)
         misused = [run("gc"), run("gc", "--dry-run", "--store", "x"), run(*line[:2])]
         nothing = run("gc", "--dry-run", "--dir", str(tmp_path))
+        nowhere = run("gc", "--dry-run", "--dir", str(tmp_path / "nosuch"))
 
     found = json.loads(told.stdout)
     expected = {"key": failed, "kind": "segment", "reason": "never_named", "size_bytes": 8}
@@ -112,13 +113,14 @@ def test_dry_run_says_what_would_go_and_why(tmp_path: Path) -> None:
     assert 43_200_000 == found["grace_ms"]
     assert 0 == told.returncode == table.returncode
     assert failed in table.stdout.decode()
-    assert b"1 object would go (1 segment), 8 B; grace is 43200 s" in table.stderr
+    assert b"1 object would go (1 segment), 8 B; grace is 12 h" in table.stderr
     assert b"topics/index.html: not recognised, and never deleted" in table.stderr
     assert 1 == damaged.returncode
     assert [] == json.loads(damaged.stdout)["garbage"]
     assert f"{topic}-0".encode() in damaged.stderr
     assert [2, 2, 2] == [done.returncode for done in misused]
     assert 1 == nothing.returncode
+    assert f"there is no directory {tmp_path / 'nosuch'}\n" in nowhere.stderr.decode()
 
 
 def test_grace_is_changed_while_no_agent_runs(tmp_path: Path) -> None:
@@ -131,6 +133,7 @@ def test_grace_is_changed_while_no_agent_runs(tmp_path: Path) -> None:
         before = run(*line)
         refused = run(*line, "--set", str(_GRACE_MS))
         agent.kill()
+        told = run(*line, "--set", "90000")
         changed = run(*line, "--set", str(_GRACE_MS), "--json")
         agent.start()
         _write(agent, topic, 0)
@@ -140,9 +143,11 @@ def test_grace_is_changed_while_no_agent_runs(tmp_path: Path) -> None:
             lambda: list((objects / "flush").rglob("*.flush")), lambda left: not left
         )
 
-    assert b"grace is 43200000 ms (12 h)" in before.stdout
+    assert b"grace is 12 h\n" == before.stdout
     assert 1 == refused.returncode
     assert b"stop the agent first" in refused.stderr
+    assert b"grace is 90 s, and was 12 h\n" == told.stdout
+    assert b"start the agents" in told.stderr
     assert {"grace_ms": _GRACE_MS} == json.loads(changed.stdout)
     assert [] == gone
 
@@ -172,7 +177,7 @@ def test_the_directory_of_a_dev_cluster_names_its_etcd(tmp_path: Path) -> None:
     assert 1 == refused.returncode
     assert b"agent 1 has a session: stop every agent first" in refused.stderr
     assert b"give --etcd URL and --store LOCATION" in inner.stderr
-    assert b"grace is 5000 ms" in changed.stdout
+    assert b"grace is 5 s" in changed.stdout
 
 
 def _write(agent: DriftlogProcess, topic: str, first: int) -> None:

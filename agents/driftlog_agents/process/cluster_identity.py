@@ -43,7 +43,7 @@ from driftlog_metadata.schema.codec import (
     encode_cluster,
     encode_node_id_use,
 )
-from driftlog_metadata.schema.grace import Grace
+from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, Grace
 from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
     HEADS_PREFIX,
@@ -131,7 +131,16 @@ class ClusterIdentity:
             metadata, self._disk, cluster, self._session_ms, self._rng, strangers
         )
         _, body = await patiently(partial(newest_cluster_file, self._objects), self._location)
-        return cluster, number, bucket_files.decode_grace(body)
+        found = bucket_files.decode_grace(body)
+        if self._grace is not None and self._grace.ms not in (DEFAULT_GRACE_MS, found.ms):
+            structlog.get_logger().warning(
+                "new_cluster_grace_ignored",
+                grace_ms=found.ms,
+                option_ms=self._grace.ms,
+                advice="the cluster exists, and keeps its grace: leave --new-cluster-grace-ms out. "
+                "driftlog cluster grace --set changes the grace while no agent runs",
+            )
+        return cluster, number, found
 
     async def _check_not_older(
         self, metadata: MetadataStore, cluster_id: str, strangers: UnknownKeys

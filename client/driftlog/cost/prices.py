@@ -61,7 +61,8 @@ def read_prices(text: str, *overrides: Mapping[str, Any]) -> Prices:
         values = values | dict(override)
     names = {field.name for field in fields(Prices)}
     for name in values.keys() - names:
-        raise PriceError(f"unknown price {name!r}: there are {', '.join(sorted(names))}")
+        prices = ", ".join(sorted(names - _TEXTS))
+        raise PriceError(f"unknown price {name!r}: there are {prices}")
     for name in names - values.keys():
         raise PriceError(f"the price {name} is missing")
     found: dict[str, Any] = {}

@@ -265,6 +265,8 @@ async def test_a_segment_that_is_missing_is_asked_for_again_and_told_as_damage_a
     assert 30_000 <= told["DamagedObjectError"] < 32_000
     assert requests < 1_000
     assert 25 <= sum(line["event"] == "object_missing" for line in lines) <= 52
+    assert "object_gone" not in {line["event"] for line in lines}
+    assert {"t-0"} == {line["partition"] for line in lines if line["event"] == "object_missing"}
 
 
 @on_virtual_time

@@ -50,3 +50,15 @@ def test_wrong_prices_are_named(text: str, override: dict[str, object], error: s
     """
     with pytest.raises(PriceError, match=error):
         read_prices(text, override)
+
+
+def test_only_prices_are_offered() -> None:
+    """
+    Where a name is unknown; the file's date and source are none.
+    """
+    with pytest.raises(PriceError) as error:
+        read_prices(TEXT, {"foo": 3})
+
+    _, _, offered = str(error.value).partition("there are ")
+    assert "machine_hour" in offered.split(", ")
+    assert not {"date", "source", "machine", "metadata_machine"} & set(offered.split(", "))

@@ -39,7 +39,8 @@ def decode_json(kind: str, format_version: int, body: Buffer) -> dict[str, Any]:
         raise ValueError("not an object of ours, or cut off: it does not end in a crc32")
     crc32 = f"{zlib.crc32(content):08x}"
     if trailer[len(_CRC) : -3] != crc32.encode():
-        raise ValueError(f"damaged: its crc32 is {crc32}, and it says {trailer[10:-3]!r}")
+        says = trailer[len(_CRC) : -3].decode(errors="replace")
+        raise ValueError(f"damaged: its crc32 is {crc32}, and it says {says}")
     try:
         fields = json.loads(content + b"}")
     except (ValueError, RecursionError) as error:

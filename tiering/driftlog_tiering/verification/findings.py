@@ -135,6 +135,12 @@ class PartitionReport:
         return f"{self.topic}-{self.partition}"
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether no manifest can be read: nothing is known of the sealed log, also where the
+        counts are 0."""
+        return self.manifest is None and bool(self.damage)
+
+    @property
     def damaged(self) -> int:
         """Damaged ranges."""
         return len(self.damage) + self.more_damage

@@ -98,16 +98,24 @@ class FetchHandler:
         self._say_at_s = now_s + _PACE_S
         self.log.warning(
             "cold_read_failed",
-            log=repr(log),
+            partition=f"{log.topic}-{log.partition}",
             error=error,
             failures=self._unread,
-            advice="no action needed, clients retry; reads from memory and disk continue",
+            advice="clients retry; reads from memory and disk continue. If it goes on, repair the "
+            "bucket, or restore the object that the line object_missing names",
         )
         self._unread = 0
 
     def damaged(self, log: PartitionLog, client_host: str, error: str) -> None:
         """Log that batches of *log* cannot be decoded."""
-        self.log.error("log_damaged", client=client_host, log=repr(log), error=error)
+        self.log.error(
+            "log_damaged",
+            client=client_host,
+            partition=f"{log.topic}-{log.partition}",
+            error=error,
+            advice="restore the object; consumers get an error for its records until then. "
+            "driftlog verify names what is damaged, and what to do",
+        )
 
     def handle(
         self, slot: QueuedRequest, version: int, correlation_id: int, request: FetchRequest

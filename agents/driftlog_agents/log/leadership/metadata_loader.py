@@ -138,7 +138,7 @@ class MetadataLoader:
                 log.state = State.ONLINE
                 log.damage, log.full = "", False
         if self._unavailable.found(log) and log.state is State.ONLINE:
-            self._log.info("partition_readable_again", log=repr(log))
+            self._log.info("partition_readable_again", partition=f"{log.topic}-{log.partition}")
         if log.state is not State.LOADING:
             self._go_on(log)  # otherwise closing the log wakes the waiting requests
 
@@ -180,7 +180,7 @@ class MetadataLoader:
         if says:
             self._log.error(
                 "partition_unreadable",
-                log=repr(log),
+                partition=f"{log.topic}-{log.partition}",
                 reason=reason,
                 advice="restore the object; the agent retries at least once a minute. Until then "
                 "sealed records cannot be read, the partition is not sealed, and idempotent "

@@ -219,13 +219,13 @@ class LogReader:
             except ObjectUnavailableError as error:
                 if error.known:
                     raise
+                await self._renew(log)
+                result = await attempt()
                 self._log.info(
                     "object_gone",
                     object=error.key,
-                    advice="no action needed; the read looks it up again",
+                    advice="no action needed; the read has looked it up again",
                 )
-                await self._renew(log)
-                result = await attempt()
             except DamagedObjectError as error:
                 self.segments.drop_footer(error.key)
                 if not await self.objects.drop_stored(error.key):
@@ -251,7 +251,7 @@ class LogReader:
         if not error.known and missing.failed(error.key, now_ms):
             self._log.error(
                 "object_missing",
-                log=repr(log),
+                partition=f"{log.topic}-{log.partition}",
                 object=error.key,
                 advice="restore the object; consumers' fetches retry it.  If it is lost for good: "
                 "driftlog partitions accept-loss",

@@ -102,7 +102,10 @@ class LossAcceptance:
         log = self._check(tp)
         plan = (await self._find(self._topic(tp), tp, log)).plan
         if is_served(log) and not plan.reasons:
-            raise NotLostError("the partition is served with all segments: nothing is lost")
+            raise NotLostError(
+                "the partition is served with all segments: nothing is lost.  driftlog verify "
+                "finds damaged ones"
+            )
         if log is not None and log.damage and not plan.reasons:
             raise NotLostError(f"no unsealed data is lost.  Damaged: {log.damage}.  {RESTORE}")
         return plan

@@ -16,6 +16,7 @@ from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.recovery.flush_object_ends import FlushObjectEnds, do_all, in_time
 from driftlog_agents.log.recovery.lost_partition import (
     RESTORE,
+    RESTORE_SEGMENT,
     KeysRead,
     LedElsewhereError,
     LostPartition,
@@ -131,7 +132,10 @@ class LossExamination:
         manifest = await self._newest(topic.topic.name, keys.tp, state.manifest_version)
         if manifest.end != state.sealed_end:
             raise UnavailableError("the partition is being sealed: try again")
-        return found_sealed(keys, manifest, read_at_ms, await self._gone.segments(manifest))
+        gone, damaged = await self._gone.segments(manifest)
+        if damaged and not gone:
+            raise NotLostError(f"no segment is gone.  Damaged: {damaged[0]}.  {RESTORE_SEGMENT}")
+        return found_sealed(keys, manifest, read_at_ms, gone)
 
     async def _read(self, part: UnsealedPart, kv: KeyValue) -> None:
         """Reads the slices above the sealed end that a flush record names."""

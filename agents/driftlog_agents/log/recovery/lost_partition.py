@@ -52,6 +52,11 @@ RESTORE: Final = (
     "a replica)"
 )
 
+RESTORE_SEGMENT: Final = (
+    "Put it back (a version of the bucket, a replica).  If there is none, keep a copy of it, "
+    "delete it from the bucket, and run accept-loss again: its range becomes empty"
+)
+
 _T = TypeVar("_T")
 
 

@@ -19,7 +19,7 @@ from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.flush_object import CorruptFlushObjectError, NewerFlushObjectError
 from driftlog_tiering.formats.manifest import Manifest, SegmentRef
 from driftlog_tiering.formats.manifests import iter_segments
-from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectInfo, ObjectStore
 
 _WAITS_MS: Final = (500.0, 8_000.0)
 """First and longest time between two reads of a missing object; doubled each time."""
@@ -63,14 +63,16 @@ class MissingObjects:
             if not is_lost:  # A look that was cut off proves nothing: the next one begins anew.
                 self._missing.found(key)
 
-    async def segments(self, manifest: Manifest) -> list[SegmentRef]:
-        """Segments of *manifest* above log start that are gone; ascending.
+    async def segments(self, manifest: Manifest) -> tuple[list[SegmentRef], list[str]]:
+        """Segments of *manifest* above log start that are gone, ascending; and a sentence for each
+        whose object has another size than the manifest says.
 
         Raises:
             UnavailableError: the bucket does not answer.
             CorruptManifestError: a list of older segments is damaged or missing.
         """
         gone: list[SegmentRef] = []
+        damaged: list[str] = []
 
         async def look(ref: SegmentRef) -> None:
             try:
@@ -79,25 +81,32 @@ class MissingObjects:
                 gone.append(ref)
 
         # A listing proves no absence.
-        await do_all([look(ref) for ref in await self._not_listed(manifest)])
-        return sorted(gone, key=lambda ref: ref.base)
+        await do_all([look(ref) for ref in await self._not_listed(manifest, damaged)])
+        return sorted(gone, key=lambda ref: ref.base), damaged
 
-    async def _not_listed(self, manifest: Manifest) -> list[SegmentRef]:
-        """Segments that the listing lacks.  Both ascend by key and are read as streams."""
+    async def _not_listed(self, manifest: Manifest, damaged: list[str]) -> list[SegmentRef]:
+        """Segments that the listing lacks; those of another size are added to *damaged*.
+
+        Both ascend by key and are read as streams.
+        """
         listed = self._listed(layout.partition_prefix(manifest.topic, manifest.tp))
         missing: list[SegmentRef] = []
-        key = await anext(listed, None)
+        info = await anext(listed, None)
         async for ref in _in_time(iter_segments(self._objects, manifest)):
-            while key is not None and key < ref.key:
-                key = await anext(listed, None)
-            if key != ref.key:
+            while info is not None and info.key < ref.key:
+                info = await anext(listed, None)
+            if info is None or info.key != ref.key:
                 missing.append(ref)
+            elif info.size_bytes != ref.size_bytes:
+                damaged.append(
+                    f"{ref.key} has {info.size_bytes} bytes, and {ref.size_bytes} in the manifest"
+                )
         return missing
 
-    async def _listed(self, prefix: str) -> AsyncIterator[str]:
+    async def _listed(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         async for page in _in_time(self._objects.list(prefix)):
             for info in page.objects:
-                yield info.key
+                yield info
 
 
 async def _in_time(found: AsyncIterator[_T]) -> AsyncIterator[_T]:

@@ -1,4 +1,4 @@
-"""`driftlog cluster`: its brokers, and the APIs that they support.
+"""`driftlog cluster`: its brokers, and the APIs that they support; its format level and grace.
 
 Shell.
 """
@@ -57,7 +57,10 @@ _API_NAMES: Final = dict(
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
     cluster = add_group(
-        commands, "cluster", help="show the brokers of a cluster, and the APIs that they serve"
+        commands,
+        "cluster",
+        help="show the brokers of a cluster and their APIs; show or change its format level and "
+        "grace",
     )
     info = add_command(
         cluster,

@@ -105,6 +105,8 @@ def _database(directory: Path) -> Path:
 
 
 def _url_of_dev_cluster(directory: Path) -> str:
+    if not directory.is_dir():
+        raise CommandError(f"there is no directory {directory}")
     url = local_etcd.url_of(directory)
     if url is None:
         raise CommandError(

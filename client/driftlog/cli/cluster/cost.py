@@ -34,8 +34,20 @@ from driftlog.cost.kafka_bill import kafka_bill
 from driftlog.cost.prices import PriceError, Prices, read_prices
 from driftlog.cost.workload import Workload
 from driftlog.cost.workload_bill import driftlog_bill
+from driftlog.errors import DriftlogError
 
 _ANSWER_S: Final = 10.0
+
+_SHORT_S: Final = 600.0
+"""A shorter time says little about a month: it may have an agent's start, or no sealing."""
+
+_SHORT_UPTIME: Final = (
+    "an agent started a short time ago: the bill counts the requests of its start as if they went "
+    "on for a month; --seconds N counts from now on"
+)
+_SHORT_WINDOW: Final = (
+    "the window is short: the bill counts what happened in it as if it went on for a month"
+)
 
 
 def add_commands(commands: Commands) -> None:
@@ -112,10 +124,17 @@ def add_commands(commands: Commands) -> None:
         metavar="N",
         help="count for so many seconds (default: what the agents have counted since their start)",
     )
-    cluster.add_argument(
+    where = cluster.add_mutually_exclusive_group()
+    where.add_argument(
         "--store",
         metavar="LOCATION",
         help="list the objects at this location, to add their storage: a LIST for each 1,000",
+    )
+    where.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="the same for the directory of the agent that holds its objects",
     )
     _add_zones(cluster)
     _add_options(cluster)
@@ -203,6 +222,7 @@ def _cluster(options: argparse.Namespace) -> int:
     errors: list[str] = []
     addresses = http_addresses(options, errors)
     counted = {address: _counters(address) for address in addresses}
+    options.notice.rests()
     if options.seconds:
         progress = Progress()
         while (left := options.seconds - progress.seconds) > 0:
@@ -214,18 +234,21 @@ def _cluster(options: argparse.Namespace) -> int:
     for error in errors:
         complain(error)
     try:
-        stored = None if options.store is None else asyncio.run(_stored_bytes(options.store))
+        stored = _stored_bytes(options)
     except ImportError as error:
-        return no_extra(error, "--store", ("agent", "spark"))
+        return no_extra(error, "the storage of the objects", ("agent", "spark"))
     agents = list(counted.values())
     found = cluster_bill(agents, prices, zones=options.zones, stored_bytes=stored)
     _print(options, prices, found)
     if not options.json:
-        longest = max((agent.seconds for agent in agents), default=0.0)
+        covered = [agent.seconds for agent in agents]
+        longest = max(covered, default=0.0)
         complain(
             f"from the counters of {plural(len(agents), 'agent')} over {longest:,.0f} s"
             + ("" if stored is not None else "; --store LOCATION adds the objects' storage")
         )
+        if min(covered, default=_SHORT_S) < _SHORT_S:
+            complain(_SHORT_WINDOW if options.seconds else _SHORT_UPTIME)
     return OK
 
 
@@ -236,12 +259,29 @@ def _counters(address: str) -> Counters:
         raise CommandError(f"{address}: {error}") from error
 
 
-async def _stored_bytes(location: str) -> int:
-    """Raises ImportError: an extra is not installed."""
+def _stored_bytes(options: argparse.Namespace) -> int | None:
+    """The size of all objects; None: the options name no location.
+
+    Raises:
+        ImportError: an extra is not installed.
+        UsageError: the location is none.
+        CommandError: there is no driftlog bucket, or it does not answer.
+    """
+    location = options.store or (options.dir and str(options.dir / "objects"))
+    if location is None:
+        return None
     from driftlog.bucket.sealed_topics import open_bucket  # noqa: PLC0415
 
-    async with open_bucket(location) as store:
-        return sum([info.size_bytes async for page in store.list("") for info in page.objects])
+    async def listed() -> int:
+        async with open_bucket(location) as store:
+            return sum([info.size_bytes async for page in store.list("") for info in page.objects])
+
+    try:
+        return asyncio.run(listed())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except DriftlogError as error:
+        raise CommandError(str(error)) from error
 
 
 # ── Output ──

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from driftlog.cli.cluster.cluster_stores import add_store_options, location_of, open_metadata
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
-from driftlog.cli.common.output import complain, no_extra, plural, print_json, print_table, size
+from driftlog.cli.common.output import (
+    complain,
+    duration,
+    no_extra,
+    plural,
+    print_json,
+    print_table,
+    size,
+)
 from driftlog.cli.common.parsers import Commands, add_command
 
 if TYPE_CHECKING:
@@ -109,7 +117,7 @@ def _document(found: "Report") -> dict[str, Any]:
                 "key": one.key,
                 "kind": one.kind,
                 "reason": one.reason.value,
-                "size_bytes": one.size_bytes,
+                "size_bytes": one.size_bytes or None,
             }
             for one in found.garbage
         ],
@@ -122,14 +130,19 @@ def _print(found: "Report") -> None:
     if found.garbage:
         print_table(
             ("kind", "reason", "size", "object"),
-            [(o.kind, o.reason.value, size(o.size_bytes), o.key) for o in found.garbage],
+            [
+                (o.kind, o.reason.value, size(o.size_bytes) if o.size_bytes else "unknown", o.key)
+                for o in found.garbage
+            ],
         )
     kinds = Counter(one.kind for one in found.garbage)
     total = sum(one.size_bytes for one in found.garbage)
     parts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    unknown = sum(not one.size_bytes for one in found.garbage)
     complain(
         f"{plural(len(found.garbage), 'object')} would go{f' ({parts})' if parts else ''}, "
-        f"{size(total)}; grace is {found.grace.ms / 1000:g} s"
+        f"{size(total)}{f' without {unknown:,} of unknown size' if unknown else ''}; "
+        f"grace is {duration(found.grace.ms)}"
     )
     for key in found.unrecognised:
         complain(f"{key}: not recognised, and never deleted")

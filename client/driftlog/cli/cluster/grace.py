@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from driftlog.cli.cluster.cluster_stores import add_store_options, location_of, open_metadata
 from driftlog.cli.common.errors import OK, CommandError, UsageError
-from driftlog.cli.common.output import no_extra, print_json
+from driftlog.cli.common.output import complain, duration, no_extra, print_json
 from driftlog.cli.common.parsers import Commands, add_command, grace_ms
 
 
@@ -38,18 +38,21 @@ def add_grace_command(cluster: Commands) -> None:
 def _grace(options: argparse.Namespace) -> int:
     location = location_of(options)
     try:
-        found = _read_or_change(options, location)
+        before, found = _read_or_change(options, location)
     except ImportError as error:
         return no_extra(error, "`driftlog cluster grace`")
     if options.json:
         print_json({"grace_ms": found})
+    elif options.grace is None:
+        print(f"grace is {duration(found)}")
     else:
-        print(f"grace is {found} ms ({found / 3_600_000:g} h)")
+        print(f"grace is {duration(found)}, and was {duration(before)}")
+        complain("start the agents: they read the grace at their start")
     return OK
 
 
-def _read_or_change(options: argparse.Namespace, location: str) -> int:
-    """The cluster's grace, in ms.
+def _read_or_change(options: argparse.Namespace, location: str) -> tuple[int, int]:
+    """The cluster's grace before and after, in ms.
 
     Raises:
         ImportError: the extra is not installed.
@@ -73,14 +76,15 @@ def _read_or_change(options: argparse.Namespace, location: str) -> int:
 
     embedded = options.dir is not None and (options.dir / "metadata.db").exists()
 
-    async def main() -> int:
+    async def main() -> tuple[int, int]:
         objects = open_object_store(location)
         try:
+            before = (await read_grace(objects)).ms
             if options.grace is not None:
                 async with open_metadata(options) as metadata:
                     new = Grace(options.grace)
                     await change_grace(metadata, objects, new, alone=embedded)
-            return (await read_grace(objects)).ms
+            return before, (await read_grace(objects)).ms
         except NotFoundError as error:
             raise CommandError(
                 f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"

@@ -20,6 +20,7 @@ _RED: Final = "\x1b[31m"
 _PLAIN: Final = "\x1b[0m"
 _PROGRESS_S: Final = 0.2
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIMES: Final = (("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 _shown: "Final[weakref.WeakSet[Progress]]" = weakref.WeakSet()
 """Progress lines that `complain` removes before it writes."""
@@ -78,6 +79,14 @@ def size(value: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} {_UNITS[-1]}"
+
+
+def duration(ms: int) -> str:
+    """Milliseconds in the largest unit that divides them: ``12 h``, ``90 s``."""
+    for unit, unit_ms in _TIMES:
+        if ms % unit_ms == 0:
+            return f"{ms // unit_ms:,} {unit}"
+    return f"{ms:,} ms"
 
 
 def plural(count: int, what: str) -> str:

@@ -268,6 +268,7 @@ class _RecordPrinter:
         self._open: set[tuple[str, int]] = set()
         self._said: set[int] = set()
         self._last_record_s = time.monotonic()
+        self._answered_s = time.monotonic()
         self._consumer = new_client(
             Consumer,
             {"error_cb": self._error}
@@ -311,8 +312,10 @@ class _RecordPrinter:
             batch = self._consumer.consume(min(_AT_ONCE, left), _WAIT_S)
             if self._options.exit and not batch:
                 self._options.notice.waits_still()
+                self._check_wait()
             else:
                 self._options.notice.rests()
+                self._answered_s = time.monotonic()
             printed: dict[tuple[str, int], int] = {}
             lines = []
             for message in batch:
@@ -403,6 +406,15 @@ class _RecordPrinter:
             return True
         ends = self._options.exit or bool(self._ends)
         return ends and not self._open and self._has_assignment()
+
+    def _check_wait(self) -> None:
+        """
+        Raises:
+            CommandError: no answer has come for as long as --timeout allows.
+        """
+        limit_s = self._options.timeout.seconds
+        if limit_s is not None and time.monotonic() - self._answered_s > limit_s:
+            raise CommandError(f"no record for {limit_s:g} s (--timeout), before the end")
 
     def _has_assignment(self) -> bool:
         return bool(self._consumer.assignment())

@@ -146,6 +146,13 @@ class RecordWriter:
             self._complain(where, f"unknown: may have been written: {reason(error)}")
         elif error.code() == KafkaError._UNKNOWN_PARTITION:
             self._fail(where, f"{self._topic} has no partition {message.partition()}")
+        elif error.code() == KafkaError.INVALID_RECORD and message.key() is None:
+            # librdkafka drops the broker's message for each record, which says the same.
+            self._fail(
+                where,
+                f"{self._topic} takes no record without a key, as its cleanup.policy has compact: "
+                "give keys with -K DELIM or -k KEY",
+            )
         else:
             self._fail(where, reason(error))
 

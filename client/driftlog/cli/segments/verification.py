@@ -159,11 +159,7 @@ def _document(found: "Verification") -> dict[str, Any]:
 
 
 def _partition(report: "PartitionReport") -> dict[str, Any]:
-    return {
-        "topic": report.topic,
-        "topic_id": topic_id_text(report.topic_id),
-        "partition": report.partition,
-        "manifest": report.manifest,
+    counts = {
         "log_start": report.log_start,
         "sealed_end": report.end,
         "segments": report.segments,
@@ -172,6 +168,13 @@ def _partition(report: "PartitionReport") -> dict[str, Any]:
         "records": report.records,
         "size_bytes": report.size_bytes,
         "gap_offsets": report.gap_offsets,
+    }
+    return {
+        "topic": report.topic,
+        "topic_id": topic_id_text(report.topic_id),
+        "partition": report.partition,
+        "manifest": report.manifest,
+        **(dict.fromkeys(counts) if report.is_unknown else counts),
         "damaged": report.damaged,
         "damage": [
             {
@@ -191,19 +194,7 @@ def _print(found: "Verification") -> None:
     if found.reports:
         print_table(
             ("partition", "log start", "sealed end", "segments", "records", "size", "gaps", ""),
-            [
-                (
-                    report.name,
-                    report.log_start,
-                    report.end,
-                    report.segments,
-                    report.records,
-                    size(report.size_bytes),
-                    report.gap_offsets,
-                    _verdict(report),
-                )
-                for report in found.reports
-            ],
+            [(report.name, *_counts(report), _verdict(report)) for report in found.reports],
         )
     for report in found.reports:
         for one in report.damage:
@@ -214,6 +205,20 @@ def _print(found: "Verification") -> None:
         print(f"{key}: {detail}")
     for advice in _advice(found):
         print(f"what to do: {advice}")
+
+
+def _counts(report: "PartitionReport") -> tuple[int | str | None, ...]:
+    """The cells; None and ``-``: unknown."""
+    if report.is_unknown:
+        return None, None, None, None, "-", None
+    return (
+        report.log_start,
+        report.end,
+        report.segments,
+        report.records,
+        size(report.size_bytes),
+        report.gap_offsets,
+    )
 
 
 def _advice(found: "Verification") -> list[str]:

@@ -702,6 +702,29 @@ async def test_segments_that_are_gone_become_an_empty_range(gone: list[int]) -> 
 
 
 @on_virtual_time
+async def test_a_segment_that_is_cut_off_is_damaged_and_its_way_out_is_named() -> None:
+    """
+    Only what is gone may become empty: the operator restores it, or deletes it first.
+    """
+    world = World(t=1)
+    life = await sealed_one_by_one(world)
+    key = segments_of(world)[1]
+    whole = await world.bucket.get(key)
+    await world.bucket.delete([key])
+    await world.bucket.put(key, [whole[:-7]])
+    with pytest.raises(NotLostError, match=r"Damaged: .*run accept-loss again") as error:
+        await life.engine.losses.examine(TP)
+    assert f"{key} has {len(whole) - 7} bytes, and {len(whole)} in" in str(error.value)
+
+    await world.bucket.delete([segments_of(world)[2]])
+    assert [(2, 3)] == await accepted(life)
+
+    await world.bucket.delete([key])
+    assert [(1, 2)] == await accepted(life)
+    assert {0: b"0", 3: b"3"} == await everything(life)
+
+
+@on_virtual_time
 async def test_a_segment_that_is_back_after_half_a_minute_is_not_lost() -> None:
     """
     Listings and reads that lack it are no loss.

@@ -86,7 +86,7 @@ def test_a_cluster_by_its_own_counters(
     """
     Its requests since its start, and the size of its bucket.
     """
-    where = ["--bootstrap-server", agent.bootstrap, "--store", str(agent.directory / "objects")]
+    where = ["--bootstrap-server", agent.bootstrap, "--dir", str(agent.directory)]
 
     assert 0 == cli.main(["cost", "cluster", *where, "--json"])
 
@@ -100,16 +100,33 @@ def test_a_cluster_by_its_own_counters(
     assert "metadata store" not in {one["group"] for one in found["lines"]}
 
 
+@pytest.mark.parametrize(
+    ("where", "status"), [(["--store", "/no/such"], 1), (["--store", "x://y"], 2)]
+)
+def test_a_location_without_a_bucket(
+    agent: DriftlogProcess, capsys: pytest.CaptureFixture[str], where: list[str], status: int
+) -> None:
+    """
+    One line says what is wrong with it.
+    """
+    assert status == cli.main(["cost", "cluster", "-b", agent.bootstrap, *where])
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert where[1] in line
+
+
 def test_a_cluster_in_the_next_seconds(
     agent: DriftlogProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
-    An idle agent sends no PUT.
+    An idle agent sends no PUT.  The window is no wait for an answer, and a short one is named.
     """
-    where = ["--bootstrap-server", agent.bootstrap, "--seconds", "1"]
+    where = ["--bootstrap-server", agent.bootstrap, "--seconds", "6"]
 
     assert 0 == cli.main(["cost", "cluster", *where])
 
     printed = capsys.readouterr()
     assert "PUT" not in printed.out
-    assert "1 agent over 1 s" in printed.err
+    assert "1 agent over 6 s" in printed.err
+    assert "the window is short" in printed.err
+    assert "still waiting" not in printed.err

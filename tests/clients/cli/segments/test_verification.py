@@ -70,6 +70,26 @@ def test_damage_names_its_range_and_object(
     assert (None, []) == (empty["manifest"], empty["damage"])
 
 
+def test_nothing_is_known_of_a_partition_whose_manifest_is_damaged(
+    topic: SealedTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Its counts are unknown, and not 0; those of a partition without a manifest are 0.
+    """
+    (manifest,) = (Path(topic.location) / "topics").rglob("manifest/*.json")
+    manifest.write_bytes(manifest.read_bytes().replace(b'"end"', b'"enx"'))
+
+    assert 1 == cli.main(["verify", "--store", topic.location])
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if line.startswith("flights-0 "))
+    assert ["flights-0", *"------", "1"] == row.split()[:8]
+    assert "b'" not in printed
+    assert 1 == cli.main(["verify", "--store", topic.location, "--json"])
+    unknown, empty = json.loads(capsys.readouterr().out)["partitions"]
+    assert {None} == {unknown[name] for name in ("sealed_end", "segments", "records", "log_start")}
+    assert (0, 0) == (empty["sealed_end"], empty["segments"])
+
+
 def test_a_damaged_topic_file_is_damage(
     topic: SealedTopic, capsys: pytest.CaptureFixture[str]
 ) -> None:
