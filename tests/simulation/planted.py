@@ -456,7 +456,7 @@ def no_grace_for_garbage(patch: pytest.MonkeyPatch) -> None:
 
 def committed_however_old(patch: pytest.MonkeyPatch) -> None:
     """A flush is committed with an object that the collector may delete by its age."""
-    patch.setattr(FlushPipeline, "_is_too_old", lambda *_: False)
+    patch.setattr(FlushPipeline, "is_too_old", lambda *_: False)
 
 
 def what_may_be_committed_is_garbage(patch: pytest.MonkeyPatch) -> None:

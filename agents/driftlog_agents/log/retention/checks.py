@@ -23,9 +23,10 @@ from driftlog_agents.log.retention.policy import (
     RetentionSettings,
     TopicRetention,
     sealed_bytes,
+    sealed_refs,
     tail_bytes,
 )
-from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
+from driftlog_tiering.formats.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,11 @@ class RetentionChecks:
     def size_bytes(self, log: PartitionLog, manifest: Manifest | None) -> int:
         """The size of *log*, as retention counts it: bytes as received that end above log start.
         *manifest*: None where nothing is sealed, or while it is loaded."""
-        if manifest is None:
-            return tail_bytes(log)
         found = self._partitions.get(log)
         key, start, opened_bytes = ("", 0, 0) if found is None else found.opened
-        refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
         return tail_bytes(log) + sum(
             opened_bytes if (ref.key, log.log_start) == (key, start) else ref.received_bytes
-            for ref in refs
+            for ref in sealed_refs(log, manifest)
             if ref.end > log.log_start
         )
 

@@ -154,6 +154,16 @@ def tail_bytes(log: PartitionLog) -> int:
     return total
 
 
+def sealed_refs(log: PartitionLog, manifest: Manifest | None) -> list[SegmentListRef | SegmentRef]:
+    """The lists and segments of *manifest* up to the sealed end of *log*.
+
+    A manifest may be ahead of the partition's key for a moment: the batches behind the sealed end
+    are still counted in the tail.
+    """
+    refs = () if manifest is None else (*manifest.lists, *manifest.segments)
+    return [ref for ref in refs if ref.end <= log.sealed_end]
+
+
 def sealed_bytes(
     refs: Iterable[SegmentListRef | SegmentRef], log_start: int, lists: Mapping[str, SegmentList]
 ) -> int:
@@ -204,8 +214,7 @@ def _by_size(
     front: "_Front", log: PartitionLog, manifest: Manifest | None, retention_bytes: int
 ) -> None:
     excess = tail_bytes(log) - retention_bytes
-    if manifest is not None:
-        excess += sealed_bytes((*manifest.lists, *manifest.segments), log.log_start, front.lists)
+    excess += sealed_bytes(sealed_refs(log, manifest), log.log_start, front.lists)
     while excess >= 0 and (piece := front.first()) is not None:
         if isinstance(piece, SegmentListRef) and piece.base < log.log_start:
             front.open(piece)

@@ -398,6 +398,19 @@ def test_a_manifest_that_is_ahead_of_the_key_counts_up_to_the_sealed_end() -> No
     assert 5 == store.check(by_time(10)).log_start
 
 
+def test_what_is_sealed_and_not_adopted_counts_once() -> None:
+    """
+    Its batches are still in the tail.  (Counted twice, they let others expire too early: seed 147.)
+    """
+    store = Store.of(segment(0, 5, 10, 1), end=5)
+    store.add_tail((4, 10, 1))
+    store.manifest = replace(
+        store.manifest, end=9, segments=(*store.manifest.segments, segment(5, 9, 10, 1))
+    )
+
+    assert [0, 0, 5] == [store.check(by_size(size)).log_start for size in (20, 11, 10)]
+
+
 def test_a_segment_without_timestamps_has_the_time_of_its_put() -> None:
     """
     Kafka takes the time of the file.
