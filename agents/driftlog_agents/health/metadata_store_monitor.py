@@ -28,9 +28,8 @@ _REPEAT_S: Final = 60.0
 """Interval of the log line."""
 
 _ADVICE: Final = (
-    "restore the metadata store that this cluster had, and restart every agent; or "
-    "restart every agent to continue with the store as it is: its lost data are gone, "
-    "and partitions whose manifests are ahead of it stay offline"
+    "restore the metadata store that this cluster had, and restart every agent; if its newest "
+    "data are gone, stop every agent and restore the cluster from its bucket: driftlog restore"
 )
 
 

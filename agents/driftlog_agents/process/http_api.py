@@ -52,7 +52,8 @@ _BETWEEN: Final = "the agent is between two sessions: try again"
 _RETRY_S: Final = 0.3
 
 _NOT_OURS: Final = (
-    "bring back the right store, or restart every agent to accept this one; the log says more"
+    "bring back the right store and restart every agent, or restore the cluster from its bucket "
+    "(driftlog restore); the log says more"
 )
 
 _FINISH_S: Final = 1.0

@@ -22,14 +22,13 @@ from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.restore.evidence import FlushEvidence
-from driftlog_agents.restore.partition_plan import SealedEnds
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.accepted_loss import RESTORE_REASON, decode_accepted_loss
-from driftlog_tiering.formats.flush_object import Footer, find_footer
+from driftlog_tiering.formats.flush_object import Footer, find_footer, footer_reads
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.stores.object_store import (
@@ -38,9 +37,7 @@ from driftlog_tiering.stores.object_store import (
     ObjectInfo,
     ObjectStore,
 )
-
-_TAILS_BYTES: Final = (64 * 1024, 1024 * 1024)
-"""Sizes of the first reads of an object's end, before it is read whole."""
+from driftlog_tiering.verification.sealed_ends import SealedEnds
 
 _KEEP_ALL: Final = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 """Configs of a topic whose own are not known: no record of it is deleted."""
@@ -184,8 +181,8 @@ class EvidenceReads:
 
     async def _footer(self, info: ObjectInfo) -> Footer | None:
         size = info.size_bytes
-        for wanted in (*(tail for tail in _TAILS_BYTES if tail < size), size):
-            footer = find_footer(await self.get(info.key, size - wanted, size))
+        for start in footer_reads(size):
+            footer = find_footer(await self.get(info.key, start, size))
             if footer is not None:
                 return footer
         return None
@@ -301,13 +298,8 @@ def _note(found: dict[UUID, BucketTopic], info: ObjectInfo) -> None:
     topic.is_deleted |= isinstance(key, layout.DeletedKey)
     if isinstance(key, layout.TopicKey):
         topic.files.append(info.key)
-    elif isinstance(key, layout.SegmentKey | layout.SegmentListKey | layout.ProducerSnapshotKey):
-        ends = topic.sealed.setdefault(key.tp.partition, SealedEnds())
-        if isinstance(key, layout.SegmentKey):
-            ends.segments = max(ends.segments, (key.end, info.key))
-        else:
-            end = key.offset if isinstance(key, layout.ProducerSnapshotKey) else key.end
-            ends.others = max(ends.others, (end, info.key))
+    elif not isinstance(key, layout.DeletedKey):
+        topic.sealed.setdefault(key.tp.partition, SealedEnds()).add(info.key, key)
 
 
 def _by_session(infos: Iterable[ObjectInfo]) -> list[tuple[str, list[ObjectInfo]]]:

@@ -31,29 +31,6 @@ _OFFSETS_BELIEVED: Final = 2**40
 2^63 − 1 leaves no offsets to the partition; smaller: consumers might skip new records."""
 
 
-@dataclass(slots=True)
-class SealedEnds:
-    """The largest ends of a partition's sealed objects, with their keys; named or not."""
-
-    segments: tuple[int, str] = (0, "")
-    others: tuple[int, str] = (0, "")
-    """Of segment lists and producer snapshots."""
-
-    @property
-    def end(self) -> int:
-        """The largest."""
-        return max(self.segments[0], self.others[0])
-
-    def unnamed(self, manifest_end: int, joined_end: int) -> tuple[int, str] | None:
-        """The object that only a missing manifest names; None: no manifest is known to be missing.
-
-        What an interrupted attempt to seal left is joined: its flush objects are still there.  A
-        producer snapshot may be that of an empty range, which another run of the restore began.
-        """
-        seen = self.segments if manifest_end else max(self.segments, self.others)
-        return seen if seen[0] > joined_end else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
     """See the module."""

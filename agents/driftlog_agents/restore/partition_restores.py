@@ -22,7 +22,7 @@ from driftlog_agents.restore.evidence import FlushEvidence, PartitionFacts
 from driftlog_agents.restore.evidence_reads import Progress
 from driftlog_agents.restore.join import UnsealedBatches
 from driftlog_agents.restore.metadata_writes import MetadataWrites
-from driftlog_agents.restore.partition_plan import PartitionPlan, SealedEnds, plan_partition
+from driftlog_agents.restore.partition_plan import PartitionPlan, plan_partition
 from driftlog_agents.restore.partition_writer import PartitionWriter
 from driftlog_agents.restore.report import EmptyRange, RestoreReport
 from driftlog_metadata.schema.model import PartitionState, Topic, TopicPartition
@@ -30,6 +30,7 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.stores.object_store import NotFoundError
+from driftlog_tiering.verification.sealed_ends import SealedEnds
 
 DAMAGE: Final = (CorruptError, NotFoundError)
 _SEALED_AT_ONCE: Final = 4

@@ -1,6 +1,7 @@
 """Verifies the sealed log of topics in a bucket, several partitions at once; it only reads.
 
     topics/NAME/ID/…  ──▶  live topics  ──▶  `PartitionVerifier` of each partition  ──▶  reports
+                                             `LostManifests` of all                ──▶  damage
 
 Shell.
 """
@@ -25,6 +26,7 @@ from driftlog_tiering.formats.bucket_files import decode_topic
 from driftlog_tiering.stores.counted_store import CountedObjectStore, StoreRequests
 from driftlog_tiering.stores.object_store import NotFoundError
 from driftlog_tiering.verification.findings import PartitionReport
+from driftlog_tiering.verification.lost_manifests import LostManifests
 from driftlog_tiering.verification.object_reads import ObjectReads, ReadLimits
 from driftlog_tiering.verification.partition_verifier import PartitionVerifier
 
@@ -79,6 +81,7 @@ async def verify_topics(
         store = CountedObjectStore(opened, found.requests)
         reads = ObjectReads(store, limits)
         verifier = PartitionVerifier(reads, asyncio.to_thread, deep=deep)
+        manifests = LostManifests(reads)
         wanted = []
         for folder in await topic_folders(store, location, names):
             topic = None if folder.is_deleted else await _topic(reads, folder, found)
@@ -90,7 +93,9 @@ async def verify_topics(
         async def one(topic: Topic, partition: int) -> None:
             async with gate:
                 tp = TopicPartition(topic.topic_id, partition)
-                found.reports.append(await verifier.verify(topic.name, tp))
+                report = await verifier.verify(topic.name, tp)
+                found.reports.append(report)
+                await manifests.look(report)
 
         async def show() -> None:
             while True:
@@ -102,6 +107,7 @@ async def verify_topics(
             async with asyncio.TaskGroup() as tasks:
                 for each in wanted:
                     tasks.create_task(one(*each))
+            await manifests.settle()
         except ExceptionGroup as group:
             raise group.exceptions[0] from group
         finally:

@@ -22,6 +22,7 @@ from driftlog_tiering.formats.flush_object import (
     decode_footer,
     encode_footer,
     find_footer,
+    footer_reads,
 )
 
 TYPECODES = "iiiqihqhiqiiq"
@@ -453,3 +454,12 @@ def test_another_version_is_refused_by_name() -> None:
         CorruptFlushObjectError, match=r"version 5; this release reads 1 to 4: upgrade"
     ):
         decode_footer(bytes(newer))
+
+
+def test_an_object_is_read_from_its_end_in_growing_parts() -> None:
+    """
+    The last read is of all of it.
+    """
+    assert [0] == list(footer_reads(16 * 1024))
+    assert [1, 0] == list(footer_reads(16 * 1024 + 1))
+    assert [(1024 - 16) * 1024, (1024 - 256) * 1024, 0] == list(footer_reads(1024 * 1024))

@@ -54,7 +54,7 @@ Pure.
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
@@ -78,6 +78,9 @@ _PLACE: Final = Struct(">ii")
 NOT_KNOWN: Final = -1
 _MAX_BODY_BYTES: Final = 256 * 1024 * 1024
 """4 million batches; a flush object of 64 MiB holds a million of the smallest."""
+
+_TAILS_BYTES: Final = (16 * 1024, 256 * 1024)
+"""Sizes of the first reads, before the whole object is read: the footer is at its end."""
 
 _TYPECODES: Final = "iiiqihqhiqiiq"
 """Columns from topic index to time of flush, as `array` typecodes (sizes 4, 8 and 2 bytes)."""
@@ -250,6 +253,14 @@ def decode_footer(data: Buffer) -> Footer:
         raise CorruptFlushObjectError(f"the footer cannot be decoded: {error}") from error
     _check(footer, gaps=version > _WITHOUT_GAPS)
     return footer
+
+
+def footer_reads(size_bytes: int) -> Iterable[int]:
+    """Where the reads of an object's footer start, one after the other until it is found."""
+    for tail in _TAILS_BYTES:
+        if tail < size_bytes:
+            yield size_bytes - tail
+    yield 0
 
 
 def find_footer(tail: Buffer) -> Footer | None:

@@ -6,12 +6,12 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from driftlog_metadata.stores.errors import DeclinedError, OutcomeUnknownError, UnavailableError
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
 
 RANGE_BYTES: Final = 4 * 1024 * 1024
 """Largest range of one request.  More: fewer requests, and more memory for each one at once."""
@@ -101,6 +101,21 @@ class ObjectReads:
             return [info.key async for page in self.store.list(prefix) for info in page.objects]
 
         return await self.ask(listed)
+
+    async def objects(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """The objects under *prefix*, ascending by key: a request for each page.
+
+        Raises: as `get`.
+        """
+        after: str | None = ""
+        while after is not None:
+            page = await self.ask(lambda after=after: self._page(prefix, after))  # type: ignore[misc]
+            for info in page.objects:
+                yield info
+            after = page.objects[-1].key if page.objects else None
+
+    async def _page(self, prefix: str, after: str) -> Listing:
+        return await anext(self.store.list(prefix, start_after=after))
 
     async def _repeat(self, request: Callable[[], Awaitable[T]]) -> T:
         wait_s = _FIRST_WAIT_S

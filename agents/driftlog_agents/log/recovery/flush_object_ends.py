@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from driftlog_agents.foundation.tasks import first_of
-from driftlog_agents.log.recovery.shown_ends import ShownEnds, footer_reads
+from driftlog_agents.log.recovery.shown_ends import ShownEnds
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.flush_object import Footer, find_footer
+from driftlog_tiering.formats.flush_object import Footer, find_footer, footer_reads
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectInfo, ObjectStore
 
 READS_AT_ONCE: Final = 32

@@ -7,22 +7,10 @@ Pure.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats.flush_object import Footer
 from driftlog_tiering.stores.object_store import ObjectInfo
-
-_TAILS_BYTES: Final = (16 * 1024, 256 * 1024)
-"""Sizes of the first reads, before the whole object is read: the footer is at its end."""
-
-
-def footer_reads(size_bytes: int) -> Iterable[int]:
-    """Where the reads of an object's footer start, one after the other until it is found."""
-    for tail in _TAILS_BYTES:
-        if tail < size_bytes:
-            yield size_bytes - tail
-    yield 0
 
 
 class ShownEnds:

@@ -160,7 +160,9 @@ def sealed_refs(log: PartitionLog, manifest: Manifest | None) -> list[SegmentLis
     A manifest may be ahead of the partition's key for a moment: the batches behind the sealed end
     are still counted in the tail.
     """
-    refs = () if manifest is None else (*manifest.lists, *manifest.segments)
+    refs: list[SegmentListRef | SegmentRef] = []
+    if manifest is not None:
+        refs += (*manifest.lists, *manifest.segments)
     return [ref for ref in refs if ref.end <= log.sealed_end]
 
 

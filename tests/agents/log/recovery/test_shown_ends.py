@@ -1,6 +1,6 @@
 """If it failed: offsets of unnamed flush objects would be given to other records after a loss."""
 
-from driftlog_agents.log.recovery.shown_ends import ShownEnds, footer_reads
+from driftlog_agents.log.recovery.shown_ends import ShownEnds
 from driftlog_tiering.stores.object_store import ObjectInfo
 from tests.agents.log.consolidation.test_policy import PLACES, footer_of
 
@@ -29,12 +29,3 @@ def test_each_object_is_read_once() -> None:
     infos = [ObjectInfo(key, 1, 0) for key in ("1", "2")]
 
     assert [infos[1]] == shown.unread(infos)
-
-
-def test_an_object_is_read_from_its_end_in_growing_parts() -> None:
-    """
-    The last read is of all of it.
-    """
-    assert [0] == list(footer_reads(16 * 1024))
-    assert [1, 0] == list(footer_reads(16 * 1024 + 1))
-    assert [(1024 - 16) * 1024, (1024 - 256) * 1024, 0] == list(footer_reads(1024 * 1024))

@@ -90,6 +90,22 @@ def test_nothing_is_known_of_a_partition_whose_manifest_is_damaged(
     assert (0, 0) == (empty["sealed_end"], empty["segments"])
 
 
+def test_a_lost_manifest_is_damage(topic: SealedTopic, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    Its segments are there, and nothing names them.
+    """
+    (manifest,) = Path(topic.location).glob("topics/*/*/00000/manifest/*")
+    manifest.unlink()
+
+    status = cli.main(["verify", "--dir", str(Path(topic.location).parent)])
+
+    captured = capsys.readouterr()
+    assert 1 == status
+    assert "1 damaged range" in captured.err
+    assert "and no flush object has these records" in captured.out
+    assert "what to do: missing: bring the object back under its key" in captured.out
+
+
 def test_a_damaged_topic_file_is_damage(
     topic: SealedTopic, capsys: pytest.CaptureFixture[str]
 ) -> None:
