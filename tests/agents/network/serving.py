@@ -361,7 +361,7 @@ class Serving:
 
     async def seal(self, topic: str) -> None:
         """Everything that is committed, and kept nowhere else: it is read from its segments."""
-        self.engine.sealer.sealed_cache = SealedCache(max_batches=0)
+        self.engine.sealer.sealed_cache = SealedCache(max_bytes=0)
         for log in self.engine.topics[topic].logs:
             assert log is not None
             await self.engine.sealer.seal(log)

@@ -1,7 +1,7 @@
 """Sealed ranges that memory or buffer files still hold: fetches read them without the bucket.
 
     sealed ──▶ remembered, oldest first ──▶ forgotten when its file is used again, or
-                                            when too many batches are remembered
+                                            when what is remembered takes too much memory
 
 Consumers a little behind the tail would otherwise read ranges from the bucket that were sealed a
 moment ago.  Fetches read a forgotten range from its segment.
@@ -17,17 +17,21 @@ from typing import Final
 from driftlog_agents.log.partition.partition import PartitionLog, State, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 
-_MAX_BATCHES: Final = 500_000
-"""About 30 MB of positions, however small the batches are."""
+_MAX_BYTES: Final = 32 * 1024 * 1024
+"""Of positions.  More: consumers further behind read no segment; shorter flushes need more."""
+
+_SLICE_BYTES: Final = 1_200
+_BATCH_BYTES: Final = 40
+"""Measured: a slice of a flush with few partitions takes 850 to 1,300 bytes beside its batches."""
 
 
 class SealedCache:
     """The sealed slices of one session that are still local."""
 
-    def __init__(self, max_batches: int = _MAX_BATCHES) -> None:
-        self._max_batches = max_batches
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._remembered: deque[tuple[PartitionLog, TailSlice]] = deque()
-        self._batches = 0
+        self._bytes = 0
 
     def add(self, log: PartitionLog, sealed: Iterable[TailSlice]) -> None:
         """Remember *sealed*, slices that just left the tail of *log*, in offset order."""
@@ -35,13 +39,13 @@ class SealedCache:
             if _is_here(tail) and tail.base >= log.compacted_end:
                 log.sealed_slices.append(tail)
                 self._remembered.append((log, tail))
-                self._batches += tail.count
+                self._bytes += _bytes_of(tail)
         self.trim()
 
     def forget(self, log: PartitionLog, end: int) -> None:
         """Forget the slices of *log* that begin below *end*, and remember no more of them."""
         gone = bisect_left(log.sealed_slices, end, key=lambda tail: tail.base)
-        self._batches -= sum(tail.count for tail in log.sealed_slices[:gone])
+        self._bytes -= sum(map(_bytes_of, log.sealed_slices[:gone]))
         del log.sealed_slices[:gone]
         log.compacted_end = max(end, log.compacted_end)
         self.trim()
@@ -53,13 +57,17 @@ class SealedCache:
             if tail.base < log.compacted_end:
                 self._remembered.popleft()
                 continue
-            wanted = self._batches <= self._max_batches and log.state is not State.CLOSED
+            wanted = self._bytes <= self._max_bytes and log.state is not State.CLOSED
             if wanted and _is_here(tail):
                 return
             self._remembered.popleft()
-            self._batches -= tail.count
+            self._bytes -= _bytes_of(tail)
             forgotten = log.sealed_slices.pop(0)
             assert forgotten is tail, "slices of a partition are forgotten in their order"
+
+
+def _bytes_of(tail: TailSlice) -> int:
+    return _SLICE_BYTES + _BATCH_BYTES * tail.count
 
 
 def _is_here(tail: TailSlice) -> bool:

@@ -140,11 +140,12 @@ async def test_what_the_disk_lost_unheard_is_sealed_from_the_bucket(older: bool)
 @on_virtual_time
 async def test_nothing_is_remembered_for_ever() -> None:
     """
-    Not more batches than the limit, nothing of files that are gone, nothing of deleted topics.
+    Not more memory than the limit (1,240 bytes for one batch), nothing of files that are gone,
+    nothing of deleted topics.
     """
     world = World()
     life = await world.start(settings(1_000_000))
-    cache = life.engine.sealer.sealed_cache = SealedCache(max_batches=3)
+    cache = life.engine.sealer.sealed_cache = SealedCache(max_bytes=3 * 1_240)
     await sealed(life, 0, 10)
     assert [value(7), value(8), value(9)] == read(life, 7)
     assert read(life, 6) is None
