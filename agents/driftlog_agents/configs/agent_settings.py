@@ -66,8 +66,8 @@ class BrokerSettings:
     )
     driftlog_read_cache_bytes: int = setting(
         GiB,
-        "Most bytes of the agent's disk for parts of segments that consumers read from S3; they "
-        "survive a restart. 0: none.",
+        "Most bytes of the agent's disk for parts of segments, and lists of segments, that "
+        "consumers read from S3; they survive a restart. 0: none.",
         ConfigType.LONG,
         at_least(0),
     )

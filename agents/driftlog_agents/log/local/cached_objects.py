@@ -1,12 +1,14 @@
 """Reads of sealed objects through the cache on the agent's disk (`log/local/range_cache`).
 
-    get ──▶ on the disk ──────────────────────────────────────▶ the bytes
-     └────▶ in the bucket ──▶ small, or wanted again: store ──▶ the bytes
+    get ──▶ on the disk ──────────────────────────────────────────────▶ the bytes
+     └────▶ in the bucket ──▶ small, whole, or wanted again: store ──▶ the bytes
 
-A consumer that reads a partition once, from end to end, leaves the disk to producers: a large range
-is stored when it is fetched for the second time.  Flush objects are not stored, because they do not
-live long.  What is stored is not checked before: a reader that finds damage drops the object here,
-and reads the bucket, where it may have been repaired.
+1. What is read whole is a list of segments: each read of a segment that it names needs it.
+2. A consumer that reads a partition once, from end to end, leaves the disk to producers: a large
+   range is stored when it is fetched for the second time.
+3. Flush objects are not stored, because they do not live long.
+4. What is stored is not checked before: a reader that finds damage drops the object here, and reads
+   the bucket, where it may have been repaired.
 
 Shell.
 """
@@ -14,7 +16,7 @@ Shell.
 from collections import OrderedDict
 from typing import Final, Protocol
 
-from driftlog_agents.log.local.range_cache import RangeCache
+from driftlog_agents.log.local.range_cache import WHOLE, RangeCache
 from driftlog_tiering.formats.layout import FLUSH_PREFIX
 from driftlog_tiering.stores.object_store import Buffer
 
@@ -43,14 +45,15 @@ class CachedObjects:
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         """See `ObjectStore.get`."""
-        if end is None or key.startswith(FLUSH_PREFIX):
+        if key.startswith(FLUSH_PREFIX):
             return await self._objects.get(key, start, end)
-        found = await self.cache.get(key, start, end)
+        stored = WHOLE if end is None else end
+        found = await self.cache.get(key, start, stored)
         if found is not None:
             return found
         body = await self._objects.get(key, start, end)
-        if len(body) == end - start and self._is_wanted(key, start, end):
-            self.cache.put(key, start, end, body)
+        if end is None or (len(body) == end - start and self._is_wanted(key, start, end)):
+            self.cache.put(key, start, stored, body)
         return body
 
     async def drop(self, key: str) -> bool:

@@ -55,6 +55,9 @@ _TURNS: Final = 2
 """How often a read waits `SLOWEST_S` while the disk reads and writes other entries; after that the
 bucket is read."""
 
+WHOLE: Final = 0
+"""As the end of a range: to the end of the object."""
+
 _MAGIC: Final = b"DRIFTRG1"
 _CHECKED: Final = struct.Struct(">qqI")
 _CRC: Final = struct.Struct(">I")
@@ -93,7 +96,8 @@ class RangeCache:
         self._thread.submit(self._quietly, self._open)
 
     async def get(self, key: str, start: int, end: int) -> bytes | None:
-        """The bytes ``[start, end)`` of the object; None: they are not there."""
+        """The bytes ``[start, end)`` of the object, *end* may be `WHOLE`; None: they are not
+        there."""
         if self._now_s() < self._off_until_s:
             return None
         found = await self._asked(self._read, key, start, end)
@@ -265,7 +269,9 @@ def _decode(stored: bytes, key: str, start: int, end: int) -> bytes | None:
     name = key.encode()
     checked = _CHECKED.pack(start, end, len(name)) + name
     at = len(_MAGIC) + _CRC.size
-    if not stored.startswith(_MAGIC) or len(stored) != at + len(checked) + end - start:
+    if not stored.startswith(_MAGIC) or len(stored) < at:
+        return None
+    if end != WHOLE and len(stored) != at + len(checked) + end - start:
         return None
     (crc,) = _CRC.unpack_from(stored, len(_MAGIC))
     if stored[at : at + len(checked)] != checked or kernel.crc32c(memoryview(stored)[at:]) != crc:

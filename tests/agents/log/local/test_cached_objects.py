@@ -49,6 +49,26 @@ async def test_large_ranges_are_stored_when_they_are_wanted_again(tmp_path: Path
     assert [4, 3, 2, 2, 2, 2, 2, 2] == gets
 
 
+async def test_an_object_that_is_read_whole_is_stored_at_once(tmp_path: Path) -> None:
+    """
+    A list of segments; an entry that was cut or changed on the disk is read from the bucket.
+    """
+    bucket = Bucket()
+    await bucket.put("list", [Random(0).randbytes(LARGE)])
+    whole = await bucket.get("list")
+    gets: list[int] = []
+    for damage in (bytes, bytes, lambda entry: entry[:-1], lambda entry: entry[:10]):
+        for file in tmp_path.glob("reads/*"):
+            file.write_bytes(damage(file.read_bytes()))
+        before = bucket.gets.total()
+        cache = opened(tmp_path)
+        assert whole == await CachedObjects(bucket, cache).get("list")
+        cache.close()
+        gets.append(bucket.gets.total() - before)
+
+    assert [1, 0, 1, 1] == gets
+
+
 async def test_a_reader_after_a_restart_asks_the_bucket_for_nothing(tmp_path: Path) -> None:
     """
     And gets the same records; damage on the disk is read from the bucket.
