@@ -171,6 +171,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "what_is_not_committed_expires": (270, 247, 249),
     "segments_expire_by_their_smallest_timestamp": (465, 470, 494),
     "sealed_batches_count_twice": (365,),
+    "what_is_not_adopted_counts_twice": (134, 147, 747),
     "log_start_of_an_old_read": (549, 849, 1649),
     "manifest_moves_before_the_key": (265, 294),
     "checked_once": (230, 247, 265),
@@ -301,6 +302,7 @@ _AIMED: Final[dict[str, Kind]] = {
     "manifest_forgets_what_is_left": has_deletions,
     "segments_expire_by_their_smallest_timestamp": by_time,
     "sealed_batches_count_twice": by_size,
+    "what_is_not_adopted_counts_twice": by_size,
     "log_start_of_an_old_read": both,
     "merge_spans_too_long_a_time": expires,
 }

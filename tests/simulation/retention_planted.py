@@ -14,7 +14,7 @@ from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_metadata.schema.model import PartitionState
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
-from driftlog_tiering.formats.manifest import SegmentRef
+from driftlog_tiering.formats.manifest import Manifest, SegmentRef
 from tests.simulation.deletions import has_deletions
 from tests.simulation.planted import Plant
 from tests.simulation.retention import has_retention
@@ -61,6 +61,18 @@ def segments_expire_by_their_smallest_timestamp(patch: pytest.MonkeyPatch) -> No
 def sealed_batches_count_twice(patch: pytest.MonkeyPatch) -> None:
     """A slice that is sealed in part counts whole, beside its segment."""
     patch.setattr(policy, "tail_bytes", lambda log: log.unsealed_bytes)
+
+
+def what_is_not_adopted_counts_twice(patch: pytest.MonkeyPatch) -> None:
+    """A segment of a manifest that is ahead of the key counts beside the same batches in the tail.
+
+    (Until seed 147 it did.)
+    """
+
+    def all_refs(_: PartitionLog, manifest: Manifest | None) -> list[Any]:
+        return [] if manifest is None else [*manifest.lists, *manifest.segments]
+
+    patch.setattr(policy, "sealed_refs", all_refs)
 
 
 class _LateDeletion:
@@ -136,6 +148,7 @@ RETENTION_BUGS: tuple[Plant, ...] = (
     what_is_not_committed_expires,
     segments_expire_by_their_smallest_timestamp,
     sealed_batches_count_twice,
+    what_is_not_adopted_counts_twice,
     log_start_of_an_old_read,
     manifest_moves_before_the_key,
     checked_once,
