@@ -55,6 +55,9 @@ PRINTED = {
     "spark_scan": "benchmarks.spark_scan",
     "compaction": "benchmarks.compaction",
     "merging": "benchmarks.merging",
+    "cold_read": "benchmarks.cold_read",
+    "cold_consumers": "benchmarks.cold_consumers",
+    "many_segments": "benchmarks.many_segments",
 }
 """Programs with tables of their own, printed unchanged below the table."""
 _PRINTED_TIMEOUT_SECONDS = 1800

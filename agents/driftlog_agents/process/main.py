@@ -92,7 +92,7 @@ with this 0.1 s."""
 
 _POOLS: Final = (
     (FILLING, "seal", SEAL_NICE),
-    (2, "read", 0),
+    (2, "read", 2),
     (1, "produce", 0),
     (1, "rewrite", 0),
     (1, "upkeep", UPKEEP_NICE),
