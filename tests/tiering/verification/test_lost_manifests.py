@@ -128,3 +128,16 @@ def test_a_manifest_that_is_made_meanwhile_is_seen(topic: SealedTopic) -> None:
     A segment is there before the manifest that names it.
     """
     assert [] == look(topic, meanwhile=(10, 15))
+
+
+def test_a_log_that_is_sealed_on_while_others_are_verified_has_no_damage(
+    topic: SealedTopic,
+) -> None:
+    """
+    An interrupted seal has left 10 to 20.  Another one sealed 10 to 15 hours before the second
+    look, so flush objects have the rest only.
+    """
+    topic.put(0, 10, _messages(10))
+    flush(topic, 2, 15, 20)
+
+    assert [] == look(topic, meanwhile=(10, 15))

@@ -64,23 +64,31 @@ class LostManifests:
         if not self._suspects:
             return
         await asyncio.sleep(self._pause_s)
-        for tp, (report, ends) in list(self._suspects.items()):
-            end = await self._end(report.topic, tp)
-            if end is None or ends.unnamed(end, end) is None:
-                del self._suspects[tp]
-        ranges = await self._unsealed(self._suspects) if self._suspects else {}
+        newest: dict[TopicPartition, tuple[int, str | None]] = {}
         for tp, (report, ends) in self._suspects.items():
-            found = ends.unnamed(report.end, joined_end(report.end, ranges[tp]))
-            if found is not None:
-                report.add_damage([_damage(report, tp, found[1])])
+            found = await self._newest(report, tp)
+            if found is not None and ends.unnamed(found[0], found[0]) is not None:
+                newest[tp] = found
+        ranges = await self._unsealed(newest) if newest else {}
+        for tp, (end, key) in newest.items():
+            report, ends = self._suspects[tp]
+            # From the end that was read last: flush objects below it may be collected since.
+            lost = ends.unnamed(end, joined_end(end, ranges[tp]))
+            if lost is not None:
+                report.add_damage([_damage(report, tp, end, key, lost[1])])
 
-    async def _end(self, topic: str, tp: TopicPartition) -> int | None:
-        """The end of the newest manifest, 0 if there is none; None: it is damaged since."""
+    async def _newest(
+        self, report: PartitionReport, tp: TopicPartition
+    ) -> tuple[int, str | None] | None:
+        """The end and the key of the newest manifest; None: it is damaged since."""
+        topic, end, key = report.topic, report.end, report.manifest
         try:
             manifest = await self._reads.ask(lambda: load_newest(self._reads.store, topic, tp))
         except CorruptManifestError:
             return None
-        return 0 if manifest is None else manifest.end
+        return (
+            (end, key) if manifest is None or manifest.end < end else (manifest.end, manifest.key)
+        )
 
     async def _unsealed(
         self, wanted: Iterable[TopicPartition]
@@ -117,12 +125,14 @@ class LostManifests:
             return
 
 
-def _damage(report: PartitionReport, tp: TopicPartition, key: str) -> Damage:
-    newest = "there is none" if report.manifest is None else f"{report.manifest} is the newest"
+def _damage(
+    report: PartitionReport, tp: TopicPartition, end: int, newest: str | None, key: str
+) -> Damage:
+    there = "there is none" if newest is None else f"{newest} is the newest"
     return Damage(
         DamageKind.MISSING,
-        report.end,
+        end,
         None,
         layout.manifest_prefix(report.topic, tp),
-        f"the manifest that names {key}: {newest}, and no flush object has these records",
+        f"the manifest that names {key}: {there}, and no flush object has these records",
     )
