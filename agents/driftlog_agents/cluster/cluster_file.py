@@ -29,8 +29,9 @@ from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.formats.manifests import OtherClusterError
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
-_TIMEOUT_S: Final = (5.0, 30.0)
-"""Of one look: of the first, and the longest after several without an answer."""
+_TIMEOUT_S: Final = (2.0, 30.0)
+"""Of one look: of the first, and the longest after several without an answer.  The first longer: a
+lost answer delays the commit of an agent that was idle longer than a lost PUT does."""
 
 _WAITS_S: Final = (0.1, 2.0)
 """Between two looks without an answer."""
