@@ -1,20 +1,21 @@
 """Finds partitions whose newest manifest is gone, where no metadata store names it.
 
     LIST of each partition ──▶ a sealed object ends above the newest manifest
-        ──a pause──▶ the newest manifest, read again ──▶ still
+        ──pauses──▶ the newest manifest, read again after each ──▶ still
         ──▶ footers of all flush objects ──▶ they do not have its records, either: damage
 
 1. A seal puts its segments before the manifest that names them.  Their records are in flush objects
    until long after the manifest is there: a seal that goes on, or that ended half-way, is no
    damage.
-2. Flush objects are listed only if a partition is suspect.
+2. Flush objects are listed only if a partition is suspect after the pauses: there may be millions,
+   and in a busy cluster a seal goes on at any time.
 3. If no object is left that only the lost manifest names, the loss does not show.
 
 Shell.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from driftlog_metadata.schema.model import TopicPartition
@@ -32,12 +33,13 @@ class LostManifests:
     """See the module.
 
     Args:
-        pause_s: before the second look at a manifest; a store may withhold an object for a moment.
+        pauses_s: before each further look at the manifests of suspects: a store may withhold an
+            object for a moment, and a seal takes seconds.
     """
 
-    def __init__(self, reads: ObjectReads, *, pause_s: float = 2.0) -> None:
+    def __init__(self, reads: ObjectReads, *, pauses_s: Sequence[float] = (2.0, 10.0)) -> None:
         self._reads = reads
-        self._pause_s = pause_s
+        self._pauses_s = pauses_s
         self._suspects: dict[TopicPartition, tuple[PartitionReport, SealedEnds]] = {}
 
     async def look(self, report: PartitionReport) -> None:
@@ -61,17 +63,25 @@ class LostManifests:
 
         Raises: as `look`.
         """
-        if not self._suspects:
-            return
-        await asyncio.sleep(self._pause_s)
         newest: dict[TopicPartition, tuple[int, str | None]] = {}
+        for pause_s in self._pauses_s:
+            if not self._suspects:
+                return
+            await asyncio.sleep(pause_s)
+            async with asyncio.TaskGroup() as tasks:  # `ObjectReads` sends few at once
+                looks = {
+                    tp: tasks.create_task(self._newest(report, tp))
+                    for tp, (report, _) in self._suspects.items()
+                }
+            for tp, look in looks.items():
+                found = look.result()
+                if found is None or self._suspects[tp][1].unnamed(found[0], found[0]) is None:
+                    del self._suspects[tp]
+                else:
+                    newest[tp] = found
+        ranges = await self._unsealed(self._suspects) if self._suspects else {}
         for tp, (report, ends) in self._suspects.items():
-            found = await self._newest(report, tp)
-            if found is not None and ends.unnamed(found[0], found[0]) is not None:
-                newest[tp] = found
-        ranges = await self._unsealed(newest) if newest else {}
-        for tp, (end, key) in newest.items():
-            report, ends = self._suspects[tp]
+            end, key = newest[tp]
             # From the end that was read last: flush objects below it may be collected since.
             lost = ends.unnamed(end, joined_end(end, ranges[tp]))
             if lost is not None:
