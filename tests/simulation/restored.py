@@ -1,6 +1,6 @@
 """A cluster is restored from its bucket while its agents still run, with their metadata store.
 
-    old agents serve ── the next cluster file ── 65 s ── the restore reads what the bucket has
+    old agents serve ── the next cluster file ── 75 s ── the restore reads what the bucket has
        ▲ frozen, killed, slow PUTs, a bucket that is away; ── ends at its next commit
 
 In seeds of their own, with no other phase:

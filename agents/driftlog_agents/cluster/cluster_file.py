@@ -29,15 +29,16 @@ from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.formats.manifests import OtherClusterError
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
-_TIMEOUT_S: Final = (5.0, 30.0)
-"""Of one look: of the first, and the longest after several without an answer."""
+_TIMEOUT_S: Final = (2.0, 30.0)
+"""Of one look: of the first, and the longest after several without an answer.  The first longer: a
+lost answer delays the commit of an agent that was idle longer than a lost PUT does."""
 
 _WAITS_S: Final = (0.1, 2.0)
 """Between two looks without an answer."""
 
 _HOLD_MS: Final = 60_000.0
-"""How long a commit waits for a look at once.  Longer: a flush that gets too old is noticed later;
-not shorter than one look may take."""
+"""How long an edit waits for a look.  Longer: it is given up later; shorter: what it has put into
+the bucket is put again more often."""
 
 
 class Ownership(Protocol):
@@ -55,12 +56,12 @@ class Ownership(Protocol):
         """Look once, where a look is due; a failure is logged, not raised."""
         ...
 
-    async def hold(self) -> None:
+    async def hold(self, patience_ms: float = _HOLD_MS) -> None:
         """Return when the agent may commit or edit at once.
 
         Raises:
             OtherClusterError: the bucket is another cluster's.
-            UnavailableError: the bucket does not answer.
+            UnavailableError: the bucket does not answer, for *patience_ms*.
         """
         ...
 
@@ -81,7 +82,7 @@ class Believed:
     async def refresh(self) -> None:
         """Nothing to look at."""
 
-    async def hold(self) -> None:
+    async def hold(self, patience_ms: float = _HOLD_MS) -> None:
         """At once."""
 
     def lose(self, reason: str) -> None:
@@ -136,9 +137,9 @@ class ClusterFile:
             if self._ownership.is_due(self._now_ms()):
                 await self._look()
 
-    async def hold(self) -> None:
+    async def hold(self, patience_ms: float = _HOLD_MS) -> None:
         """See `Ownership`."""
-        until_ms = self._now_ms() + _HOLD_MS
+        until_ms = self._now_ms() + patience_ms
         waits = Waits(*_WAITS_S)
         while not self.holds():
             self.check()

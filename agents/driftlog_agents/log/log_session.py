@@ -325,6 +325,8 @@ class Engine:
         )
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
+        self._look: asyncio.Task[None] | None = None
+        """At the cluster file; a stop does not wait for its answer."""
         self._loading = MetadataLoader(
             self.manifests,
             self.footers.probes,
@@ -475,7 +477,7 @@ class Engine:
                 await self.cluster.until(lambda: not self.changing, _CHANGES_S)
             # After a stop during `_begin` the directories stay for the next start.
             self.deletion.close()
-            for task in background:
+            for task in background if self._look is None else (*background, self._look):
                 task.cancel()
             self._loading.give_up()
         self._tasks = None
@@ -529,9 +531,9 @@ class Engine:
 
     def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
-        if self.session.ownership.is_due():
+        if self.session.ownership.is_due() and (self._look is None or self._look.done()):
             # After a restore, manifests are ahead of the old cluster's metadata store.
-            self._spawn(self.session.ownership.refresh())
+            self._look = self._spawn(self.session.ownership.refresh())
         served = self.partitions.open(taken, self.ports.now_ms())
         for log in served.values():
             if log.state is State.LOADING:

@@ -35,6 +35,7 @@ from driftlog_agents.cluster.newer_objects import newer_final_head, newer_group_
 from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of
 from driftlog_metadata.schema.codec import (
     decode_agent,
@@ -150,21 +151,24 @@ class ClusterIdentity:
         wrong = await patiently(
             partial(newer_group_snapshot, objects, metadata, cluster_id), location
         )
+        if wrong:
+            raise WrongClusterError(wrong)
         _, heads = await patiently(
             partial(metadata.get_prefix, HEADS_PREFIX, keys_only=True), _METADATA
         )
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def check(session_id: str) -> None:
+            async with limit:
+                with suppress(CorruptError):  # a damaged object is no evidence
+                    found = await patiently(
+                        partial(newer_final_head, objects, metadata, session_id), location
+                    )
+                    if found:
+                        raise WrongClusterError(found)
+
         ids = [strangers.parsed(kv.key, head_of) for kv in heads]
-        for session_id in ids:
-            if wrong:
-                break
-            if session_id is None:
-                continue
-            with suppress(CorruptError):  # a damaged object is no evidence
-                wrong = await patiently(
-                    partial(newer_final_head, objects, metadata, session_id), location
-                )
-        if wrong:
-            raise WrongClusterError(wrong)
+        await do_all(check(session_id) for session_id in ids if session_id is not None)
 
 
 async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:

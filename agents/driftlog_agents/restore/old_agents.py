@@ -2,7 +2,11 @@
 
     the next cluster file is there ──60 s──▶ no agent believes an older look at it any more
                                    ──2 s───▶ no producer is told of a commit that was sent before
+                                   ──10 s──▶ no node of the store lags as far behind
                                    ──a margin──▶ the restore reads what the bucket has
+
+A node that lags may say for a moment that there is no next cluster file, and list what an agent put
+last a moment later.
 
 An agent that is suspended meanwhile looks again before its next commit (`bucket_ownership`).
 
@@ -16,10 +20,13 @@ from typing import Final
 from driftlog_agents.cluster.bucket_ownership import VALID_MS
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 
+_LAG_MS: Final = 10_000.0
+"""Of a node of the store.  Longer: a restore takes longer."""
+
 _MARGIN_MS: Final = 3_000.0
 """For clocks that run at different speeds.  Longer: a restore takes longer."""
 
-WAIT_S: Final = (VALID_MS + FlushSettings().commit_deadline_ms + _MARGIN_MS) / 1000
+WAIT_S: Final = (VALID_MS + FlushSettings().commit_deadline_ms + _LAG_MS + _MARGIN_MS) / 1000
 
 
 async def until_old_agents_stop(progress: Callable[[str, int], None]) -> None:

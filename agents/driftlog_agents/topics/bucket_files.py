@@ -6,6 +6,9 @@ The writer of a file reads the key again after the write, and repeats both until
 the newest file is correct, whichever agent changed the topic last.  Requests are repeated while the
 session lives.
 
+Each write waits until the bucket is known to be the cluster's (`cluster/cluster_file`): after a
+restore, files of the old cluster would delete or change topics at the next one.
+
 Shell.
 """
 
@@ -38,7 +41,7 @@ class TopicBucketFiles:
     """See the module.
 
     Every method raises `FencedError` when the session ended first; the next session writes the
-    missing files.
+    missing files.  `OtherClusterError`: the bucket is another cluster's.
     """
 
     def __init__(self, host: TopicHost) -> None:
@@ -49,7 +52,7 @@ class TopicBucketFiles:
         """Write version 1 for a new topic."""
         body = bucket_files.encode_topic(TopicFile(1, topic))
         where = layout.topic_key(topic.name, topic.topic_id, 1)
-        await self._repeat(engine, lambda: self._create_object(where, body))
+        await self._repeat(engine, lambda: self._create_object(engine, where, body))
 
     async def update(self, engine: Engine, topic: Topic) -> None:
         """Write a new version unless the newest file equals the topic's key."""
@@ -65,7 +68,10 @@ class TopicBucketFiles:
             version = 1 if newest is None else newest.version + 1
             body = bucket_files.encode_topic(TopicFile(version, now))
             where = layout.topic_key(topic.name, topic.topic_id, version)
-            if not await self._repeat(engine, lambda w=where, b=body: self._create_object(w, b)):  # type: ignore[misc]
+            if not await self._repeat(
+                engine,
+                lambda w=where, b=body: self._create_object(engine, w, b),  # type: ignore[misc]
+            ):
                 await asyncio.sleep(_RETRY.wait_s)  # the listing does not show that version yet
 
     async def mark_deleted(self, engine: Engine, topic: Topic) -> None:
@@ -73,7 +79,7 @@ class TopicBucketFiles:
         mark = DeletedTopic(topic.name, topic.topic_id, self._host.wall_ms())
         body = bucket_files.encode_deleted(mark)
         where = layout.deleted_key(topic.name, topic.topic_id)
-        await self._repeat(engine, lambda: self._create_object(where, body))
+        await self._repeat(engine, lambda: self._create_object(engine, where, body))
 
     async def _newest(self, topic: Topic) -> TopicFile | None:
         mark = layout.deleted_key(topic.name, topic.topic_id)
@@ -95,8 +101,9 @@ class TopicBucketFiles:
             version = layout.parse_topic_key(newest).version
             return TopicFile(version, replace(topic, partitions=0))
 
-    async def _create_object(self, key: str, body: bytes) -> bool:
+    async def _create_object(self, engine: Engine, key: str, body: bytes) -> bool:
         """Create the object; False: one exists and is kept.  Callers read it back and compare."""
+        await engine.session.ownership.hold()
         try:
             await self._host.objects.create(key, [body])
         except AlreadyExistsError:

@@ -7,6 +7,7 @@ import pytest
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.deletions import Deletions
 from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
+from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
@@ -164,12 +165,32 @@ async def test_the_time_of_a_look_is_when_it_was_sent() -> None:
     file, bucket = await looked()
     bucket.answers.clear()
     look = asyncio.get_running_loop().create_task(file.refresh())
-    await asyncio.sleep(4)
+    await asyncio.sleep(1)
     bucket.answers.set()
     await look
     assert file.holds()
-    await asyncio.sleep(57)
+    await asyncio.sleep(59.5)
     assert not file.holds()
+
+
+@on_virtual_time
+async def test_a_lost_answer_delays_the_commit_of_an_idle_agent_a_little() -> None:
+    """
+    As long as a PUT whose answer is lost: then it is sent again.
+    """
+    file, bucket = await looked()
+    await file.hold()
+    await asyncio.sleep(100)
+    bucket.answers.clear()
+    before = now_ms()
+    waiting = asyncio.get_running_loop().create_task(file.hold())
+    await asyncio.sleep(1)
+    lost, bucket.answers = bucket.answers, asyncio.Event()
+    bucket.answers.set()
+    await waiting
+
+    assert not lost.is_set()
+    assert now_ms() - before < 1.5 * FlushSettings().lost_ms
 
 
 @pytest.mark.parametrize("files", [1, 3])

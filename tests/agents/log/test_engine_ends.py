@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.cluster.cluster_file import Believed
 from driftlog_agents.log.ingest import flusher
 from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.ingest.buffer import BufferLog
@@ -365,3 +366,29 @@ async def test_a_topic_that_another_agent_deletes_while_it_is_sealed_ends_no_ses
     assert not life.task.done()
     assert 0 == life.log().sealed_end
     assert await life.produce(b"v", topic="other").answer() == "committed"
+
+
+class Unanswered(Believed):
+    """Each look at the cluster file is due, and none is answered."""
+
+    def is_due(self) -> bool:
+        return True
+
+    async def refresh(self) -> None:
+        await asyncio.Event().wait()
+
+
+@on_virtual_time
+async def test_a_look_at_the_cluster_file_holds_up_no_stop() -> None:
+    """
+    It began when a partition was claimed; the lease is revoked at once all the same.
+    """
+    world = World()
+    world.ownership = Unanswered
+    life = await world.start()
+    began = now_ms()
+    life.engine.stop()
+
+    await asyncio.wait_for(life.task, 60)
+
+    assert now_ms() - began < 5_000

@@ -5,14 +5,16 @@ If it failed: `driftlog verify` would call a log right whose records no reader f
 
 import asyncio
 from array import array
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.flush_object import encode_footer
 from driftlog_tiering.formats.manifest import AddSegments, SegmentRef
-from driftlog_tiering.stores.object_store import ObjectStore
+from driftlog_tiering.stores.object_store import Listing, ObjectStore
 from driftlog_tiering.verification.findings import Damage, DamageKind, PartitionReport
 from driftlog_tiering.verification.lost_manifests import LostManifests
 from driftlog_tiering.verification.object_reads import ObjectReads
@@ -67,7 +69,7 @@ def look(topic: SealedTopic, meanwhile: tuple[int, int] | None = None) -> list[D
     async def main(store: ObjectStore) -> PartitionReport:
         reads = ObjectReads(store)
         report = await PartitionVerifier(reads, asyncio.to_thread).verify(topic.name, topic.tp(0))
-        manifests = LostManifests(reads, pause_s=0.0)
+        manifests = LostManifests(reads, pauses_s=(0.0, 0.0))
         await manifests.look(report)
         if meanwhile is not None:
             await asyncio.to_thread(_add, topic, refs)
@@ -128,3 +130,59 @@ def test_a_manifest_that_is_made_meanwhile_is_seen(topic: SealedTopic) -> None:
     A segment is there before the manifest that names it.
     """
     assert [] == look(topic, meanwhile=(10, 15))
+
+
+def test_a_log_that_is_sealed_on_while_others_are_verified_has_no_damage(
+    topic: SealedTopic,
+) -> None:
+    """
+    An interrupted seal has left 10 to 20.  Another one sealed 10 to 15 hours before the second
+    look, so flush objects have the rest only.
+    """
+    topic.put(0, 10, _messages(10))
+    flush(topic, 2, 15, 20)
+
+    assert [] == look(topic, meanwhile=(10, 15))
+
+
+class SealedLater:
+    """A store in which a seal ends when the manifest is read for the *reads*-th time."""
+
+    def __init__(self, store: ObjectStore, topic: SealedTopic, reads: int) -> None:
+        self._store = store
+        self._topic = topic
+        self._left = reads
+        self._refs = topic.put(0, 10, _messages(5))
+        self.listed: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list(self, prefix: str, **how: Any) -> AsyncIterator[Listing]:
+        self.listed.append(prefix)
+        if prefix == layout.manifest_prefix(self._topic.name, self._topic.tp(0)):
+            self._left -= 1
+            if not self._left:
+                await asyncio.to_thread(_add, self._topic, self._refs)
+        async for page in self._store.list(prefix, **how):
+            yield page
+
+
+def test_a_seal_that_takes_long_makes_no_run_read_all_flush_objects(topic: SealedTopic) -> None:
+    """
+    A busy cluster has millions, and a seal goes on whenever one looks.
+    """
+
+    async def main(store: ObjectStore) -> tuple[list[Damage], list[str]]:
+        later = await asyncio.to_thread(SealedLater, store, topic, 3)
+        reads = ObjectReads(cast(ObjectStore, later))
+        report = await PartitionVerifier(reads, asyncio.to_thread).verify(topic.name, topic.tp(0))
+        manifests = LostManifests(reads, pauses_s=(0.0, 0.0))
+        await manifests.look(report)
+        await manifests.settle()
+        return report.damage, later.listed
+
+    damage, listed = topic.with_store(main)
+
+    assert [] == damage
+    assert layout.FLUSH_PREFIX not in listed

@@ -1,20 +1,21 @@
 """Finds partitions whose newest manifest is gone, where no metadata store names it.
 
     LIST of each partition ──▶ a sealed object ends above the newest manifest
-        ──a pause──▶ the newest manifest, read again ──▶ still
+        ──pauses──▶ the newest manifest, read again after each ──▶ still
         ──▶ footers of all flush objects ──▶ they do not have its records, either: damage
 
 1. A seal puts its segments before the manifest that names them.  Their records are in flush objects
    until long after the manifest is there: a seal that goes on, or that ended half-way, is no
    damage.
-2. Flush objects are listed only if a partition is suspect.
+2. Flush objects are listed only if a partition is suspect after the pauses: there may be millions,
+   and in a busy cluster a seal goes on at any time.
 3. If no object is left that only the lost manifest names, the loss does not show.
 
 Shell.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from driftlog_metadata.schema.model import TopicPartition
@@ -32,12 +33,13 @@ class LostManifests:
     """See the module.
 
     Args:
-        pause_s: before the second look at a manifest; a store may withhold an object for a moment.
+        pauses_s: before each further look at the manifests of suspects: a store may withhold an
+            object for a moment, and a seal takes seconds.
     """
 
-    def __init__(self, reads: ObjectReads, *, pause_s: float = 2.0) -> None:
+    def __init__(self, reads: ObjectReads, *, pauses_s: Sequence[float] = (2.0, 10.0)) -> None:
         self._reads = reads
-        self._pause_s = pause_s
+        self._pauses_s = pauses_s
         self._suspects: dict[TopicPartition, tuple[PartitionReport, SealedEnds]] = {}
 
     async def look(self, report: PartitionReport) -> None:
@@ -61,26 +63,42 @@ class LostManifests:
 
         Raises: as `look`.
         """
-        if not self._suspects:
-            return
-        await asyncio.sleep(self._pause_s)
-        for tp, (report, ends) in list(self._suspects.items()):
-            end = await self._end(report.topic, tp)
-            if end is None or ends.unnamed(end, end) is None:
-                del self._suspects[tp]
+        newest: dict[TopicPartition, tuple[int, str | None]] = {}
+        for pause_s in self._pauses_s:
+            if not self._suspects:
+                return
+            await asyncio.sleep(pause_s)
+            async with asyncio.TaskGroup() as tasks:  # `ObjectReads` sends few at once
+                looks = {
+                    tp: tasks.create_task(self._newest(report, tp))
+                    for tp, (report, _) in self._suspects.items()
+                }
+            for tp, look in looks.items():
+                found = look.result()
+                if found is None or self._suspects[tp][1].unnamed(found[0], found[0]) is None:
+                    del self._suspects[tp]
+                else:
+                    newest[tp] = found
         ranges = await self._unsealed(self._suspects) if self._suspects else {}
         for tp, (report, ends) in self._suspects.items():
-            found = ends.unnamed(report.end, joined_end(report.end, ranges[tp]))
-            if found is not None:
-                report.add_damage([_damage(report, tp, found[1])])
+            end, key = newest[tp]
+            # From the end that was read last: flush objects below it may be collected since.
+            lost = ends.unnamed(end, joined_end(end, ranges[tp]))
+            if lost is not None:
+                report.add_damage([_damage(report, tp, end, key, lost[1])])
 
-    async def _end(self, topic: str, tp: TopicPartition) -> int | None:
-        """The end of the newest manifest, 0 if there is none; None: it is damaged since."""
+    async def _newest(
+        self, report: PartitionReport, tp: TopicPartition
+    ) -> tuple[int, str | None] | None:
+        """The end and the key of the newest manifest; None: it is damaged since."""
+        topic, end, key = report.topic, report.end, report.manifest
         try:
             manifest = await self._reads.ask(lambda: load_newest(self._reads.store, topic, tp))
         except CorruptManifestError:
             return None
-        return 0 if manifest is None else manifest.end
+        return (
+            (end, key) if manifest is None or manifest.end < end else (manifest.end, manifest.key)
+        )
 
     async def _unsealed(
         self, wanted: Iterable[TopicPartition]
@@ -117,12 +135,14 @@ class LostManifests:
             return
 
 
-def _damage(report: PartitionReport, tp: TopicPartition, key: str) -> Damage:
-    newest = "there is none" if report.manifest is None else f"{report.manifest} is the newest"
+def _damage(
+    report: PartitionReport, tp: TopicPartition, end: int, newest: str | None, key: str
+) -> Damage:
+    there = "there is none" if newest is None else f"{newest} is the newest"
     return Damage(
         DamageKind.MISSING,
-        report.end,
+        end,
         None,
         layout.manifest_prefix(report.topic, tp),
-        f"the manifest that names {key}: {newest}, and no flush object has these records",
+        f"the manifest that names {key}: {there}, and no flush object has these records",
     )

@@ -65,7 +65,10 @@ class FinalHeads:
                     async with asyncio.timeout(_TIMEOUT_S):
                         await self._session.check_newer(session_id, self._objects)
                         await self._create(final)
-            except (UnavailableError, OutcomeUnknownError, CorruptError, TimeoutError) as error:
+            except CorruptError as error:  # of this session; the store answers for others
+                self._log.debug("final_head_not_put", session=session_id, error=str(error))
+                continue
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._log.debug("final_head_not_put", session=session_id, error=str(error))
                 return
             self._known.done(session_id)

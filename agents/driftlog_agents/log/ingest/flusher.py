@@ -54,6 +54,10 @@ from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 _JOIN_BYTES: Final = 2048
 """Batches smaller than this on average are joined into one buffer for the PUT."""
 
+_LOOK_PATIENCE_MS: Final = 5_000.0
+"""How long a commit waits for a look at once.  Longer: an agent that cannot look counts later as
+one that commits nothing; then it steps down, if others commit."""
+
 _NO_COMMIT: Final = "the metadata store does not answer a commit"
 
 Published = Callable[[int, FlushRecord, bytes, list[tuple[PartitionLog, Slice]]], None]
@@ -376,7 +380,7 @@ class Flusher:
             return True
         sent_ms = self._now_ms()
         try:
-            await ownership.hold()
+            await ownership.hold(_LOOK_PATIENCE_MS)
         except UnavailableError as error:
             self.outage.failed(str(error), sent_ms, self._now_ms())
         except FencedError as error:

@@ -40,7 +40,7 @@ def add_commands(commands: Commands) -> None:
         help="bring a cluster back from its bucket, into an empty metadata store",
         description="Bring a cluster back from its bucket alone: its metadata store and all disks "
         "of its agents are lost.  The metadata store must be empty.  Agents of the old cluster "
-        "that still run stop by themselves: the restore waits 65 s for them.  Every record that "
+        "that still run stop by themselves: the restore waits 75 s for them.  Every record that "
         "was acknowledged with acks=all comes back at its offset, with topics, configs and "
         "committed offsets of groups.  A restore that was interrupted goes on when it is run "
         "again.  Exit status 1: something is not restored.",
@@ -65,7 +65,7 @@ def add_commands(commands: Commands) -> None:
     restore.add_argument(
         "--agents-stopped",
         action="store_true",
-        help="do not wait 65 s: all agents of the old cluster are stopped, on every machine.  What "
+        help="do not wait 75 s: all agents of the old cluster are stopped, on every machine.  What "
         "one of them acknowledges while the restore runs may be lost",
     )
     restore.add_argument(

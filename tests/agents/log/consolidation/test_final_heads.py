@@ -101,3 +101,24 @@ async def test_a_final_head_above_the_store_ends_the_session() -> None:
         await asyncio.wait_for(life.task, 600)
 
     assert {first.session_id: 7} == await final_heads(world)
+
+
+@on_virtual_time
+async def test_a_damaged_final_head_holds_up_no_other() -> None:
+    """
+    Whether the metadata store is older than that one is not known; of other sessions it is.
+    """
+    world = World(t=2)
+    lives = [await world.start(NEVER)]
+    await flushes(lives[0], 1)
+    lives[0].kill()
+    lives.append(await world.other_disk().start(NEVER))
+    await flushes(lives[1], 1, first=1)
+    lives[1].kill()
+    damaged, other = sorted(life.session_id for life in lives)
+    await world.bucket.put(layout.final_head_key(damaged, 9), [b"damaged"])
+    await world.other_disk().other_disk().start(NEVER)
+    await asyncio.sleep(2 * NEVER.consolidation.sealed_interval_ms / 1000 + 60)
+
+    heads = [layout.parse_final_head_key(key) for key in world.bucket.keys("/final-")]
+    assert [(damaged, 9), (other, 1)] == [(head.session_id, head.head) for head in heads]

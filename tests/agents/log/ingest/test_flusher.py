@@ -340,6 +340,31 @@ async def test_a_commit_waits_for_a_look_that_fails() -> None:
     assert 2 == len(world.bucket.puts)
 
 
+@on_virtual_time
+async def test_an_agent_that_cannot_look_is_known_to_commit_nothing() -> None:
+    """
+    By then it counts as one that cannot write: others take its partitions, if they can look.
+    """
+    world = await guarded()
+    life = await world.start()
+    assert "committed" == await life.produce(b"a").answer()
+    await asyncio.sleep(100)
+    world.bucket.manifests.clear()
+    request = life.produce(b"b")
+    began = now_ms()
+    await asyncio.sleep(15)
+    outage = life.engine.health.flushes
+    assert outage.since_ms is not None
+    assert began <= outage.since_ms <= began + 1_000
+    assert "cluster file" in outage.error
+    assert 2 == len(world.bucket.puts)
+    world.bucket.manifests.set()
+
+    assert "committed" == await request.answer()
+    assert outage.since_ms is None
+    assert 2 == len(world.bucket.puts)
+
+
 @pytest.mark.parametrize("seconds", [165, 400])
 def test_an_object_that_gets_too_old_while_its_commit_waits_is_put_again(seconds: int) -> None:
     """
