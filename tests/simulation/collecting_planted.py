@@ -15,6 +15,7 @@ from driftlog_agents.log.garbage.sealed.partition_reads import (
     Versions,
 )
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
+from driftlog_agents.log.garbage.sealed.unjudged_objects import ListedPartition
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
 from driftlog_agents.log.garbage.sealed.version_pairs import (
     NamedPartition,
@@ -63,8 +64,9 @@ def names_used_for_later_pages(patch: pytest.MonkeyPatch) -> None:
     known: dict[NamedPartition, frozenset[str]] = {}
 
     async def unnamed(
-        self: UnnamedObjects, partition: NamedPartition, there: Versions, objects: dict[str, Any]
+        self: UnnamedObjects, found: ListedPartition, there: Versions
     ) -> set[str] | None:
+        partition = found.partition
         if partition not in known:
             names: frozenset[str] = frozenset()
             for version in there.ascending:
@@ -75,7 +77,7 @@ def names_used_for_later_pages(patch: pytest.MonkeyPatch) -> None:
                     manifest, EVERYTHING, EVERYTHING, ListsRead()
                 )
             known[partition] = names
-        return set(objects) - known[partition]
+        return set(found.objects) - known[partition]
 
     patch.setattr(UnnamedObjects, "_unnamed", unnamed)
 

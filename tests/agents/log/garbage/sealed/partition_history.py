@@ -118,7 +118,7 @@ class History:
         """One listing, of one page; False: not all of it was judged."""
         (page,) = [page async for page in self.pages.of("topics/")]
         left = await unnamed.look(LIVE, page)
-        unnamed.looked(LIVE.keys(), left, page.store_now_ms)
+        unnamed.unjudged.looked(LIVE.keys(), left, page.store_now_ms)
         return not left
 
     async def _offload(self, fn: Callable[..., Any], *args: Any) -> Any:
