@@ -9,11 +9,8 @@ import pytest
 from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed import superseded_versions, unnamed_objects
 from driftlog_agents.log.garbage.sealed.manifest_names import EVERYTHING
-from driftlog_agents.log.garbage.sealed.partition_reads import (
-    ListsRead,
-    PartitionReads,
-    Versions,
-)
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unjudged_objects import ListedPartition
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
@@ -21,6 +18,7 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     NamedPartition,
     Pair,
     Version,
+    Versions,
     Wait,
     next_pair,
 )

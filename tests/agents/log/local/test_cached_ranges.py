@@ -53,9 +53,9 @@ def test_the_entry_that_was_not_read_for_longest_goes_first() -> None:
     ranges.was_read("a")
 
     gone: list[str] = []
-    while (name := ranges.to_delete(15)) is not None:
-        ranges.forget(name)
-        gone.append(name)
+    while (oldest := ranges.to_delete(15)) is not None:
+        ranges.forget(oldest)
+        gone.append(oldest)
 
     assert (["b", "c"], 10) == (gone, ranges.used_bytes)
 

@@ -129,10 +129,7 @@ class SealedCollection:
             raise
         if walked.lists_missing:
             self._unnamed.unjudged.judge_again(walk.partition.tp.topic_id)
-        if walked.next is None:
-            return
-        if walked.pairs or walked.interrupted or walk.is_own(_now_ms(), self._grace):
-            self._schedule.again(walk, _now_ms(), walked.next.ms)
+        self._schedule.walked(walk, walked, _now_ms())
 
     async def list_topics(self) -> bool:
         """Judge the sealed objects of this agent's share of the topics, and delete the garbage;
