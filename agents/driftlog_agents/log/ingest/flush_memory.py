@@ -79,8 +79,10 @@ class FlushMemory:
             if flush.payload is not None and not flush.payload.data.in_files
         )
 
-    def keep(self, data: FlushBatches) -> None:
-        """Keep the batches of a committed flush in memory for readers, while there is room."""
+    def commits(self, data: FlushBatches, size_bytes: int) -> None:
+        """A flush is committed: its batches stay in memory for readers, while there is room."""
+        self.pending_bytes -= size_bytes
+        self.pending_batches -= len(data)
         if data.views is not None:
             self.committed.append(data)
             self._committed_bytes += data.view_bytes

@@ -72,7 +72,7 @@ def test_committed_batches_are_freed_before_uncommitted_ones() -> None:
     held = memory((batches(400, in_file=True), Stage.QUEUED))
     committed = [batches(200, in_file=False) for _ in range(3)]
     for data in committed:
-        held.keep(data)
+        held.commits(data, 0)
     held.trim()
 
     assert [None, None] == [data.views for data in committed[:2]]
