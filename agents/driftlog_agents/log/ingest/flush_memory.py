@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, MiB, Stage
+from driftlog_agents.log.ingest.flush_effects import Stage
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, MiB
 from driftlog_agents.log.partition.tail import FlushBatches
 
 

@@ -22,20 +22,20 @@ from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_body import read_body
-from driftlog_agents.log.ingest.flush_memory import FlushMemory
-from driftlog_agents.log.ingest.flush_payload import Payload
-from driftlog_agents.log.ingest.flush_pipeline import (
+from driftlog_agents.log.ingest.flush_effects import (
     Abandon,
     Commit,
     Cut,
     Effect,
     Expired,
     Flush,
-    FlushPipeline,
     Publish,
     SessionFenced,
     Upload,
 )
+from driftlog_agents.log.ingest.flush_memory import FlushMemory
+from driftlog_agents.log.ingest.flush_payload import Payload
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 from driftlog_agents.log.session.commit_outcome import CommitOutcome

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.log.ingest.flush_effects import Stage
 from driftlog_agents.log.ingest.flush_memory import FlushMemory, MemorySettings
-from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.tail import FlushBatches
 
 SETTINGS = MemorySettings(memory_bytes=1_000, pending_bytes=8_000)
