@@ -26,6 +26,8 @@ FORWARDED: Final = {
 
 VARIABLES: Final = {
     ("log/ingest/flusher.py", "event"): (),
+    ("log/compaction/repeated_rewrites.py", "self._failed"): ("compaction_failed", "merge_failed"),
+    ("log/compaction/repeated_rewrites.py", "self._void"): ("compaction_void", "merge_void"),
     ("log/objects/object_retry.py", "self._event"): (
         "footer_read_repeated",
         "manifest_check_repeated",

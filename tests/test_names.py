@@ -28,7 +28,7 @@ WARNINGS: Final = {"RawSegmentSkippedWarning"}
 
 SAME_CLASS: Final = {
     "Run": "log/consolidation/policy: flushes; log/garbage/unreferenced_objects: sequences",
-    "Stage": "metadata: of a session; log/ingest/flush_pipeline: of a flush",
+    "Stage": "metadata: of a session; log/ingest/flush_effects: of a flush",
 }
 """Public classes of one name, each with its places."""
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
-from driftlog_agents.log.garbage.collector import HOUR_MS, Collector
+from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.unreferenced_objects import HOUR_MS
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.stores.errors import FencedError, StoreNotOursError

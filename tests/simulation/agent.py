@@ -12,7 +12,7 @@ from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.engine_settings import EngineSettings
-from driftlog_agents.log.garbage.collector import CollectorSettings
+from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings

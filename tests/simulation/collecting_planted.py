@@ -9,17 +9,16 @@ import pytest
 from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed import superseded_versions, unnamed_objects
 from driftlog_agents.log.garbage.sealed.manifest_names import EVERYTHING
-from driftlog_agents.log.garbage.sealed.partition_reads import (
-    ListsRead,
-    PartitionReads,
-    Versions,
-)
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
+from driftlog_agents.log.garbage.sealed.unjudged_objects import ListedPartition
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
 from driftlog_agents.log.garbage.sealed.version_pairs import (
     NamedPartition,
     Pair,
     Version,
+    Versions,
     Wait,
     next_pair,
 )
@@ -63,8 +62,9 @@ def names_used_for_later_pages(patch: pytest.MonkeyPatch) -> None:
     known: dict[NamedPartition, frozenset[str]] = {}
 
     async def unnamed(
-        self: UnnamedObjects, partition: NamedPartition, there: Versions, objects: dict[str, Any]
+        self: UnnamedObjects, found: ListedPartition, there: Versions
     ) -> set[str] | None:
+        partition = found.partition
         if partition not in known:
             names: frozenset[str] = frozenset()
             for version in there.ascending:
@@ -75,7 +75,7 @@ def names_used_for_later_pages(patch: pytest.MonkeyPatch) -> None:
                     manifest, EVERYTHING, EVERYTHING, ListsRead()
                 )
             known[partition] = names
-        return set(objects) - known[partition]
+        return set(found.objects) - known[partition]
 
     patch.setattr(UnnamedObjects, "_unnamed", unnamed)
 

@@ -20,8 +20,9 @@ from driftlog_agents.log.ingest import admission, admission_verdict
 from driftlog_agents.log.ingest.acks_one import AcksOne
 from driftlog_agents.log.ingest.admission import Admission, Admitted
 from driftlog_agents.log.ingest.buffer import BufferLog
+from driftlog_agents.log.ingest.flush_effects import Stage
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
-from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership import claims as claimed_keys
 from driftlog_agents.log.leadership import takeover

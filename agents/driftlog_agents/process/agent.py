@@ -43,8 +43,9 @@ from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
 from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.engine_settings import EngineSettings
-from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
+from driftlog_agents.log.garbage.collector import Collector
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
+from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.local.cached_objects import CachedObjects
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.range_cache import RangeCache

@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
-from driftlog_agents.log.garbage.collector import HOUR_MS, Collector, CollectorSettings
+from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.unreferenced_objects import HOUR_MS, CollectorSettings
 from driftlog_metadata.schema.codec import encode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster

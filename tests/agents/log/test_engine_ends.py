@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from driftlog_agents.cluster.cluster_file import Believed
-from driftlog_agents.log.ingest import flusher
+from driftlog_agents.log.ingest import flush_payload
 from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -151,7 +151,7 @@ def bug(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(flusher, "lay_out"), (BufferLog, "_write"), (PartitionLog, "commit")],
+    [(flush_payload, "lay_out"), (BufferLog, "_write"), (PartitionLog, "commit")],
     ids=["cut", "write", "commit"],
 )
 @on_virtual_time

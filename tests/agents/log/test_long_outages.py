@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
+from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_metadata.schema.codec import decode_flush_record
 from driftlog_metadata.schema.grace import Grace

@@ -14,7 +14,7 @@ from driftlog.cost.prices import read_prices
 from driftlog.cost.workload import Workload
 from driftlog.cost.workload_bill import driftlog_bill
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
-from driftlog_agents.log.garbage.collector import CollectorSettings
+from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.verification.schedule import VerificationSettings

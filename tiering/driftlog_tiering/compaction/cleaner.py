@@ -21,7 +21,7 @@ Source: org.apache.kafka.storage.internals.log.Cleaner#doClean.
 Shell.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -29,7 +29,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from driftlog_tiering.batches.kernel import KeyMap, KeyRows
+from driftlog_tiering.batches.kernel import KeyMap
 from driftlog_tiering.compaction.policy import (
     CleanerSettings,
     CompactionPolicy,
@@ -45,12 +45,13 @@ from driftlog_tiering.compaction.segment_rows import (
     RewriteEnvironment,
     SegmentRows,
     StoredRows,
+    damage_of,
 )
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.columns import RECORD_COLUMNS, key_rows
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
-from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentInfo, SegmentWriter
+from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
 
 _SLOT_BYTES: Final = 24
 _SMALLEST_MAP_BYTES: Final = 64 * 1024
@@ -249,7 +250,8 @@ def _add_keys(key_map: KeyMap, rows: StoredRows, cleaned_end: int) -> int | None
     slot."""
     table = rows.table(("key", "offset"))
     offsets = table.column("offset")
-    keys = _checked(key_rows, rows.ref, table)
+    with damage_of(rows.ref):
+        keys = key_rows(table)
     first = pc.sum(pc.less(offsets, cleaned_end)).as_py() or 0
     taken = key_map.add(keys, first, table.num_rows)
     return None if taken == table.num_rows else offsets[taken].as_py()
@@ -261,22 +263,18 @@ def _keep_rows(
     """Append the rows that stay; returns how many these are, and how many of them are tombstones
     below *end*."""
     table = rows.table(RECORD_COLUMNS)
-    mask, kept, tombstones = key_map.survivors(_checked(key_rows, rows.ref, table), end, gone)
+    with damage_of(rows.ref):
+        keys = key_rows(table)
+    mask, kept, tombstones = key_map.survivors(keys, end, gone)
     raw_bytes: float = rows.raw_bytes
     if kept < table.num_rows:
         bits = pa.BooleanArray.from_buffers(pa.bool_(), table.num_rows, [None, pa.py_buffer(mask)])
         stay = table.filter(bits)
         raw_bytes *= stay.nbytes / table.nbytes
         table = stay
-    writer.append_rows(table, rows.reader, round(raw_bytes))
+    with damage_of(rows.ref):
+        writer.append_rows(table, rows.reader, round(raw_bytes))
     return kept, tombstones
-
-
-def _checked(build: Callable[[pa.Table], KeyRows], ref: SegmentRef, table: pa.Table) -> KeyRows:
-    try:
-        return build(table)
-    except (ValueError, pa.ArrowException) as error:
-        raise CorruptSegmentError(f"{ref.key}: {error}") from error
 
 
 def _received_bytes(info: SegmentInfo, replaced: Sequence[SegmentRef]) -> int:

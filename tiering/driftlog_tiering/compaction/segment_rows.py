@@ -8,8 +8,8 @@ damaged bytes are never copied as records.
 Shell.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -107,6 +107,15 @@ class StoredRows(NamedTuple):
             return self.reader.read_table(self.group, self.data, columns)
         except CorruptSegmentError as error:
             raise CorruptSegmentError(f"{self.ref.key}: {error}") from error
+
+
+@contextmanager
+def damage_of(ref: SegmentRef) -> Iterator[None]:
+    """Raises errors about the rows of *ref* as `CorruptSegmentError`."""
+    try:
+        yield
+    except (ValueError, pa.ArrowException) as error:
+        raise CorruptSegmentError(f"{ref.key}: {error}") from error
 
 
 class SegmentRows:

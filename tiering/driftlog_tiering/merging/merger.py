@@ -19,14 +19,13 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from driftlog_tiering.compaction.segment_rows import (
     EDIT_MS,
     Bucket,
     RewriteEnvironment,
     SegmentRows,
     StoredRows,
+    damage_of,
 )
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.columns import RECORD_COLUMNS
@@ -111,7 +110,5 @@ def merged_reference(segments: Sequence[SegmentRef], info: SegmentInfo, key: str
 
 
 def _append(writer: SegmentWriter, rows: StoredRows) -> None:
-    try:
+    with damage_of(rows.ref):
         writer.append_rows(rows.table(RECORD_COLUMNS), rows.reader, rows.raw_bytes)
-    except (ValueError, pa.ArrowException) as error:
-        raise CorruptSegmentError(f"{rows.ref.key}: {error}") from error

@@ -9,9 +9,8 @@
 2. Memory and buffer files hold sealed batches as they were.  A reader that finds an older value
    there would not find the tombstone, which is gone from the segments: with the edit, the local
    copies of what was compacted are forgotten.
-3. A run that fails is repeated; no manifest names what it stored.
+3. A run that fails is repeated (`repeated_rewrites`).
 4. A partition that has not changed, and of which nothing is due by age, costs no request.
-5. A partition that another agent or job rewrites (`Busy`) waits.
 
 Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
 
@@ -19,14 +18,12 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import structlog
 
-from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.loop_slices import sliced
-from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.compaction.compaction_looks import (
     CompactionLooks,
     CompactionSettings,
@@ -34,20 +31,16 @@ from driftlog_agents.log.compaction.compaction_looks import (
     dirtiness,
 )
 from driftlog_agents.log.compaction.partition_rewrites import (
-    SERVED,
     PartitionBucket,
-    PartitionBusyError,
     PartitionRewrites,
     name_of,
 )
-from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS, RewriteAttempts
-from driftlog_agents.log.objects.object_retry import ANSWERED
+from driftlog_agents.log.compaction.repeated_rewrites import RepeatedRewrites
+from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.sealed_cache import SealedCache
-from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
-from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
@@ -57,9 +50,7 @@ from driftlog_tiering.formats.manifest import (
     Manifest,
     ReplaceSegments,
 )
-from driftlog_tiering.formats.manifests import VoidEditError, iter_segments
-
-T = TypeVar("T")
+from driftlog_tiering.formats.manifests import iter_segments
 
 
 class LogCleaner:
@@ -86,10 +77,15 @@ class LogCleaner:
         self._counters = counters
         self._logs = logs
         self._looks = CompactionLooks()
-        self._attempts = RewriteAttempts(settings.backoff_ms)
+        self._attempts = RepeatedRewrites(
+            rewrites,
+            settings.backoff_ms,
+            void="compaction_void",
+            failed="compaction_failed",
+            advice="repeated; until it succeeds the partition keeps older values of its keys",
+        )
         self._deferred: set[str] = set()
         """Topics that wait for a higher format level of the cluster, as the log says."""
-        self._outage = FailureTracker()
         self._log = structlog.get_logger()
 
     async def run(self, topics: Mapping[str, CompactionPolicy]) -> None:
@@ -106,61 +102,16 @@ class LogCleaner:
         self._attempts.keep(logs)
         due: list[tuple[float, PartitionLog]] = []
         async for log in sliced(logs):
-            ratio = await self._attempt(log, topics, self._look)
-            if ratio is not None:
-                due.append((ratio, log))
+            if (policy := topics.get(log.topic)) is not None:
+                ratio = await self._attempts.attempt(log, partial(self._look, log, policy))
+                if ratio is not None:
+                    due.append((ratio, log))
         compacted = False
         for _, log in sorted(due, key=lambda one: -one[0]):
-            compacted |= await self._attempt(log, topics, self._clean) is not None
+            if (policy := topics.get(log.topic)) is not None:
+                done = await self._attempts.attempt(log, partial(self._clean, log, policy))
+                compacted |= done is not None
         return compacted
-
-    async def _attempt(
-        self,
-        log: PartitionLog,
-        topics: Mapping[str, CompactionPolicy],
-        work: Callable[[PartitionLog, CompactionPolicy], Awaitable[T | None]],
-    ) -> T | None:
-        """What *work* returns; None: the partition waits, or *work* failed and is repeated."""
-        policy, began_ms = topics.get(log.topic), self._ports.now_ms()
-        if policy is None or log.state not in SERVED or self._attempts.waits(log, began_ms):
-            return None
-        try:
-            with disk_errors():
-                done = await work(log, policy)
-        except VoidEditError as error:
-            # Another compacts or merges the partition: its segments are looked at again.
-            self._manifests.put(log, error.manifest)
-            self._log.info("compaction_void", partition=name_of(log), reason=str(error))
-            self._attempts.failed(log, self._ports.now_ms())
-        except PartitionBusyError as error:
-            self._attempts.busy(log, self._ports.now_ms(), error.left_ms)
-        except FencedError:
-            # It is led elsewhere, or the session is over: its keep-alive learns that.
-            self._attempts.failed(log, self._ports.now_ms())
-        except (*NO_ANSWER, *ANSWERED) as error:
-            self._failed(log, str(error) or repr(error), began_ms)
-            # A damaged segment: each run reads and stores much before the damage.
-            answered = isinstance(error, ANSWERED)
-            self._attempts.failed(log, self._ports.now_ms(), answered=answered)
-        else:
-            self._outage.ended(self._ports.now_ms())
-            if isinstance(done, Cleaned):
-                self._attempts.succeeded(log)
-            return done
-        return None
-
-    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
-        if log.state not in SERVED:
-            return
-        self._manifests.drop(log)  # an object may be gone because it was replaced
-        if self._outage.failed(error, sent_ms, self._ports.now_ms()):
-            self._log.warning(
-                "compaction_failed",
-                partition=name_of(log),
-                error=error,
-                failures=self._outage.failures,
-                advice="repeated; until it succeeds the partition keeps older values of its keys",
-            )
 
     async def _look(self, log: PartitionLog, policy: CompactionPolicy) -> float | None:
         """The share of *log* that is dirty, if it is due."""
@@ -218,6 +169,7 @@ class LogCleaner:
             settings=self._settings.cleaner,
         )
         cleaned = await cleaner.clean(manifest, segments, found.dirty_end, policy)
+        self._attempts.succeeded(log)
         self._counters.compactions += 1
         self._counters.compaction_read_bytes += cleaned.bytes_read
         self._counters.compaction_written_bytes += cleaned.bytes_written

@@ -37,7 +37,7 @@
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
 9. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
-   (`restored_sessions`).  The mark of a deleted topic outlives every flush object that may have
+   (`metadata_reads`).  The mark of a deleted topic outlives every flush object that may have
    batches of the topic: without the mark, a restore would bring the topic back.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
@@ -50,9 +50,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 
@@ -62,86 +61,27 @@ from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.deletions import Deletions, believe
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason, by_session
+from driftlog_agents.log.garbage.garbage_objects import AllDuties, Duties, Garbage, by_session
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
-from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import (
+    CollectorSettings,
     Pass,
     UnreferencedObjects,
     decode_sightings,
 )
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import ObjectInfo, ObjectStore
-
-HOUR_MS: Final = 3_600_000
+from driftlog_tiering.stores.object_store import ObjectStore
 
 STATE_FILE: Final = "garbage.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectorSettings:
-    """When garbage is deleted, and how much at once."""
-
-    grace: Grace = field(default_factory=Grace)
-    """The cluster's."""
-
-    interval_ms: int = 900_000
-    """Time between two passes, at most grace / 12.  Shorter: more LIST requests; the grace period
-    stays the same."""
-
-    max_gap_ms: int = 2 * HOUR_MS
-    """After a longer time without a pass the grace period of every unnamed object begins again."""
-
-    max_deletes: int = 100_000
-    """Deletes of one pass over flush objects and deleted topics; the rest waits for the next."""
-
-    pause_ms: float = 50.0
-    """Pause between two pages of a listing: other requests go first."""
-
-    request_deadline_ms: float = 30_000.0
-
-
-class Duties(Protocol):
-    """What of the cluster's garbage this agent collects.  Two agents at once do no harm."""
-
-    def collects_flush_objects(self) -> bool:
-        """Whether this agent collects flush objects, deleted topics, heads and node ids."""
-        ...
-
-    def listing_share(self) -> tuple[int, int] | None:
-        """This agent's number, from 0, among the agents that list sealed objects, and their count;
-        None: it lists nothing now."""
-        ...
-
-    def edited(self) -> Iterable[NamedPartition]:
-        """Partitions whose manifests this agent has edited since the last call."""
-        ...
-
-
-class AllDuties:
-    """The duties of the only agent of a cluster; it notices no edits."""
-
-    def collects_flush_objects(self) -> bool:
-        """See `Duties`."""
-        return True
-
-    def listing_share(self) -> tuple[int, int] | None:
-        """See `Duties`."""
-        return 0, 1
-
-    def edited(self) -> Iterable[NamedPartition]:
-        """See `Duties`."""
-        return ()
 
 
 class Collector:
@@ -195,8 +135,6 @@ class Collector:
         self._deletes_left = 0
         self._failures = 0
         """Sessions in a row whose names could not be read."""
-        self._oldest_flush_ms: int | None = None
-        """When the oldest flush object of the pass was put that stays; None: there is none."""
         self._pages = ObjectPages(
             objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
@@ -266,11 +204,10 @@ class Collector:
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
         deleted = self.deleted_objects
-        self._oldest_flush_ms = None
         self._known, look = await self._flush_objects(before)
         known = self._known
         try:
-            await self._deleted_topics.collect(known, self._oldest_flush_ms)
+            await self._deleted_topics.collect(known, look.oldest_flush_ms)
         finally:
             await self._save(known)
         self.strange_objects += self._deleted_topics.strange_objects
@@ -308,55 +245,31 @@ class Collector:
 
     async def _flush_objects(self, before: UnreferencedObjects) -> tuple[UnreferencedObjects, Pass]:
         settings = self._settings
-        look = Pass(before, grace_ms=settings.grace.ms, max_gap_ms=settings.max_gap_ms)
-        restored_ms = await restored_until_ms(self._reads)
+        restored_ms = await self._reads.restored_until_ms()
+        look = Pass(before, restored_ms, grace_ms=settings.grace.ms, max_gap_ms=settings.max_gap_ms)
         now_ms = before.seen_ms
         names: NamedFlushObjects | None = None
-        has_flushes = ""
         read_ms = 0
         async for page in self._pages.of(layout.FLUSH_PREFIX):
             now_ms = page.store_now_ms
-            sizes = {info.key: info.size_bytes for info in page.objects}
-            gone: list[str] = []
-            flushes: list[ObjectInfo] = []
+            garbage: list[Garbage] = []
             groups, foreign = by_session(page.objects)
             for key in foreign:
                 self._strange(key)
-            for objects in groups:
-                session_id = objects.session_id
-                kept, objects = objects.split(restored_ms)
-                if objects.flushes or kept:
-                    has_flushes = session_id
-                garbage: list[str] = []
+            for objects in map(look.judged, groups):
                 if objects.flushes:
+                    session_id = objects.session_id
                     if (
                         names is None
                         or names.session_id != session_id
                         or now_ms - read_ms > settings.grace.short_ms
                     ):
                         names, read_ms = await self._names(session_id), now_ms
-                    garbage = look.garbage(objects.flushes, names.keep, now_ms)
-                look.named_objects += len(kept)
-                flushes += kept + objects.flushes
-                gone += garbage
-                if has_flushes != session_id:
-                    gone += [
-                        info.key
-                        for info in objects.final_heads
-                        if now_ms - info.modified_ms >= settings.grace.ms
-                    ]
-            deleted = await self._delete(
-                [Garbage(key, sizes[key], GarbageReason.NO_RECORD) for key in gone]
-            )
-            self._note_oldest(flushes, {one.key for one in deleted})
+                    garbage += look.garbage(objects.flushes, names.keep, now_ms)
+                garbage += look.final_heads(objects, now_ms)
+            deleted = await self._delete(garbage)
+            look.end_page({one.key for one in deleted})
         return look.end(now_ms), look
-
-    def _note_oldest(self, objects: Iterable[ObjectInfo], gone: set[str]) -> None:
-        for info in objects:
-            if info.key not in gone:
-                oldest_ms = self._oldest_flush_ms
-                is_older = oldest_ms is None or info.modified_ms < oldest_ms
-                self._oldest_flush_ms = info.modified_ms if is_older else oldest_ms
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
         try:

@@ -25,8 +25,8 @@ from driftlog_agents.log.garbage.garbage_objects import (
 )
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
-from driftlog_agents.log.garbage.restored_sessions import restored_until_ms
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
@@ -93,7 +93,7 @@ class _DryRun:
     async def run(self, objects: ObjectStore) -> Report:
         """Look at every page, then walk."""
         _, body = await newest_cluster_file(objects)
-        self._restored_ms = await restored_until_ms(self._reads)
+        self._restored_ms = await self._reads.restored_until_ms()
         found = Report(
             bucket_files.decode_cluster(body).cluster_id, bucket_files.decode_grace(body)
         )

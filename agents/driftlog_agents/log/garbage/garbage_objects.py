@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Protocol
 from uuid import UUID
 
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_tiering.formats import layout
 from driftlog_tiering.stores.object_store import ObjectInfo
 
@@ -60,6 +61,39 @@ class Deleter(Protocol):
             UnavailableError, OutcomeUnknownError, TimeoutError: a store; some may be deleted.
         """
         ...
+
+
+class Duties(Protocol):
+    """What of the cluster's garbage this agent collects.  Two agents at once do no harm."""
+
+    def collects_flush_objects(self) -> bool:
+        """Whether this agent collects flush objects, deleted topics, heads and node ids."""
+        ...
+
+    def listing_share(self) -> tuple[int, int] | None:
+        """This agent's number, from 0, among the agents that list sealed objects, and their count;
+        None: it lists nothing now."""
+        ...
+
+    def edited(self) -> Iterable[NamedPartition]:
+        """Partitions whose manifests this agent has edited since the last call."""
+        ...
+
+
+class AllDuties:
+    """The duties of the only agent of a cluster; it notices no edits."""
+
+    def collects_flush_objects(self) -> bool:
+        """See `Duties`."""
+        return True
+
+    def listing_share(self) -> tuple[int, int] | None:
+        """See `Duties`."""
+        return 0, 1
+
+    def edited(self) -> Iterable[NamedPartition]:
+        """See `Duties`."""
+        return ()
 
 
 def kind_of(key: str) -> str:

@@ -6,9 +6,12 @@ before the pass is abandoned.
 Shell.
 """
 
+import math
 from typing import Final
 
 from driftlog_agents.foundation.retry import Retry
+from driftlog_metadata.schema.codec import decode_at, decode_restore
+from driftlog_metadata.schema.keys import RESTORE_KEY
 from driftlog_metadata.stores.errors import StoreNotOursError
 from driftlog_metadata.stores.store import Get, KeyValue, MetadataStore
 
@@ -54,6 +57,23 @@ class CollectorReads:
             return kvs
 
         return await self._retry.run(read, _is_ours)
+
+    async def restored_until_ms(self) -> float:
+        """Flush objects and final heads that were put until then stay, by the object store's clock.
+
+        What a restore has listed under ``flush/`` stays until the restore is discarded, and every
+        object while the restore is not finished: a partition that it could not bring back is
+        restored later, from the same objects.
+
+        Raises:
+            CorruptError: the key cannot be read.
+            UnavailableError, OutcomeUnknownError, TimeoutError: as `get`.
+        """
+        (kv,) = await self.get(RESTORE_KEY)
+        if kv is None:
+            return -math.inf
+        listed_ms = decode_at(kv.key, kv.value, decode_restore).listed_ms
+        return math.inf if listed_ms is None else listed_ms
 
 
 async def _is_ours(error: Exception) -> None:

@@ -1,62 +1,20 @@
 """Pages of a listing, one after the other with a pause: other requests go first.
 
-A store may state that an object was PUT in the future: its clock was wrong then, or a copy kept the
-time.  Grace would run for years, and with it that of all later versions of a partition.  So an
-object whose PUT is more than a grace ahead counts as PUT when this agent first listed it.
-
 Shell.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_metadata.schema.grace import Grace
-from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_agents.log.garbage.put_times import PutTimes
+from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
 _WAIT_S: Final = 1.0
-
-_MOST_KNOWN: Final = 100_000
-"""Objects PUT in the future that are remembered: 20 MB.  Others stay until that time."""
-
-
-class PutTimes:
-    """When objects were PUT, by the listings of one agent; see the module."""
-
-    def __init__(self, grace: Grace) -> None:
-        self._grace = grace
-        self._first_listed_ms: dict[str, int] = {}
-        self._log = structlog.get_logger()
-
-    def corrected(self, page: Listing) -> Listing:
-        """The page, with the times that count."""
-        latest_ms = page.store_now_ms + self._grace.ms
-        if all(info.modified_ms <= latest_ms for info in page.objects):
-            return page
-        objects = tuple(
-            info if info.modified_ms <= latest_ms else self._corrected(info, page.store_now_ms)
-            for info in page.objects
-        )
-        return replace(page, objects=objects)
-
-    def _corrected(self, info: ObjectInfo, now_ms: int) -> ObjectInfo:
-        if not self._first_listed_ms:
-            self._log.warning(
-                "put_time_in_future",
-                key=info.key,
-                ahead_s=(info.modified_ms - now_ms) // 1000,
-                advice="the grace of such objects runs from now; check the clock of the store",
-            )
-        if info.key not in self._first_listed_ms and len(self._first_listed_ms) >= _MOST_KNOWN:
-            return info
-        # The clock of the store may have been wrong when the object was first listed, too.
-        first_ms = min(self._first_listed_ms.get(info.key, now_ms), now_ms)
-        self._first_listed_ms[info.key] = first_ms
-        return replace(info, modified_ms=first_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +49,15 @@ class ObjectPages:
                 continue
             if page is None:
                 return
-            yield self.put_times.corrected(page)
+            page, future = self.put_times.corrected(page)
+            if future is not None:
+                structlog.get_logger().warning(
+                    "put_time_in_future",
+                    key=future.key,
+                    ahead_s=(future.modified_ms - page.store_now_ms) // 1000,
+                    advice="the grace of such objects runs from now; check the clock of the store",
+                )
+            yield page
             failures = 0
             if page.objects:
                 start_after = page.objects[-1].key

@@ -1,4 +1,4 @@
-"""Remembers since when the collector has seen objects unnamed.
+"""Which flush objects are garbage: the collector remembers since when it has seen them unnamed.
 
 Flush objects become garbage nearly in the order in which they were written, so the collector
 remembers runs of neighbours in a listing: a few numbers for hundreds of thousands of keys.
@@ -17,14 +17,41 @@ Pure.
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason, SessionObjects
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.stores.object_store import ObjectInfo
 
+HOUR_MS: Final = 3_600_000
+
 _VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSettings:
+    """When garbage is deleted, and how much at once."""
+
+    grace: Grace = field(default_factory=Grace)
+    """The cluster's."""
+
+    interval_ms: int = 900_000
+    """Time between two passes, at most grace / 12.  Shorter: more LIST requests; the grace period
+    stays the same."""
+
+    max_gap_ms: int = 2 * HOUR_MS
+    """After a longer time without a pass the grace period of every unnamed object begins again."""
+
+    max_deletes: int = 100_000
+    """Deletes of one pass over flush objects and deleted topics; the rest waits for the next."""
+
+    pause_ms: float = 50.0
+    """Pause between two pages of a listing: other requests go first."""
+
+    request_deadline_ms: float = 30_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +134,45 @@ class Pass:
     Args:
         before: the findings of earlier passes.  Older than *max_gap_ms* they are ignored: an object
             may have been named meanwhile.
+        restored_ms: what was put until then stays for a restore.
     """
 
-    def __init__(self, before: UnreferencedObjects, *, grace_ms: int, max_gap_ms: int) -> None:
+    def __init__(
+        self, before: UnreferencedObjects, restored_ms: float, *, grace_ms: int, max_gap_ms: int
+    ) -> None:
         self._before = before
+        self._restored_ms = restored_ms
         self._grace_ms = grace_ms
         self._max_gap_ms = max_gap_ms
         self._runs: list[Run] = []
         self._joins = False
+        self._has_flushes = ""
+        """The last session that has an object beside its final head."""
+        self._page: list[ObjectInfo] = []
+        """Objects of the present page that the deletion of topics waits for."""
+        self.oldest_flush_ms: int | None = None
+        """When the oldest flush object was put that stays; None: there is none."""
         self.named_objects = 0
         self.unnamed_objects = 0
 
+    def judged(self, objects: SessionObjects) -> SessionObjects:
+        """The next *objects*, without those that stay for a restore."""
+        kept, others = objects.split(self._restored_ms)
+        if kept or others.flushes:
+            self._has_flushes = objects.session_id
+        self.named_objects += len(kept)
+        self._page += kept + others.flushes
+        return others
+
     def garbage(
         self, objects: Iterable[ObjectInfo], keep: Callable[[str], bool], now_ms: int
-    ) -> list[str]:
-        """Returns the keys of the next *objects* that may be deleted; remembers every unnamed one.
+    ) -> list[Garbage]:
+        """Returns those of the next *objects* that may be deleted; remembers every unnamed one.
 
         *keep*: whether the object of a key is named, or may still be.
         """
         counts = now_ms - self._before.seen_ms <= self._max_gap_ms
-        gone: list[str] = []
+        gone: list[Garbage] = []
         for info in objects:
             if keep(info.key):
                 self.named_objects += 1
@@ -136,10 +182,25 @@ class Pass:
             if since_ms is None:
                 since_ms = now_ms
             if now_ms - since_ms >= self._grace_ms and now_ms - info.modified_ms >= self._grace_ms:
-                gone.append(info.key)
+                gone.append(_unrecorded(info))
             self.unnamed_objects += 1
             self._remember(info.key, since_ms)
         return gone
+
+    def final_heads(self, judged: SessionObjects, now_ms: int) -> list[Garbage]:
+        """The final heads that may be deleted: those of a session that has no other object."""
+        if self._has_flushes == judged.session_id:
+            return []
+        heads = judged.final_heads
+        return [_unrecorded(o) for o in heads if now_ms - o.modified_ms >= self._grace_ms]
+
+    def end_page(self, deleted: Collection[str]) -> None:
+        """The objects with *deleted* keys were deleted; the others of the page stay."""
+        stay = [info.modified_ms for info in self._page if info.key not in deleted]
+        if self.oldest_flush_ms is not None:
+            stay.append(self.oldest_flush_ms)
+        self.oldest_flush_ms = min(stay, default=None)
+        self._page.clear()
 
     def _remember(self, key: str, since_ms: int) -> None:
         """Adds the key to a run, even if it is to be deleted: the delete may fail."""
@@ -152,3 +213,7 @@ class Pass:
     def end(self, now_ms: int) -> UnreferencedObjects:
         """The findings for the next pass; topics are unchanged."""
         return UnreferencedObjects(now_ms, self._runs, dict(self._before.topics))
+
+
+def _unrecorded(info: ObjectInfo) -> Garbage:
+    return Garbage(info.key, info.size_bytes, GarbageReason.NO_RECORD)

@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, MiB, Stage
+from driftlog_agents.log.ingest.flush_effects import Stage
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, MiB
 from driftlog_agents.log.partition.tail import FlushBatches
 
 
@@ -79,8 +80,10 @@ class FlushMemory:
             if flush.payload is not None and not flush.payload.data.in_files
         )
 
-    def keep(self, data: FlushBatches) -> None:
-        """Keep the batches of a committed flush in memory for readers, while there is room."""
+    def commits(self, data: FlushBatches, size_bytes: int) -> None:
+        """A flush is committed: its batches stay in memory for readers, while there is room."""
+        self.pending_bytes -= size_bytes
+        self.pending_batches -= len(data)
         if data.views is not None:
             self.committed.append(data)
             self._committed_bytes += data.view_bytes

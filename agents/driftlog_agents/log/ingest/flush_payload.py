@@ -14,12 +14,18 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.partition.tail import FlushBatches
+from driftlog_agents.log.partition.batch import Batch
+from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
+from driftlog_agents.log.partition.tail import FlushBatches, lay_out, restore_facts, tail_slice
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.flush_object import RestoreFacts, Slice, encode_footer
+from driftlog_tiering.formats.flush_object import (
+    FLUSHED_AT,
+    RestoreFacts,
+    Slice,
+    encode_footer,
+)
 from driftlog_tiering.stores.object_store import Buffer
 
 _PLACE: Final = Struct(">q4xi")
@@ -41,6 +47,35 @@ class Payload:
     """Attempt → (flush record that would name its object, footer)."""
     unreadable: int = 0
     """Failed reads of batches that memory has given up."""
+
+    @classmethod
+    def of(
+        cls,
+        batches: dict[PartitionLog, list[Batch]],
+        session_id: str,
+        flushed_at_ms: int,
+        *,
+        has_facts: bool,
+    ) -> "Payload":
+        """The payload of a cut buffer, which gives up its views of the *batches*."""
+        data, topic_ids, columns, slices = lay_out(batches, session_id, flushed_at_ms)
+        facts = restore_facts(batches) if has_facts else None
+        for some in batches.values():
+            for batch in some:
+                batch.view = None
+        return cls(session_id, data, topic_ids, columns, slices, facts)
+
+    def commit(self, object_key: str, now_ms: float) -> list[tuple[Waiter, PartitionLog]]:
+        """Moves the high watermarks: *object_key* is committed.  Returns what waited for that, with
+        its log; all logs have moved before the first of them is told."""
+        stored_at = StoredAt(object_key, 0)
+        ready: list[tuple[Waiter, PartitionLog]] = []
+        for log, s in self.slices:
+            flushed_at_ms = self.columns[FLUSHED_AT][s.first]
+            tail = tail_slice(self.data, s, stored_at, (flushed_at_ms, flushed_at_ms))
+            ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
+            ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
+        return ready
 
     def begin(self, attempt: int, seq: int, committed_seq: int, nonce: str) -> FlushRecord:
         """Names the object of an attempt; returns the flush record that would name it."""

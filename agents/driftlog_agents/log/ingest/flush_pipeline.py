@@ -30,12 +30,23 @@ Pure.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from driftlog_agents.foundation.rate_limit import Backoff, HedgeBudget, Throttle, TokenBucket
+from driftlog_agents.log.ingest.flush_effects import (
+    Abandon,
+    Commit,
+    Cut,
+    Effect,
+    Expired,
+    Flush,
+    Publish,
+    SessionFenced,
+    Stage,
+    Upload,
+)
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 
@@ -107,95 +118,6 @@ class FlushSettings:
     """From the beginning of a PUT until its object may no longer be committed: grace / 2.  Longer:
     an object may be deleted and then committed.  Shorter: an outage of the metadata store ends
     sessions sooner."""
-
-
-class Stage(Enum):
-    """The stage of a cut flush."""
-
-    QUEUED = "queued"
-    UPLOADING = "uploading"
-    STORED = "stored"
-    COMMITTING = "committing"
-    COMMITTED = "committed"
-
-
-@dataclass(slots=True, eq=False)
-class Flush:
-    """A cut buffer, which becomes one object.  *batches*: per partition, in offset order."""
-
-    seq: int
-    batches: dict[PartitionLog, list[Batch]]
-    size_bytes: int
-    reason: str
-    sources: set[ConnectionActivity]
-    """The producers that wait for its commit."""
-    stage: Stage = Stage.QUEUED
-    attempts: dict[int, float] = field(default_factory=dict)
-    """Attempts in flight: number → start time, ms."""
-    began_ms: list[float] = field(default_factory=list)
-    """Start time of each attempt by its number, ms; those that have ended, too."""
-    failures: int = 0
-    retry_at_ms: float = 0.0
-    hedged: bool = False
-    stored_attempt: int = -1
-    payload: Any = None
-    """The flusher's: the body, its footer, names of attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The buffer became a flush: lay out its object."""
-
-    flush: Flush
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """PUT the flush under a new name; call `upload_succeeded` or `upload_failed`."""
-
-    flush: Flush
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    """Another attempt succeeded: cancel this one.  Its object, if any, is garbage."""
-
-    flush: Flush
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Send the commit transaction; call `commit_succeeded`, `commit_failed`, `commit_delayed` or
-    `fenced`."""
-
-    flush: Flush
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """The flush is committed: move high watermarks, answer producers, wake fetches."""
-
-    flush: Flush
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """The flush's object is too old to be committed, and a commit of it may still take effect: end
-    the session.  `SessionFenced` follows."""
-
-    flush: Flush
-
-
-@dataclass(frozen=True, slots=True)
-class SessionFenced:
-    """The session is dead: every uncommitted flush fails."""
-
-    flushes: tuple[Flush, ...]
-
-
-Effect = Cut | Upload | Abandon | Commit | Publish | Expired | SessionFenced
 
 
 class FlushPipeline:

@@ -22,23 +22,22 @@ from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_body import read_body
-from driftlog_agents.log.ingest.flush_memory import FlushMemory
-from driftlog_agents.log.ingest.flush_payload import Payload
-from driftlog_agents.log.ingest.flush_pipeline import (
+from driftlog_agents.log.ingest.flush_effects import (
     Abandon,
     Commit,
     Cut,
     Effect,
     Expired,
     Flush,
-    FlushPipeline,
     Publish,
     SessionFenced,
     Upload,
 )
+from driftlog_agents.log.ingest.flush_memory import FlushMemory
+from driftlog_agents.log.ingest.flush_payload import Payload
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
-from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
-from driftlog_agents.log.partition.tail import lay_out, restore_facts, tail_slice
+from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
@@ -48,7 +47,7 @@ from driftlog_metadata.stores.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_tiering.formats.flush_object import FLUSHED_AT, Slice
+from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 _JOIN_BYTES: Final = 2048
@@ -301,16 +300,12 @@ class Flusher:
 
     def _lay_out(self, flush: Flush) -> None:
         self._early_armed = False
-        flushed_at_ms = max(0, self._wall_ms())
-        data, topic_ids, columns, slices = lay_out(
-            flush.batches, self._session.session_id, flushed_at_ms
+        flush.payload = Payload.of(
+            flush.batches,
+            self._session.session_id,
+            max(0, self._wall_ms()),
+            has_facts=self._session.author.format_version >= FOOTER_FACTS_LEVEL,
         )
-        level = self._session.author.format_version
-        facts = restore_facts(flush.batches) if level >= FOOTER_FACTS_LEVEL else None
-        flush.payload = Payload(self._session.session_id, data, topic_ids, columns, slices, facts)
-        for batches in flush.batches.values():
-            for batch in batches:
-                batch.view = None
         if flush.reason == "early":
             self._counters.flushes_early += 1
 
@@ -454,21 +449,11 @@ class Flusher:
     def _publish(self, flush: Flush) -> None:
         payload: Payload = flush.payload
         record, footer = payload.puts[flush.stored_attempt]
-        data = payload.data
-        stored_at = StoredAt(record.object_key, 0)
-        self.memory.pending_bytes -= flush.size_bytes
-        self.memory.pending_batches -= len(data)
         self._counters.committed_bytes += flush.size_bytes
         for batches in flush.batches.values():
             self._buffer.let_go(batches)
-        self.memory.keep(data)
-        now_ms = self._now_ms()
-        ready: list[tuple[Waiter, PartitionLog]] = []
-        for log, s in payload.slices:
-            flushed_at_ms = payload.columns[FLUSHED_AT][s.first]
-            tail = tail_slice(data, s, stored_at, (flushed_at_ms, flushed_at_ms))
-            ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
-            ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
+        self.memory.commits(payload.data, flush.size_bytes)
+        ready = payload.commit(record.object_key, self._now_ms())
         self._published(flush.seq, record, footer, payload.slices)
         for waiter, log in ready:
             waiter.committed(log)

@@ -134,7 +134,7 @@ class MetadataLoader:
             for _ in log.producers.put_under(producers, manifest.end):
                 await asyncio.sleep(0)
             if log.state is State.LOADING:
-                _merge_epochs(log, manifest)
+                log.put_epochs_below(manifest.leader_epochs)
                 log.state = State.ONLINE
                 log.damage, log.full = "", False
         if self._unavailable.found(log) and log.state is State.ONLINE:
@@ -166,7 +166,8 @@ class MetadataLoader:
             ObjectUnavailableError: the bucket answers, but does not return the manifest now.
         """
         name = f"the manifest of {log!r}"
-        _merge_epochs(log, await self._reads.read(name, partial(self._manifests.get, log)))
+        manifest = await self._reads.read(name, partial(self._manifests.get, log))
+        log.put_epochs_below(manifest.leader_epochs)
 
     def close(self) -> None:
         """Wakes every request that waits for a load."""
@@ -195,10 +196,3 @@ class MetadataLoader:
             event.set()
         if not log.paused:
             log.unpark()
-
-
-def _merge_epochs(log: PartitionLog, manifest: Manifest) -> None:
-    """Puts the manifest's epochs below those that the footers and this session added."""
-    known = [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
-    newest = known[-1][0] if known else -1
-    log.epochs = known + [entry for entry in log.epochs if entry[0] > newest]

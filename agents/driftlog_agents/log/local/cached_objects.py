@@ -16,7 +16,8 @@ Shell.
 from collections import OrderedDict
 from typing import Final, Protocol
 
-from driftlog_agents.log.local.range_cache import WHOLE, RangeCache
+from driftlog_agents.log.local.cached_ranges import WHOLE
+from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_tiering.formats.layout import FLUSH_PREFIX
 from driftlog_tiering.stores.object_store import Buffer
 

@@ -1,14 +1,12 @@
 """Ranges of objects on the agent's disk: what cold reads fetched survives a restart.
 
-    {folder}/{SHA-256 of the key: 16 hex digits}{of key, start and end: 32}
+    {folder}/{name}     names, bytes and order of the entries: `cached_ranges`
 
-    entry   magic 8 │ CRC-32C of what follows 4 │ start, end 8 each │ key size 4 │ key │ bytes
-
-1. An entry counts only if its key, its range and its checksum are right; another one is deleted,
-   and the bucket is read.  The name of an object is never used twice, so no entry is out of date.
-   What the bucket sent is not checked here: a reader that cannot decode it drops the object.
-2. All entries take at most the budget.  The entry that was not read for longest goes first, also
-   after a restart: its modification time is that of its last read.
+1. A damaged entry is deleted, and the bucket is read.  The name of an object is never used twice,
+   so no entry is out of date.  What the bucket sent is not checked here: a reader that cannot
+   decode it drops the object.
+2. The order of the entries outlives a restart: the modification time of one is that of its last
+   read.
 3. The disk never fails a read.  A fault, or one entry that takes `SLOWEST_S`, turns the cache off
    for a minute.  A read that waits twice as long for other entries goes to the bucket.
 4. Entries leave `RESERVE_BYTES` of the disk to buffer files.
@@ -20,12 +18,9 @@ Shell.
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import shutil
-import struct
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +29,12 @@ from typing import Final, TypeVar
 
 import structlog
 
-from driftlog_tiering.batches import kernel
+from driftlog_agents.log.local.cached_ranges import (
+    CachedRanges,
+    decode_entry,
+    encode_entry,
+    name_of,
+)
 from driftlog_tiering.stores.object_store import Buffer
 
 T = TypeVar("T")
@@ -55,12 +55,6 @@ _TURNS: Final = 2
 """How often a read waits `SLOWEST_S` while the disk reads and writes other entries; after that the
 bucket is read."""
 
-WHOLE: Final = 0
-"""As the end of a range: to the end of the object."""
-
-_MAGIC: Final = b"DRIFTRG1"
-_CHECKED: Final = struct.Struct(">qqI")
-_CRC: Final = struct.Struct(">I")
 _UNFINISHED: Final = ".new"
 
 
@@ -80,20 +74,23 @@ class RangeCache:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
-        self._budget_bytes = budget_bytes
         self._free_bytes = free_bytes
         self._now_s = now_s
-        self._entries: OrderedDict[str, int] = OrderedDict()
-        """Sizes by file name; least recently read first.  Only the thread uses it."""
+        self._entries = CachedRanges(budget_bytes)
+        """Only the thread changes it."""
         self._log = structlog.get_logger()
         self._thread = ThreadPoolExecutor(1, "read-cache")
         self._waiting = BoundedSemaphore(_MOST_WAITING)
         self._off_until_s = 0.0
         self._begun = 0
         """Entries that the thread has begun to read or to write."""
-        self.used_bytes = 0
         self.hits = self.misses = self.damaged = 0
         self._thread.submit(self._quietly, self._open)
+
+    @property
+    def used_bytes(self) -> int:
+        """Size of all files."""
+        return self._entries.used_bytes
 
     async def get(self, key: str, start: int, end: int) -> bytes | None:
         """The bytes ``[start, end)`` of the object, *end* may be `WHOLE`; None: they are not
@@ -178,21 +175,20 @@ class RangeCache:
                     info = file.stat()
                     found.append((info.st_mtime, file.name, info.st_size))
         for _, name, size in sorted(found):
-            self._entries[name] = size
-            self.used_bytes += size
+            self._entries.add(name, size)
         self._make_room(0)
 
     def _read(self, key: str, start: int, end: int) -> bytes | None:
-        name = _name(key, start, end)
+        name = name_of(key, start, end)
         if name not in self._entries:
             return None
         path = self._folder / name
         try:
             stored = path.read_bytes()
         except FileNotFoundError:
-            self._forget(name)
+            self._entries.forget(name)
             return None
-        body = _decode(stored, key, start, end)
+        body = decode_entry(stored, key, start, end)
         if body is None:
             self.damaged += 1
             self._log.warning(
@@ -204,15 +200,15 @@ class RangeCache:
             )
             self._remove(name)
             return None
-        self._entries.move_to_end(name)
+        self._entries.was_read(name)
         os.utime(path)
         return body
 
     def _write(self, key: str, start: int, end: int, body: Buffer) -> None:
-        name = _name(key, start, end)
-        entry = _encode(key, start, end, body)
+        name = name_of(key, start, end)
+        entry = encode_entry(key, start, end, body)
         size = sum(map(len, entry))
-        if name in self._entries or size > self._budget_bytes:
+        if not self._entries.fits(name, size):
             return
         if self._free_bytes(self._folder) < RESERVE_BYTES + size:
             return
@@ -227,53 +223,18 @@ class RangeCache:
             with contextlib.suppress(OSError):
                 new.unlink()
             raise
-        self._entries[name] = size
-        self.used_bytes += size
+        self._entries.add(name, size)
 
     def _drop(self, key: str) -> bool:
-        names = [name for name in self._entries if name.startswith(_object(key))]
+        names = self._entries.of_object(key)
         for name in names:
             self._remove(name)
         return bool(names)
 
     def _make_room(self, size: int) -> None:
-        while self._entries and self.used_bytes + size > self._budget_bytes:
-            self._remove(next(iter(self._entries)))
+        while (name := self._entries.to_delete(size)) is not None:
+            self._remove(name)
 
     def _remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
-        self._forget(name)
-
-    def _forget(self, name: str) -> None:
-        self.used_bytes -= self._entries.pop(name)
-
-
-def _name(key: str, start: int, end: int) -> str:
-    return _object(key) + hashlib.sha256(f"{key}\0{start}\0{end}".encode()).hexdigest()[:32]
-
-
-def _object(key: str) -> str:
-    """What the names of all entries of an object begin with."""
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-def _encode(key: str, start: int, end: int, body: Buffer) -> list[Buffer]:
-    name = key.encode()
-    checked = _CHECKED.pack(start, end, len(name)) + name
-    crc = kernel.crc32c(body, kernel.crc32c(checked))
-    return [_MAGIC, _CRC.pack(crc), checked, body]
-
-
-def _decode(stored: bytes, key: str, start: int, end: int) -> bytes | None:
-    """The body; None: the entry is damaged, or of another range."""
-    name = key.encode()
-    checked = _CHECKED.pack(start, end, len(name)) + name
-    at = len(_MAGIC) + _CRC.size
-    if not stored.startswith(_MAGIC) or len(stored) < at:
-        return None
-    if end != WHOLE and len(stored) != at + len(checked) + end - start:
-        return None
-    (crc,) = _CRC.unpack_from(stored, len(_MAGIC))
-    if stored[at : at + len(checked)] != checked or kernel.crc32c(memoryview(stored)[at:]) != crc:
-        return None
-    return stored[at + len(checked) :]
+        self._entries.forget(name)

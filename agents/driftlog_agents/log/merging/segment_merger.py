@@ -10,40 +10,34 @@
 3. The lists of older segments are opened, one after another, only in partitions that have sealed
    something in this session, and each once: segments that are merged before they go to a list
    leave nothing to do there.
-4. A merge that fails is repeated; no manifest names what it stored.
-5. A partition that another agent or job rewrites (`Busy`), or that is compacted here, waits; the
-   others do not.
+4. A merge that fails is repeated (`compaction/repeated_rewrites`).
+5. A partition that is compacted here waits; the others do not.
 
 Shell.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
 
-from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.loop_slices import sliced
-from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.compaction.partition_rewrites import (
-    SERVED,
     PartitionBucket,
-    PartitionBusyError,
     PartitionRewrites,
     name_of,
 )
-from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS, RewriteAttempts
+from driftlog_agents.log.compaction.repeated_rewrites import RepeatedRewrites
+from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS
 from driftlog_agents.log.merging.merge_looks import MergedPartition, MergeLooks, MergeSettings
 from driftlog_agents.log.merging.topic_policies import TopicPolicies
-from driftlog_agents.log.objects.object_retry import ANSWERED
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
-from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
-from driftlog_tiering.formats.manifests import VoidEditError, load_list
+from driftlog_tiering.formats.manifests import load_list
 from driftlog_tiering.merging.merger import Merger
 from driftlog_tiering.merging.policy import MergePolicy
 
@@ -72,8 +66,13 @@ class SegmentMerger:
         self._counters = counters
         self._logs = logs
         self._looks = MergeLooks()
-        self._attempts = RewriteAttempts(settings.interval_ms)
-        self._outage = FailureTracker()
+        self._attempts = RepeatedRewrites(
+            rewrites,
+            settings.interval_ms,
+            void="merge_void",
+            failed="merge_failed",
+            advice="repeated; until it succeeds the partition keeps its small segments",
+        )
         self._log = structlog.get_logger()
 
     async def run(self, topics: TopicPolicies) -> None:
@@ -93,55 +92,13 @@ class SegmentMerger:
         merged = False
         async for log in sliced(logs):
             policy = topics.of(log.topic, self._settings.factor)
-            if policy is not None:
-                merged |= await self._attempt(log, policy)
+            if policy is not None and not self._rewrites.is_taken(log):
+                done = await self._attempts.attempt(log, partial(self._look_and_merge, log, policy))
+                merged |= done is True
         return merged
 
-    async def _attempt(self, log: PartitionLog, policy: MergePolicy) -> bool:
-        """Whether segments of *log* were merged; one that fails is repeated."""
-        began_ms = self._ports.now_ms()
-        if log.state not in SERVED or self._attempts.waits(log, began_ms):
-            return False
-        if self._rewrites.is_taken(log):
-            return False
-        try:
-            with disk_errors():
-                merged = await self._look(log, policy) and await self._merge(log, policy)
-        except VoidEditError as error:
-            # Another compacts or merges the partition: its segments are looked at again.
-            self._manifests.put(log, error.manifest)
-            self._log.info("merge_void", partition=name_of(log), reason=str(error))
-        except PartitionBusyError as error:
-            self._attempts.busy(log, self._ports.now_ms(), error.left_ms)
-            return False
-        except FencedError:
-            pass  # it is led elsewhere, or the session is over: its keep-alive learns that
-        except (*NO_ANSWER, *ANSWERED) as error:
-            self._failed(log, str(error) or repr(error), began_ms)
-            # A damaged segment: each merge reads much before the damage.
-            answered = isinstance(error, ANSWERED)
-            self._attempts.failed(log, self._ports.now_ms(), answered=answered)
-            return False
-        else:
-            self._outage.ended(self._ports.now_ms())
-            if merged:
-                self._attempts.succeeded(log)
-            return merged
-        self._attempts.failed(log, self._ports.now_ms())
-        return False
-
-    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
-        if log.state not in SERVED:
-            return
-        self._manifests.drop(log)  # an object may be gone because it was replaced
-        if self._outage.failed(error, sent_ms, self._ports.now_ms()):
-            self._log.warning(
-                "merge_failed",
-                partition=name_of(log),
-                error=error,
-                failures=self._outage.failures,
-                advice="repeated; until it succeeds the partition keeps its small segments",
-            )
+    async def _look_and_merge(self, log: PartitionLog, policy: MergePolicy) -> bool:
+        return await self._look(log, policy) and await self._merge(log, policy)
 
     # ── What is merged ──
 
@@ -196,6 +153,7 @@ class SegmentMerger:
                 return False
             merger = Merger(PartitionBucket(self._rewrites, log), self._rewrites.environment)
             merged = await merger.merge(manifest, chosen)
+        self._attempts.succeeded(log)
         self._counters.merges += 1
         self._counters.merged_segments += merged.segments
         self._counters.merge_read_bytes += merged.bytes_read

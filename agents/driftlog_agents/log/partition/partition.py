@@ -20,13 +20,14 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from driftlog_tiering.batches.producers import ProducerBatch, ProducerStates, Refusal
+from driftlog_tiering.formats.manifest import LeaderEpoch
 
 NO_PRODUCER_ID: Final = -1
 UNDEFINED_EPOCH: Final = -1
@@ -258,6 +259,13 @@ class PartitionLog:
             self.producers.append(producer_id, producer_epoch, base_sequence, records, base, now_ms)
         self.log_end = base + records
         return base
+
+    def put_epochs_below(self, sealed: Iterable[LeaderEpoch]) -> None:
+        """Puts the epochs of the *sealed* part, as the manifest has them, below those of the
+        tail."""
+        known = [(entry.epoch, entry.start_offset) for entry in sealed]
+        newest = known[-1][0] if known else -1
+        self.epochs = known + [entry for entry in self.epochs if entry[0] > newest]
 
     def start_epoch(self, epoch: int, start: int) -> None:
         """Note that batches of *epoch* begin at *start* (`LeaderEpochFileCache#assign`)."""

@@ -34,13 +34,13 @@ from driftlog_agents.log.recovery.accepted_loss_plan import LogPiece, LossPlan
 from driftlog_agents.log.recovery.flush_object_ends import in_time
 from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.recovery.lost_partition import (
-    RESTORE,
     LostPartition,
     NotLostError,
     is_served,
     reason_of,
+    require_lost,
+    require_repairable,
 )
-from driftlog_agents.log.recovery.recovery import REPAIR
 from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import SESSIONS_PREFIX, parse_session_key
@@ -101,13 +101,7 @@ class LossAcceptance:
         """
         log = self._check(tp)
         plan = (await self._find(self._topic(tp), tp, log)).plan
-        if is_served(log) and not plan.reasons:
-            raise NotLostError(
-                "the partition is served with all segments: nothing is lost.  driftlog verify "
-                "finds damaged ones"
-            )
-        if log is not None and log.damage and not plan.reasons:
-            raise NotLostError(f"no unsealed data is lost.  Damaged: {log.damage}.  {RESTORE}")
+        require_lost(log, plan)
         return plan
 
     async def accept(self, tp: TopicPartition, shown: dict[str, Any], wall_ms: int) -> AcceptedLoss:
@@ -170,12 +164,7 @@ class LossAcceptance:
     def _check(self, tp: TopicPartition) -> PartitionLog | None:
         """The log of *tp*, if it is led here and may be repaired."""
         log = self._find_log(tp)
-        if log is None:
-            return None
-        if log.state is State.CLOSED:
-            raise UnavailableError("the partition is being handed over: try again")
-        if REPAIR in log.offline_reason:
-            raise NotLostError(log.offline_reason)
+        require_repairable(log)
         return log
 
     async def _find(

@@ -13,7 +13,7 @@ offsets to other records.
 Pure.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,13 @@ from driftlog_agents.log.recovery.verdict import (
 )
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.batches.batch import BatchHeader
+
+REPAIR: Final = (
+    "restart the agent when the disk can be read, or after the file is replaced by a copy of its "
+    "readable part (ddrescue); to give up the records there that were acknowledged with acks=1, "
+    "move the session's directory out of DIR/buffer and restart the agent"
+)
+"""Advice about a buffer file that cannot be read."""
 
 LED_ELSEWHERE: Final = "another agent has led the partition since"
 
@@ -96,10 +103,28 @@ class Directory:
         if batch.acks_one:
             self.promised.add(tp)
 
+    def files_of(self, tps: Collection[TopicPartition]) -> list[int]:
+        """The files with batches of *tps* that are passed over, in their order."""
+        return sorted(n for n, found in self.passed_over.items() if not found.isdisjoint(tps))
+
     def decided(self, tps: Collection[TopicPartition]) -> None:
         """No batch of *tps* is passed over any more."""
         _without(self.passed_over, tps)
         self.promised.difference_update(tps)
+
+
+def forget_idle(
+    directories: Iterable[Directory], retained: Collection[TopicPartition]
+) -> set[TopicPartition]:
+    """The partitions of *retained* of which *directories* have no batch that was acknowledged with
+    acks=1: no other batch of theirs is passed over from now on, and no claim is retained for
+    them."""
+    directories = list(directories)
+    promised = {tp for directory in directories for tp in directory.promised}
+    idle = set(retained) - promised
+    for directory in directories:
+        directory.decided(idle)
+    return idle
 
 
 def _without(files: dict[int, set[TopicPartition]], tps: Collection[TopicPartition]) -> None:
@@ -192,6 +217,15 @@ class LeftoverBatches:
                 if batch.acks_one:
                     directory.files.setdefault(number, set()).add(tp)
                 return None
+
+    def take_offline(self, taken: Taken, session_id: str, reason: str) -> list[PartitionLog]:
+        """Takes the logs offline that `needing` returns, and returns them."""
+        concerned = self.needing(taken, session_id)
+        for log in concerned:
+            if log.state is not State.OFFLINE:
+                log.state = State.OFFLINE
+                log.offline_reason = f"{reason}; {REPAIR}"
+        return concerned
 
     def needing(self, taken: Taken, session_id: str) -> list[PartitionLog]:
         """The logs that continue from a session whose directory cannot be read: acknowledged

@@ -34,7 +34,6 @@ from driftlog_metadata.schema.keys import (
     FLUSHES_PREFIX,
     RESTORE_KEY,
     leader_key,
-    parse_flush_key,
     partition_key,
     session_key,
 )
@@ -110,7 +109,7 @@ class LossExamination:
             read=dict(read or {}),
         )
         kvs = await self._session.read_prefix(FLUSHES_PREFIX)
-        await do_all([self._read(part, kv) for kv in kvs if _may_have(part, kv)])
+        await do_all([self._read(part, kv) for kv in kvs if part.may_have(kv.key)])
         unnamed = await self._shown_ends.of(keys.tp) if part.is_ahead else (0, -1)
         return part.found(reason, unnamed)
 
@@ -187,11 +186,3 @@ class LossExamination:
             if following is None:
                 return manifest
             manifest = following
-
-
-def _may_have(part: UnsealedPart, kv: KeyValue) -> bool:
-    """Whether a flush record may hold unsealed batches of the partition."""
-    try:
-        return part.may_have(parse_flush_key(kv.key).session_id)
-    except ValueError:
-        return False  # not ours

@@ -28,12 +28,13 @@ from driftlog_agents.log.recovery.accepted_loss_plan import (
     plan_loss,
     plan_sealed_loss,
 )
+from driftlog_agents.log.recovery.leftover_batches import REPAIR
 from driftlog_metadata.schema.codec import (
     decode_at,
     decode_leader,
     decode_partition_state,
 )
-from driftlog_metadata.schema.keys import leader_key, partition_key, session_key
+from driftlog_metadata.schema.keys import leader_key, parse_flush_key, partition_key, session_key
 from driftlog_metadata.schema.model import Leader, PartitionState, TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import CreateRevisionIs, KeyValue, TxnResult
@@ -182,9 +183,13 @@ class UnsealedPart:
         state = self.keys.state
         return self.manifest.end if state is None else state.sealed_end
 
-    def may_have(self, session_id: str) -> bool:
-        """Whether the session may have unsealed batches.  If the partition's key is gone or older
-        than the bucket, any session may."""
+    def may_have(self, record_key: str) -> bool:
+        """Whether the flush record's session may have unsealed batches.  If the partition's key is
+        gone or older than the bucket, any session may."""
+        try:
+            session_id = parse_flush_key(record_key).session_id
+        except ValueError:
+            return False  # not ours
         state = self.keys.state
         return state is None or self.manifest.end > state.sealed_end or session_id in state.sessions
 
@@ -364,6 +369,36 @@ def found_sealed(
         plan=plan_sealed_loss(manifest.end, segments),
         segments=segments,
     )
+
+
+def require_repairable(log: PartitionLog | None) -> None:
+    """
+    Raises:
+        UnavailableError: *log*, which is led here, is being handed over.
+        NotLostError: it is offline because of the agent's disk.
+    """
+    if log is None:
+        return
+    if log.state is State.CLOSED:
+        raise UnavailableError("the partition is being handed over: try again")
+    if REPAIR in log.offline_reason:
+        raise NotLostError(log.offline_reason)
+
+
+def require_lost(log: PartitionLog | None, plan: LossPlan) -> None:
+    """
+    Raises:
+        NotLostError: by *plan* nothing of the partition, whose *log* is led here, is lost.
+    """
+    if plan.reasons or log is None:
+        return
+    if is_served(log):
+        raise NotLostError(
+            "the partition is served with all segments: nothing is lost.  driftlog verify "
+            "finds damaged ones"
+        )
+    if log.damage:
+        raise NotLostError(f"no unsealed data is lost.  Damaged: {log.damage}.  {RESTORE}")
 
 
 def is_served(log: PartitionLog | None) -> bool:

@@ -39,10 +39,16 @@ from driftlog_agents.log.local.buffer_format import Entry, PassedOver, whole_bat
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.leftovers import Leftovers, decode_leftovers
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
-from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.waiters import Arrival
 from driftlog_agents.log.recovery.displaced_records import DisplacedRecords, breathing
-from driftlog_agents.log.recovery.leftover_batches import Directory, LeftoverBatches, batch_of
+from driftlog_agents.log.recovery.leftover_batches import (
+    REPAIR,
+    Directory,
+    LeftoverBatches,
+    batch_of,
+    forget_idle,
+)
 from driftlog_agents.log.recovery.verdict import BufferedBatch
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
@@ -54,13 +60,6 @@ _PATIENCE_MS: Final = 10_000
 """How long the recovery retries an unreadable file while no partition is served.  Longer: a disk
 that comes back later takes no partition offline; shorter: the other partitions are served
 sooner."""
-
-REPAIR: Final = (
-    "restart the agent when the disk can be read, or after the file is replaced by a copy of its "
-    "readable part (ddrescue); to give up the records there that were acknowledged with acks=1, "
-    "move the session's directory out of DIR/buffer and restart the agent"
-)
-"""Advice about a buffer file that cannot be read."""
 
 _T = TypeVar("_T")
 
@@ -133,10 +132,7 @@ class Recovery:
             else:
                 await self._note(directory)
         if not leftovers.unreadable:
-            promised = {tp for directory in self._directories for tp in directory.promised}
-            idle = taken.retained.keys() - promised
-            for directory in self._directories:
-                directory.decided(idle)
+            idle = forget_idle(self._directories, taken.retained)
             await self._takeover.release_retained(taken, idle)
         self._say_appended(self.batches, leftovers.recovered)
 
@@ -148,7 +144,7 @@ class Recovery:
             FencedError: the session ended first.
         """
         for session_id, reason in self._leftovers.unreadable.items():
-            self._take_offline(taken, session_id, reason)
+            self._leftovers.take_offline(taken, session_id, reason)
         tps = taken.logs.keys() & {
             tp for directory in self._directories for tp in directory.waiting
         }
@@ -161,11 +157,9 @@ class Recovery:
     async def _append_passed(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
         async with self._appending:
             for directory in list(self._directories):
-                passed_over = directory.passed_over.items()
-                numbers = sorted(n for n, found in passed_over if not found.isdisjoint(tps))
                 self._leftovers.begin()
                 try:
-                    for number in numbers:
+                    for number in directory.files_of(tps):
                         await self._read(taken, directory, number, tps)
                 except _GivenUpError as error:
                     directory.stays = True
@@ -201,7 +195,7 @@ class Recovery:
     def _give_up(self, taken: Taken, session_id: str, reason: str) -> None:
         """Keeps the directory, and takes the partitions offline that continue from its session."""
         self._leftovers.unreadable[session_id] = reason
-        concerned = self._take_offline(taken, session_id, reason)
+        concerned = self._leftovers.take_offline(taken, session_id, reason)
         self._log.error(
             "leftovers_unreadable",
             session=session_id,
@@ -209,14 +203,6 @@ class Recovery:
             offline=[f"{log.topic}-{log.partition}" for log in concerned],
             advice=REPAIR,
         )
-
-    def _take_offline(self, taken: Taken, session_id: str, reason: str) -> list[PartitionLog]:
-        concerned = self._leftovers.needing(taken, session_id)
-        for log in concerned:
-            if log.state is not State.OFFLINE:
-                log.state = State.OFFLINE
-                log.offline_reason = f"{reason}; {REPAIR}"
-        return concerned
 
     async def _read(
         self,

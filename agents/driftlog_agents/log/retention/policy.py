@@ -22,6 +22,7 @@ Source: org.apache.kafka.storage.internals.log.UnifiedLog#deleteOldSegments of 4
 Pure.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -95,6 +96,17 @@ class Expiry:
     log_start: int
     due_ms: int | None
     expired: Mapping[ExpiryReason, ExpiredSegments] = field(default_factory=dict)
+
+    def totals(self, log_start: int, sealed_end: int) -> dict[str, int]:
+        """What has expired above *log_start*, as a log line says it."""
+        totals: Counter[str] = Counter()
+        if (unsealed := self.log_start - max(log_start, sealed_end)) > 0:
+            totals["unsealed_offsets"] = unsealed
+        for reason, expired in self.expired.items():
+            totals[f"by_{reason}"] += expired.segments
+            totals["records"] += expired.records
+            totals["bytes"] += expired.size_bytes
+        return dict(totals)
 
 
 @dataclass(frozen=True, slots=True)

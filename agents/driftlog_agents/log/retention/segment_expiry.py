@@ -13,7 +13,6 @@ Shell.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Final
@@ -135,10 +134,10 @@ class SegmentExpiry:
             expiry, manifest = await self._expiry(log, retention, known)
         self._checks.checked(log, retention, expiry, manifest, known)
         before = log.log_start
-        unsealed = max(0, expiry.log_start - max(before, log.sealed_end))
+        totals = expiry.totals(before, log.sealed_end)
         if expiry.log_start > before:
             await self._deletion.delete_to(log, expiry.log_start)
-            self._tell(log, before, expiry, unsealed)
+            self._tell(log, before, expiry, totals)
 
     async def _expiry(
         self, log: PartitionLog, retention: TopicRetention, known: Known
@@ -156,16 +155,12 @@ class SegmentExpiry:
                 else:
                     known.put_ms[key] = (await self._objects.stat(key)).modified_ms
 
-    def _tell(self, log: PartitionLog, before: int, expiry: Expiry, unsealed: int) -> None:
-        totals: Counter[str] = Counter()
-        if unsealed:
-            totals["unsealed_offsets"] = unsealed
+    def _tell(
+        self, log: PartitionLog, before: int, expiry: Expiry, totals: Mapping[str, int]
+    ) -> None:
         for reason, expired in expiry.expired.items():
             self._counters.expired_records[reason] += expired.records
             self._counters.expired_bytes[reason] += expired.size_bytes
-            totals[f"by_{reason}"] += expired.segments
-            totals["records"] += expired.records
-            totals["bytes"] += expired.size_bytes
         self._log.info(
             "segments_expired",
             partition=_name(log),

@@ -8,12 +8,13 @@ Root.
 """
 
 import argparse
+import logging
 import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,14 @@ from driftlog.dev_cluster import local_etcd
 
 if TYPE_CHECKING:
     from driftlog_metadata.stores.store import MetadataStore
+    from driftlog_tiering.stores.object_store import ObjectStore
 
 
-def add_store_options(parser: Parser) -> None:
+def add_store_options(
+    parser: Parser,
+    directory: str = "directory with the metadata: that of the agent, or of `driftlog dev "
+    "--agents`",
+) -> None:
     """Add the options that say where both stores are."""
     parser.add_argument(
         "--store",
@@ -34,17 +40,12 @@ def add_store_options(parser: Parser) -> None:
         help="location of the objects: s3://bucket/prefix or a directory (default: the variable "
         f"{STORE_VARIABLE}, or DIR/objects)",
     )
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        metavar="DIR",
-        help="directory with the metadata: that of the agent, or of `driftlog dev --agents`",
-    )
+    parser.add_argument("--dir", type=Path, metavar="DIR", help=directory)
     add_etcd_options(parser)
 
 
 def location_of(options: argparse.Namespace) -> str:
-    """Where the objects are.
+    """Where the objects of a cluster are.
 
     Raises:
         UsageError: the options do not say where both stores are.
@@ -54,6 +55,16 @@ def location_of(options: argparse.Namespace) -> str:
         raise UsageError("where are the metadata?  Give --etcd URL, or --dir DIR of the agent")
     if options.dir is not None and not _database(options.dir).exists():
         _url_of_dev_cluster(options.dir)
+    return bucket_location(options)
+
+
+def bucket_location(options: argparse.Namespace) -> str:
+    """Where the objects are, whether there are metadata or not.
+
+    Raises:
+        UsageError: the options do not say it.
+        CommandError: there is no such directory.
+    """
     location = options.store or os.environ.get(STORE_VARIABLE)
     location = location or (options.dir and str(options.dir / "objects"))
     if not location:
@@ -61,6 +72,56 @@ def location_of(options: argparse.Namespace) -> str:
     if ":" not in location.partition("/")[0] and not Path(location).is_dir():
         raise CommandError(f"there is no directory {location}")
     return str(location)
+
+
+def quiet_logs() -> None:
+    """Keeps what an agent logs off the terminal: the command's report says the same."""
+    import structlog  # noqa: PLC0415  # an extra
+
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=quiet)
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Raises errors of stores as the command's own.
+
+    Raises:
+        ImportError: the extra is not installed.
+        UsageError: a location is none.
+        CommandError: a store is damaged or does not answer.
+    """
+    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415  # an extra
+
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except (StoreError, CorruptError, TimeoutError) as error:
+        raise CommandError(str(error) or repr(error)) from error
+
+
+@asynccontextmanager
+async def open_bucket(location: str) -> "AsyncIterator[ObjectStore]":
+    """The bucket at *location*.
+
+    Raises:
+        CommandError: it is no driftlog bucket.
+        ValueError: *location* is none.
+    """
+    from driftlog_tiering.formats import layout  # noqa: PLC0415  # an extra
+    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
+    from driftlog_tiering.stores.object_store import NotFoundError  # noqa: PLC0415
+
+    objects = open_object_store(location)
+    try:
+        yield objects
+    except NotFoundError as error:
+        raise CommandError(
+            f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
+        ) from error
+    finally:
+        await objects.close()
 
 
 @asynccontextmanager

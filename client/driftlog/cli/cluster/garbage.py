@@ -6,13 +6,19 @@ Root.
 
 import argparse
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from driftlog.cli.cluster.cluster_stores import add_store_options, location_of, open_metadata
-from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
+from driftlog.cli.cluster.cluster_stores import (
+    add_store_options,
+    location_of,
+    open_bucket,
+    open_metadata,
+    quiet_logs,
+    store_errors,
+)
+from driftlog.cli.common.errors import FAILED, OK, UsageError
 from driftlog.cli.common.output import (
     complain,
     duration,
@@ -66,42 +72,17 @@ def _gc(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace, location: str) -> "Report":
-    """Look at both stores.
-
-    Raises:
-        ImportError: the extra is not installed.
-        UsageError: a location is none.
-        CommandError: a store is damaged, does not answer, or is not there.
-    """
-    import structlog  # noqa: PLC0415  # an extra
-
+    """Look at both stores; raises as `store_errors` and `open_bucket`."""
     from driftlog_agents.log.garbage.dry_run import report  # noqa: PLC0415  # an extra
-    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
-    from driftlog_tiering.formats import layout  # noqa: PLC0415
-    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
-    from driftlog_tiering.stores.object_store import NotFoundError  # noqa: PLC0415
 
-    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
-    structlog.configure(wrapper_class=quiet)  # the report says the same
+    quiet_logs()
 
     async def main() -> "Report":
-        async with open_metadata(options) as metadata:
-            objects = open_object_store(location)
-            try:
-                return await report(metadata, objects, _at_once)
-            except NotFoundError as error:
-                raise CommandError(
-                    f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
-                ) from error
-            finally:
-                await objects.close()
+        async with open_metadata(options) as metadata, open_bucket(location) as objects:
+            return await report(metadata, objects, _at_once)
 
-    try:
+    with store_errors():
         return asyncio.run(main())
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    except (StoreError, CorruptError, TimeoutError) as error:
-        raise CommandError(str(error) or repr(error)) from error
 
 
 async def _at_once(fn: Callable[..., T], *args: Any) -> T:

@@ -8,8 +8,14 @@ import argparse
 import asyncio
 from contextlib import ExitStack
 
-from driftlog.cli.cluster.cluster_stores import add_store_options, location_of, open_metadata
-from driftlog.cli.common.errors import OK, CommandError, UsageError
+from driftlog.cli.cluster.cluster_stores import (
+    add_store_options,
+    location_of,
+    open_bucket,
+    open_metadata,
+    store_errors,
+)
+from driftlog.cli.common.errors import OK, CommandError
 from driftlog.cli.common.output import complain, duration, no_extra, print_json
 from driftlog.cli.common.parsers import Commands, add_command, grace_ms
 
@@ -55,9 +61,7 @@ def _read_or_change(options: argparse.Namespace, location: str) -> tuple[int, in
     """The cluster's grace before and after, in ms.
 
     Raises:
-        ImportError: the extra is not installed.
-        UsageError: a location is none.
-        CommandError: a store is damaged, does not answer, or is not there; or agents run.
+        CommandError: agents run; and as `store_errors` and `open_bucket`.
     """
     from driftlog_agents.log.local.posix_disk import (  # noqa: PLC0415
         DirectoryLockedError,
@@ -69,47 +73,33 @@ def _read_or_change(options: argparse.Namespace, location: str) -> tuple[int, in
         read_grace,
     )
     from driftlog_metadata.schema.grace import Grace  # noqa: PLC0415
-    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
-    from driftlog_tiering.formats import layout  # noqa: PLC0415
-    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
-    from driftlog_tiering.stores.object_store import NotFoundError  # noqa: PLC0415
 
     embedded = options.dir is not None and (options.dir / "metadata.db").exists()
 
     async def main() -> tuple[int, int]:
-        objects = open_object_store(location)
-        try:
+        async with open_bucket(location) as objects:
             before = (await read_grace(objects)).ms
             if options.grace is not None:
                 async with open_metadata(options) as metadata:
                     new = Grace(options.grace)
                     await change_grace(metadata, objects, new, alone=embedded)
             return before, (await read_grace(objects)).ms
-        except NotFoundError as error:
-            raise CommandError(
-                f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
-            ) from error
-        finally:
-            await objects.close()
 
-    try:
-        with ExitStack() as held:
-            if options.grace is not None and embedded:
-                # No agent starts on it meanwhile.
-                held.callback(PosixDisk(options.dir).close)
-            return asyncio.run(main())
-    except AgentsRunError as error:
-        if error.changed:
+    with store_errors():
+        try:
+            with ExitStack() as held:
+                if options.grace is not None and embedded:
+                    # No agent starts on it meanwhile.
+                    held.callback(PosixDisk(options.dir).close)
+                return asyncio.run(main())
+        except AgentsRunError as error:
+            if error.changed:
+                raise CommandError(
+                    f"grace is changed, but {error} started meanwhile: stop it, and start it again"
+                ) from error
             raise CommandError(
-                f"grace is changed, but {error} started meanwhile: stop it, and start it again"
+                f"{error} has a session: stop every agent first; the session of one that was "
+                "killed ends by itself within seconds"
             ) from error
-        raise CommandError(
-            f"{error} has a session: stop every agent first; the session of one that was killed "
-            "ends by itself within seconds"
-        ) from error
-    except DirectoryLockedError as error:
-        raise CommandError(f"stop the agent first: it runs on {options.dir}") from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    except (StoreError, CorruptError, TimeoutError) as error:
-        raise CommandError(str(error) or repr(error)) from error
+        except DirectoryLockedError as error:
+            raise CommandError(f"stop the agent first: it runs on {options.dir}") from error

@@ -5,8 +5,6 @@ Root.
 
 import argparse
 import asyncio
-import logging
-import os
 import random
 import tempfile
 import time
@@ -15,14 +13,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from driftlog.cli.cluster.cluster_stores import (
+    add_store_options,
+    bucket_location,
+    open_bucket,
+    quiet_logs,
+    store_errors,
+)
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import Progress, complain, no_extra, plural, print_json
-from driftlog.cli.common.parsers import STORE_VARIABLE, Commands, add_command
-from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
+from driftlog.cli.common.parsers import Commands, add_command
+from driftlog.cli.connection.etcd_options import etcd_settings
 
 if TYPE_CHECKING:
     from driftlog_agents.restore.report import RestoreReport
     from driftlog_metadata.stores.store import MetadataStore
+    from driftlog_tiering.stores.object_store import ObjectStore
 
 _DATABASE: Final = "metadata.db"
 
@@ -48,15 +54,7 @@ def add_commands(commands: Commands) -> None:
         "      --from-cluster qBScphWoRRGFs8ZK20LGKg\n"
         "  driftlog restore --dir /tmp/log --discard          the restore is found to be good\n",
     )
-    restore.add_argument(
-        "--store",
-        metavar="LOCATION",
-        help="location of the objects: s3://bucket/prefix or a directory (default: the variable "
-        f"{STORE_VARIABLE}, or DIR/objects)",
-    )
-    restore.add_argument(
-        "--dir", type=Path, metavar="DIR", help="directory of the agent that gets the metadata"
-    )
+    add_store_options(restore, "directory of the agent that gets the metadata")
     restore.add_argument(
         "--from-cluster",
         metavar="ID",
@@ -85,7 +83,6 @@ def add_commands(commands: Commands) -> None:
         help="let the collector delete the old cluster's flush objects, which a restore keeps",
     )
     restore.add_argument("--json", action="store_true", help="print JSON")
-    add_etcd_options(restore)
 
 
 def _restore(options: argparse.Namespace) -> int:
@@ -102,13 +99,7 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    location = options.store or os.environ.get(STORE_VARIABLE)
-    location = location or (options.dir and str(options.dir / "objects"))
-    if not location:
-        raise UsageError("where are the objects?  Give --store LOCATION")
-    if ":" not in location.partition("/")[0] and not Path(location).is_dir():
-        raise CommandError(f"there is no directory {location}")
-    report = _restored(options, location)
+    report = _restored(options, bucket_location(options))
     if options.json:
         print_json(report.as_json())
     else:
@@ -124,27 +115,14 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
-    """Restore.
-
-    Raises:
-        ImportError: the extra is not installed.
-        UsageError: a location is none.
-        CommandError: a store is damaged, does not answer, or is not the one that is meant.
-    """
-    import structlog  # noqa: PLC0415  # an extra
-
+    """Restore; raises as `store_errors` and `open_bucket`."""
     from driftlog_agents.foundation.offload import inline  # noqa: PLC0415  # an extra
     from driftlog_agents.log.local.spool import spool_in  # noqa: PLC0415
     from driftlog_agents.restore.old_agents import until_old_agents_stop  # noqa: PLC0415
     from driftlog_agents.restore.partition_restores import RestoreOptions  # noqa: PLC0415
     from driftlog_agents.restore.restorer import RestorePorts, Restorer  # noqa: PLC0415
-    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
-    from driftlog_tiering.formats import layout  # noqa: PLC0415
-    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
-    from driftlog_tiering.stores.object_store import NotFoundError  # noqa: PLC0415
 
-    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
-    structlog.configure(wrapper_class=quiet)  # the report says the same
+    quiet_logs()
     line = Progress(quiet=options.json)
 
     def progress(what: str, count: int) -> None:
@@ -156,12 +134,11 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
             await until_old_agents_stop(progress)
 
     async def main() -> "RestoreReport":
-        if not options.from_cluster:
-            raise UsageError(await _advice(location))
-        with tempfile.TemporaryDirectory(prefix="driftlog-restore-") as spools:
-            async with _metadata(options, Path(spools)) as metadata:
-                objects = open_object_store(location)
-                try:
+        async with open_bucket(location) as objects:
+            if not options.from_cluster:
+                raise UsageError(await _advice(objects))
+            with tempfile.TemporaryDirectory(prefix="driftlog-restore-") as spools:
+                async with _metadata(options, Path(spools)) as metadata:
                     ports = RestorePorts(
                         metadata=metadata,
                         objects=objects,
@@ -176,33 +153,19 @@ def _restored(options: argparse.Namespace, location: str) -> "RestoreReport":
                         dry_run=options.dry_run, skip_damaged=options.skip_damaged
                     )
                     return await Restorer(ports, wanted).run(options.from_cluster)
-                finally:
-                    await objects.close()
 
     try:
-        return asyncio.run(main())
-    except NotFoundError as error:
-        raise CommandError(
-            f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}"
-        ) from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    except (StoreError, CorruptError, TimeoutError) as error:
-        raise CommandError(str(error) or repr(error)) from error
+        with store_errors():
+            return asyncio.run(main())
     finally:
         line.clear()
 
 
-async def _advice(location: str) -> str:
+async def _advice(objects: "ObjectStore") -> str:
     from driftlog_tiering.formats.bucket_files import decode_cluster  # noqa: PLC0415  # an extra
     from driftlog_tiering.formats.cluster_files import newest_cluster_file  # noqa: PLC0415
-    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
 
-    objects = open_object_store(location)
-    try:
-        _, body = await newest_cluster_file(objects)
-    finally:
-        await objects.close()
+    _, body = await newest_cluster_file(objects)
     there = decode_cluster(body).cluster_id
     return f"which cluster is lost?  The bucket belongs to {there}: give --from-cluster {there}"
 
@@ -212,7 +175,6 @@ def _discard(options: argparse.Namespace) -> int:
         MetadataWrites,
         NotEmptyError,
     )
-    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415
 
     if options.dir is not None and not (options.dir / _DATABASE).exists():
         raise CommandError(f"there is no {options.dir / _DATABASE}")
@@ -237,10 +199,8 @@ def _discard(options: argparse.Namespace) -> int:
             await writes.discard()
             return found.from_id
 
-    try:
+    with store_errors():
         discarded = asyncio.run(main())
-    except (StoreError, CorruptError, TimeoutError) as error:
-        raise CommandError(str(error) or repr(error)) from error
     if options.json:
         print_json({"discarded": discarded or None})
     elif discarded:

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Listing

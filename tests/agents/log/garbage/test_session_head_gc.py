@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
+from driftlog_agents.log.garbage.collector import Collector
 from driftlog_agents.log.garbage.dead_heads import HOUR_MS
+from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.lease import SessionSettings

@@ -11,17 +11,15 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.garbage.collector import (
-    HOUR_MS,
-    STATE_FILE,
-    AllDuties,
-    Collector,
-    CollectorSettings,
-)
+from driftlog_agents.log.garbage.collector import STATE_FILE, Collector
 from driftlog_agents.log.garbage.deletions import believe
+from driftlog_agents.log.garbage.garbage_objects import AllDuties, SessionObjects
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (
+    HOUR_MS,
+    CollectorSettings,
+    Pass,
     Run,
     UnreferencedObjects,
     decode_sightings,
@@ -55,7 +53,7 @@ from driftlog_metadata.stores.errors import (
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted
-from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectInfo
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -923,3 +921,60 @@ async def test_the_mark_outlives_flush_objects_above_the_budget_of_a_pass(world:
         await world.live(1)
 
     assert len(flushes) <= 1
+
+
+def one(name: str, put_ms: int) -> ObjectInfo:
+    """An object of some session."""
+    return ObjectInfo(name, 1, put_ms)
+
+
+def test_a_final_head_goes_after_all_other_objects_of_its_session() -> None:
+    """
+    It sorts last: a session with an object on this page or an earlier one keeps it, and so does one
+    whose object stays for a restore.
+    """
+    head = one("head", 0)
+    groups = [
+        SessionObjects("a", [one("flush", 5)], []),
+        SessionObjects("a", [], [head]),
+        SessionObjects("b", [one("restored", 1)], [one("young", 95)]),
+        SessionObjects("c", [], [head, one("young", 95)]),
+    ]
+    look = Pass(UnreferencedObjects(), 2, grace_ms=10, max_gap_ms=100)
+
+    found = [look.final_heads(look.judged(group), 100) for group in groups]
+
+    # The head of c was put before the restore listed: it stays, too.
+    assert [[], [], [], []] == found
+
+    look = Pass(UnreferencedObjects(), -1, grace_ms=10, max_gap_ms=100)
+    found = [look.final_heads(look.judged(group), 100) for group in groups]
+    assert [0, 0, 0, 1] == [len(some) for some in found]
+
+
+def test_what_stays_for_a_restore_is_not_judged() -> None:
+    """
+    It counts as named, and the marks of deleted topics wait for it.
+    """
+    look = Pass(UnreferencedObjects(), 50, grace_ms=10, max_gap_ms=100)
+
+    others = look.judged(SessionObjects("a", [one("old", 50), one("new", 51)], []))
+    look.end_page({"new"})
+
+    assert ["new"] == [info.key for info in others.flushes]
+    assert (1, 50) == (look.named_objects, look.oldest_flush_ms)
+
+
+def test_the_oldest_flush_object_is_of_those_that_stay() -> None:
+    """
+    The mark of a deleted topic outlives it, on whichever page it is.
+    """
+    look = Pass(UnreferencedObjects(), -1, grace_ms=10, max_gap_ms=100)
+    found = []
+    for name, deleted in (("a", {"a5", "a7"}), ("b", {"b5"}), ("c", set())):
+        flushes = [one(f"{name}5", 5), one(f"{name}{7 if name != 'c' else 9}", 7)]
+        look.judged(SessionObjects(name, flushes, []))
+        look.end_page(deleted)
+        found.append(look.oldest_flush_ms)
+
+    assert [None, 7, 5] == found

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.log.ingest.flush_effects import Stage
 from driftlog_agents.log.ingest.flush_memory import FlushMemory, MemorySettings
-from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.tail import FlushBatches
 
 SETTINGS = MemorySettings(memory_bytes=1_000, pending_bytes=8_000)
@@ -72,7 +73,7 @@ def test_committed_batches_are_freed_before_uncommitted_ones() -> None:
     held = memory((batches(400, in_file=True), Stage.QUEUED))
     committed = [batches(200, in_file=False) for _ in range(3)]
     for data in committed:
-        held.keep(data)
+        held.commits(data, 0)
     held.trim()
 
     assert [None, None] == [data.views for data in committed[:2]]

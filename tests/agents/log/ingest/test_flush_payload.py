@@ -8,7 +8,7 @@ from uuid import UUID
 from driftlog_agents.log.ingest.flush_payload import Payload
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.partition.tail import lay_out
+from driftlog_agents.log.partition.waiters import Arrival
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import check_batch
 from driftlog_tiering.formats.flush_object import decode_footer
@@ -32,7 +32,7 @@ def payload() -> Payload:
         PartitionLog(topic="t", topic_id=UUID(int=1), partition=n, leader_epoch=3) for n in range(2)
     ]
     batches = {logs[1]: [batch(4)], logs[0]: [batch(0), batch(2)]}
-    return Payload(SESSION, *lay_out(batches, SESSION, 5))
+    return Payload.of(batches, SESSION, 5, has_facts=False)
 
 
 def test_each_attempt_has_a_name_of_its_own_and_the_same_batches() -> None:
@@ -60,3 +60,41 @@ def test_a_batch_that_the_disk_lost_is_found() -> None:
     assert 2 == made.lost_offset([sound[0], damaged, sound[2]])
     assert 2 == made.lost_offset([sound[0], sound[0], sound[2]])
     assert 4 == made.lost_offset([*sound[:2], bytes(batch(4, epoch=2).view or b"")])
+
+
+def test_a_payload_has_the_facts_for_a_restore_from_their_level_on() -> None:
+    """An older agent of the cluster cannot read a footer with them."""
+    made = [
+        Payload.of({log: [batch(0)]}, SESSION, 5, has_facts=has_facts)
+        for has_facts in (False, True)
+        for log in [PartitionLog(topic="t", topic_id=UUID(int=1), partition=0, leader_epoch=3)]
+    ]
+
+    assert [None, ("t",)] == [one.facts and one.facts.topic_names for one in made]
+
+
+def test_a_batch_is_in_memory_once() -> None:
+    """Its view belongs to the flush, which gives it up when memory is full."""
+    log = PartitionLog(topic="t", topic_id=UUID(int=1), partition=0, leader_epoch=3)
+    one = batch(0)
+
+    made = Payload.of({log: [one]}, SESSION, 5, has_facts=False)
+
+    assert one.view is None
+    assert made.data.views is not None
+
+
+def test_all_logs_have_moved_before_a_waiter_is_told() -> None:
+    """A consumer that reads two partitions sees the whole flush."""
+    logs = [
+        PartitionLog(topic="t", topic_id=UUID(int=1), partition=n, leader_epoch=3) for n in range(2)
+    ]
+    for log in logs:
+        log.append(2, -1, -1, -1, 0)
+        log.waiters.append((2, Arrival()))
+    made = Payload.of({log: [batch(0)] for log in logs}, SESSION, 5, has_facts=False)
+
+    ready = made.commit("key", 0)
+
+    assert logs == [log for _, log in ready]
+    assert [2, 2] == [log.high_watermark for log in logs]

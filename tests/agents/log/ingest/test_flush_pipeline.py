@@ -11,20 +11,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from driftlog_agents.foundation.rate_limit import TokenBucket
 from driftlog_agents.log.engine_settings import EngineSettings
-from driftlog_agents.log.ingest.flush_pipeline import (
+from driftlog_agents.log.ingest.flush_effects import (
     Abandon,
     Commit,
     Cut,
     Effect,
     Expired,
     Flush,
-    FlushPipeline,
-    FlushSettings,
     Publish,
     SessionFenced,
     Stage,
     Upload,
 )
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, FlushSettings
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.grace import Grace

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_tiering.batches.producers import ProducerBatch, Refusal
+from driftlog_tiering.formats.manifest import LeaderEpoch
 
 
 class Caller:
@@ -436,3 +437,16 @@ def test_epochs_agree_with_the_records(claims: list[tuple[int, int]]) -> None:
     below = {e for e in written if e < epoch}
     for requested in below:
         assert requested == log.end_offset_for_epoch(requested)[0]
+
+
+def test_the_epochs_of_the_sealed_part_come_below_those_of_the_tail() -> None:
+    """
+    An epoch that both have began in the sealed part.
+    """
+    log = make_log(epoch=9)
+    log.epochs = [(4, 30), (6, 40)]
+
+    log.put_epochs_below([LeaderEpoch(1, 0), LeaderEpoch(4, 20)])
+    log.put_epochs_below([])
+
+    assert [(1, 0), (4, 20), (6, 40)] == log.epochs

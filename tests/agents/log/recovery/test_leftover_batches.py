@@ -17,8 +17,10 @@ from driftlog_agents.log.local.leftovers import Leftovers, PartitionLeftovers
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.leftover_batches import (
     LED_ELSEWHERE,
+    REPAIR,
     Directory,
     LeftoverBatches,
+    forget_idle,
 )
 from driftlog_agents.log.recovery.verdict import BufferedBatch
 from driftlog_metadata.schema.model import TopicPartition
@@ -264,3 +266,46 @@ class AnySchedule(RuleBasedStateMachine):
 
 TestAnySchedule = AnySchedule.TestCase
 TestAnySchedule.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def test_a_claim_is_retained_only_for_acknowledged_batches() -> None:
+    """
+    Batches of acks=all are sent again by their producers: they hold no claim.
+    """
+    other = TopicPartition(TP.topic_id, 1)
+    directory = Directory(Leftovers("dead"))
+    directory.pass_over(1, TP, BATCH)
+    directory.pass_over(1, other, BufferedBatch(2, 5, False))
+    directory.pass_over(2, other, BufferedBatch(2, 7, False))
+
+    idle = forget_idle([directory], [TP, other])
+
+    assert ({other}, {TP}) == (idle, directory.waiting)
+
+
+def test_only_the_files_with_batches_of_a_partition_are_read_again() -> None:
+    """
+    In their order: its batches are appended in the order of their offsets.
+    """
+    other = TopicPartition(TP.topic_id, 1)
+    directory = Directory(Leftovers("dead"))
+    for number, tp in ((9, TP), (2, TP), (5, other)):
+        directory.pass_over(number, tp, BATCH)
+
+    assert [2, 9] == directory.files_of([TP])
+
+
+def test_an_unreadable_directory_takes_the_partitions_offline_that_continue_from_it() -> None:
+    """
+    Acknowledged batches may be only there; a partition that is offline already keeps its reason.
+    """
+    leftovers = LeftoverBatches()
+    continuing, ended = log_of(), log_of(state=State.OFFLINE)
+    ended.offline_reason = "a gap"
+
+    for log in (continuing, ended):
+        assert [log] == leftovers.take_offline(taken_of(log), "dead", "EIO")
+    assert [] == leftovers.take_offline(taken_of(log_of(), continued=False), "dead", "EIO")
+
+    assert (State.OFFLINE, f"EIO; {REPAIR}") == (continuing.state, continuing.offline_reason)
+    assert "a gap" == ended.offline_reason

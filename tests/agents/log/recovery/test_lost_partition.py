@@ -11,6 +11,7 @@ import pytest
 
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.accepted_loss_plan import LogPiece
+from driftlog_agents.log.recovery.leftover_batches import REPAIR
 from driftlog_agents.log.recovery.lost_partition import (
     EPOCHS_SKIPPED,
     KeysRead,
@@ -20,10 +21,12 @@ from driftlog_agents.log.recovery.lost_partition import (
     UnsealedPart,
     found_sealed,
     is_served,
+    require_lost,
+    require_repairable,
     slices_in,
 )
 from driftlog_metadata.schema.codec import encode_leader, encode_partition_state
-from driftlog_metadata.schema.keys import leader_key, partition_key
+from driftlog_metadata.schema.keys import flush_key, leader_key, partition_key
 from driftlog_metadata.schema.model import Leader, PartitionState, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_metadata.stores.store import KeyValue, TxnResult
@@ -81,7 +84,8 @@ def test_a_missing_partition_key_is_made_again_from_the_footers() -> None:
     part = UnsealedPart(keys=keys, missing=keys.missing(), manifest=EMPTY, read_at_ms=1)
     found = lost_of(keys, (0, 0, 3))
 
-    assert part.may_have("any")
+    assert part.may_have(flush_key("any", 1))
+    assert not part.may_have("/foreign")
     assert (5, (OLD,), 0) == (
         found.claim.epoch,
         found.claim.state.sessions,
@@ -222,3 +226,35 @@ def test_a_served_partition_without_lost_segments_has_no_loss() -> None:
 
     assert (True, False, False, False) == (served, damaged, is_served(log), is_served(None))
     assert () == found_sealed(keys_of(), EMPTY, 1, []).plan.reasons
+
+
+def test_what_the_agents_disk_holds_is_not_lost() -> None:
+    """
+    A partition whose buffer file cannot be read waits for the disk, not for an operator's yes.
+    """
+    log = PartitionLog(topic="t", topic_id=TOPIC, partition=0, leader_epoch=4)
+    require_repairable(None)
+    require_repairable(log)
+    log.state, log.offline_reason = State.OFFLINE, f"EIO; {REPAIR}"
+    with pytest.raises(NotLostError, match="EIO"):
+        require_repairable(log)
+    log.state = State.CLOSED
+    with pytest.raises(UnavailableError):
+        require_repairable(log)
+
+
+def test_nothing_is_lost_of_a_partition_that_misses_nothing() -> None:
+    """
+    Damage that an accepted loss cannot repair is named; an offline partition may have lost all.
+    """
+    plan = found_sealed(keys_of(), EMPTY, 1, []).plan
+    log = PartitionLog(topic="t", topic_id=TOPIC, partition=0, leader_epoch=4)
+    with pytest.raises(NotLostError, match="nothing is lost"):
+        require_lost(log, plan)
+    log.damage = "its snapshot"
+    with pytest.raises(NotLostError, match="its snapshot"):
+        require_lost(log, plan)
+    log.damage, log.state = "", State.OFFLINE
+
+    require_lost(log, plan)
+    require_lost(None, plan)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.retention.policy import (
+    ExpiredSegments,
     Expiry,
     ExpiryReason,
     Known,
@@ -476,3 +477,25 @@ def test_needs_names_a_list_that_log_start_is_in() -> None:
     assert "list-1-0" == found.ref.key
     assert 1 == store.check(by_size(30)).log_start
     assert 2 == store.check(by_size(20)).log_start
+
+
+def test_the_totals_of_a_check_count_offsets_that_were_never_sealed() -> None:
+    """
+    Those between log start, or the sealed end, and the new log start.
+    """
+    expired = {
+        ExpiryReason.TIME: ExpiredSegments(1, 10, 100),
+        ExpiryReason.SIZE: ExpiredSegments(2, 20, 200),
+    }
+
+    found = [
+        Expiry(30, None, expired).totals(0, 30),
+        Expiry(30, None, {}).totals(0, 25),
+        Expiry(30, None, {}).totals(28, 25),
+    ]
+
+    assert [
+        {"by_time": 1, "by_size": 2, "records": 30, "bytes": 300},
+        {"unsealed_offsets": 5},
+        {"unsealed_offsets": 2},
+    ] == found

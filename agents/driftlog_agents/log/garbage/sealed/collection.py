@@ -128,11 +128,8 @@ class SealedCollection:
             self._schedule.again(walk, _now_ms())
             raise
         if walked.lists_missing:
-            self._unnamed.judge_again(walk.partition.tp.topic_id)
-        if walked.next is None:
-            return
-        if walked.pairs or walked.interrupted or walk.is_own(_now_ms(), self._grace):
-            self._schedule.again(walk, _now_ms(), walked.next.ms)
+            self._unnamed.unjudged.judge_again(walk.partition.tp.topic_id)
+        self._schedule.walked(walk, walked, _now_ms())
 
     async def list_topics(self) -> bool:
         """Judge the sealed objects of this agent's share of the topics, and delete the garbage;
@@ -157,7 +154,7 @@ class SealedCollection:
         left: set[UUID] = set()
         async for page in self._pages_of(topics):
             left |= await self._unnamed.look(live, page)
-        self._unnamed.looked(live.keys(), left, began_ms)
+        self._unnamed.unjudged.looked(live.keys(), left, began_ms)
         self.listed_ms = began_ms
         self._log.info("sealed_objects_listed", topics=len(topics), walks=len(self._schedule))
         return True

@@ -10,7 +10,7 @@ Shell.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -26,12 +26,13 @@ from driftlog_agents.log.garbage.sealed.manifest_names import (
     named_within,
     windows,
 )
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version
+from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead, MissingListError
+from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version, Versions
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_partition_state
 from driftlog_metadata.schema.keys import partition_key
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.manifest import Manifest, SegmentList
+from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifest_codec import decode_segment_list
 from driftlog_tiering.formats.manifest_edits import NeedsLists
 from driftlog_tiering.formats.manifests import MissingManifestError, decode_version
@@ -49,37 +50,6 @@ _LISTS_KEPT: Final = 20
 
 _FOUND_WITHIN_S: Final = 1.0
 """Between the two reads that find no list."""
-
-
-class MissingListError(Exception):
-    """A list of *newer* is not there: another collector is at work, or it is lost."""
-
-    def __init__(self, newer: Manifest, key: str) -> None:
-        super().__init__(key)
-        self.newer = newer
-        self.key = key
-
-
-@dataclass(slots=True)
-class ListsRead:
-    """Lists of one partition that were read, by key; None: it is not there."""
-
-    lists: dict[str, SegmentList | None] = field(default_factory=dict)
-    missing: bool = False
-    """A list of a superseded version was not there: what was in it was collected, or is lost."""
-
-    def free(self) -> None:
-        """Forget the lists, one at a time: all at once they hold up the interpreter for 20 ms."""
-        while self.lists:
-            self.lists.popitem()
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The manifest versions of a partition, ascending, and the store's clock at the listing."""
-
-    ascending: tuple[Version, ...]
-    store_now_ms: int
 
 
 class PartitionReads:
@@ -232,14 +202,10 @@ class PartitionReads:
 
     async def _read_lists(self, needs: NeedsLists, newer: Manifest, read: ListsRead) -> None:
         for ref in needs.refs:
-            if ref.key in read.lists:
-                raise MissingListError(newer, ref.key)
+            read.require(ref, newer)
             body = await self._list_object(ref.key)
-            if body is None:
-                read.lists[ref.key] = None
-                read.missing = True
-            else:
-                read.lists[ref.key] = await self._offload(decode_segment_list, body, ref)
+            content = None if body is None else await self._offload(decode_segment_list, body, ref)
+            read.add(ref, content)
 
     async def _list_object(self, key: str) -> Buffer | None:
         """None: two reads do not find it (a node of the store may lag)."""

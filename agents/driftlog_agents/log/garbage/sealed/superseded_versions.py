@@ -7,8 +7,7 @@
 1. All versions are read, and the lists of all but the older one.  What is missing is not empty:
    another collector is at work, and the walk starts again later, with a new listing.  Only a list
    of a version that is still the newest one is damage.
-2. Objects go before the version that names them, and what is in a list before the list: what an
-   interrupted walk leaves is found again by the next one.
+2. Objects go before the version that names them (their order: `replaced_objects`).
 3. What the newest version names stays.
 
 Two agents may walk one partition at once: the deletes are the same ones, and no edit names again
@@ -22,41 +21,29 @@ Shell.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import structlog
 
 from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.sealed.manifest_names import Sizes
-from driftlog_agents.log.garbage.sealed.partition_reads import (
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.replaced_objects import (
     ListsRead,
     MissingListError,
-    PartitionReads,
-    Versions,
+    ReplacedObjects,
 )
 from driftlog_agents.log.garbage.sealed.version_pairs import (
     NamedPartition,
     Pair,
     Version,
+    Versions,
     Wait,
+    Walked,
     next_pair,
 )
 from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest
-
-
-@dataclass(slots=True)
-class Walked:
-    """What a walk did.  ``next``: when the next pair is due; None: nothing is superseded."""
-
-    next: Wait | None
-    pairs: int = 0
-    """Versions that were collected."""
-    interrupted: bool = False
-    """Another collector is at work."""
-    lists_missing: bool = False
-    """A list of a superseded version was not there: what was in it may still be."""
 
 
 class SupersededVersions:
@@ -137,18 +124,10 @@ class SupersededVersions:
         self, partition: NamedPartition, version: Version, gone: AsyncIterator[Sizes]
     ) -> None:
         """Delete segments and snapshots, then lists, the lowest level first, then the version."""
-        by_level: dict[int, list[Garbage]] = {}
+        replaced = ReplacedObjects()
         async for sizes in gone:
-            others: list[Garbage] = []
-            for key, size in sizes.items():
-                garbage = Garbage(key, size, GarbageReason.REPLACED)
-                if layout.LISTS_FOLDER in key:
-                    level = layout.parse_segment_list_key(key).level
-                    by_level.setdefault(level, []).append(garbage)
-                else:
-                    others.append(garbage)
-            await self._deleter.delete(others)
-        for _, lists in sorted(by_level.items()):
+            await self._deleter.delete(replaced.add(sizes))
+        for lists in replaced.lists():
             await self._deleter.delete(lists)
         key = layout.manifest_key(partition.topic, partition.tp, version.number)
         await self._deleter.delete([Garbage(key, version.size_bytes, GarbageReason.REPLACED)])

@@ -30,6 +30,14 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class Versions:
+    """The manifest versions of a partition, ascending, and the store's clock at the listing."""
+
+    ascending: tuple[Version, ...]
+    store_now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """*older* may go, with what it names and *later* does not."""
 
@@ -112,6 +120,13 @@ class WalkSchedule:
         wait_ms = max(wait_ms, self._grace.short_ms) + (0 if own else patience_ms(self._grace))
         self._add(walk.partition, now_ms + wait_ms, walk.edited_here_ms)
 
+    def walked(self, walk: "Walk", walked: "Walked", now_ms: float) -> None:
+        """*walk* has ended with *walked*: if something is left, it is walked again."""
+        if walked.next is None:
+            return
+        if walked.pairs or walked.interrupted or walk.is_own(now_ms, self._grace):
+            self.again(walk, now_ms, walked.next.ms)
+
     def _add(self, partition: NamedPartition, due_ms: float, edited_ms: float | None) -> None:
         before = self._due.get(partition)
         if before is None:
@@ -133,6 +148,19 @@ class Walk:
         """Whether what is due was edited by this agent, as far as it knows."""
         edited_ms = self.edited_here_ms
         return edited_ms is not None and now_ms - edited_ms <= grace.ms + patience_ms(grace)
+
+
+@dataclass(slots=True)
+class Walked:
+    """What a walk did.  ``next``: when the next pair is due; None: nothing is superseded."""
+
+    next: Wait | None
+    pairs: int = 0
+    """Versions that were collected."""
+    interrupted: bool = False
+    """Another collector is at work."""
+    lists_missing: bool = False
+    """A list of a superseded version was not there: what was in it may still be."""
 
 
 def patience_ms(grace: Grace) -> int:

@@ -7,7 +7,8 @@ from uuid import UUID
 from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.garbage.deletions import Deletions, believe
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages, PutTimes
+from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
@@ -118,7 +119,7 @@ class History:
         """One listing, of one page; False: not all of it was judged."""
         (page,) = [page async for page in self.pages.of("topics/")]
         left = await unnamed.look(LIVE, page)
-        unnamed.looked(LIVE.keys(), left, page.store_now_ms)
+        unnamed.unjudged.looked(LIVE.keys(), left, page.store_now_ms)
         return not left
 
     async def _offload(self, fn: Callable[..., Any], *args: Any) -> Any:

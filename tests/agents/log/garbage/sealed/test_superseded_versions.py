@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.garbage.sealed.partition_reads import ListsRead
+from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead
 from driftlog_agents.log.garbage.sealed.version_pairs import Wait
 from driftlog_metadata.schema.grace import HOUR_MS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError

@@ -8,6 +8,7 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     Version,
     Wait,
     Walk,
+    Walked,
     WalkSchedule,
     next_pair,
     overdue,
@@ -79,3 +80,19 @@ def test_another_agents_edits_are_left_to_it_for_some_time() -> None:
     assert before == schedule.take_due(27_000)
     assert not overdue(1_000, 15_000, GRACE)
     assert overdue(1_000, 15_001, GRACE)
+
+
+def test_a_walk_that_left_something_is_made_again() -> None:
+    """
+    Where nothing was found and another agent edits the partition, that agent walks it.
+    """
+    other, own = Walk(ONE), Walk(TWO, 0)
+    schedule = WalkSchedule(GRACE)
+
+    schedule.walked(own, Walked(None, pairs=1), 0)
+    schedule.walked(other, Walked(Wait(5)), 0)
+    nothing = len(schedule)
+    schedule.walked(own, Walked(Wait(5)), 0)
+    schedule.walked(other, Walked(Wait(0), interrupted=True), 0)
+
+    assert (0, 2) == (nothing, len(schedule))
