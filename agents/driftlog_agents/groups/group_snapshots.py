@@ -32,7 +32,7 @@ from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
-INTERVAL_MS: Final = 60_000.0
+GROUP_SNAPSHOT_INTERVAL_MS: Final = 60_000.0
 """Longer: a restore forgets the offsets of a longer time; shorter: more PUTs."""
 
 _KEPT: Final = 3
@@ -78,8 +78,8 @@ class GroupSnapshots:
         self._is_checked = False
         self._log = structlog.get_logger()
 
-    async def run(self, is_wanted: Callable[[], bool], interval_ms: float = INTERVAL_MS) -> None:
-        """Put snapshots until cancelled, while *is_wanted*."""
+    async def run(self, is_wanted: Callable[[], bool], interval_ms: float) -> None:
+        """Put a snapshot every *interval_ms* until cancelled, while *is_wanted*."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             if not is_wanted():
