@@ -36,6 +36,8 @@ from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.one_sided import FITNESS
 from tests.simulation.restarts import settings_of
+from tests.simulation.restored import has_restore
+from tests.simulation.restored_groups import INTERVAL_MS
 from tests.simulation.server import SimIdentity, SimServer
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.workers import Workers
@@ -347,7 +349,7 @@ class SimulatedAgent(Process):
             reads=crowded_reads.read_settings(world.seed, READ_SETTINGS),
             collector=CollectorSettings(interval_ms=3_000, pause_ms=1),
             fitness=FITNESS,
-            puts_group_snapshots=False,
+            group_snapshot_interval_ms=INTERVAL_MS if has_restore(world.seed) else None,
         )
 
     def _network(self, peer: str, weather: Weather) -> Network:

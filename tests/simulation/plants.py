@@ -29,6 +29,7 @@ from tests.simulation.deletions import has_deletions
 from tests.simulation.ending import has_ending
 from tests.simulation.ending_planted import ENDING_BUGS
 from tests.simulation.failing_disks import has_failing_disk
+from tests.simulation.format_levels import is_raised
 from tests.simulation.hanging_bucket import hangs_in_a_hand_over, has_hanging_bucket
 from tests.simulation.long_outages import has_long_outage
 from tests.simulation.many_producers import has_many_producers
@@ -38,7 +39,7 @@ from tests.simulation.one_sided import has_refusals
 from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
 from tests.simulation.restored import has_restore
-from tests.simulation.restored_planted import RESTORED_BUGS
+from tests.simulation.restored_planted import RESTORED_BUGS, RESTORED_GROUP_BUGS
 from tests.simulation.retention import has_retention
 from tests.simulation.retention_planted import RETENTION_BUGS, both, by_size, by_time
 from tests.simulation.runner import run_seed
@@ -178,7 +179,11 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "failed_moves_are_forgotten": (349, 149),
     "nobody_looks_whose_the_bucket_is": (20_053, 20_056, 20_058),
     "looks_count_from_their_answers": (20_043, 20_042, 20_049),
-    "looks_age_by_a_clock_that_stops": (20_043, 20_042, 20_038),
+    "looks_age_by_a_clock_that_stops": (20_043, 20_042, 20_065),
+    "groups_are_not_written": (20_018, 20_038),
+    "an_older_snapshot_of_groups": (20_048, 20_078),
+    "a_snapshot_has_a_later_revision_than_its_groups": (20_018, 20_048),
+    "snapshots_of_groups_are_put_once": (20_048, 20_068),
     "collected_before_grace": (10_001,),
     "grace_by_an_agents_clock": (10_080,),
     "names_used_for_later_pages": (10_001,),
@@ -222,6 +227,10 @@ class Planted:
         """The first of its seeds that notices it, or of some others; None: none does."""
         others = itertools.islice((s for s in self.others() if s not in self.seeds), _OTHERS)
         return next(filter(self.noticed, itertools.chain(self.seeds, others)), None)
+
+
+def _has_restored_groups(seed: int) -> bool:
+    return has_restore(seed) and _has_groups(seed) and not is_raised(seed)
 
 
 def _has_groups(seed: int) -> bool:
@@ -320,6 +329,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(AGE_BUGS, has_many_producers),
     *_all(STORE_LOSS_BUGS, has_store_loss),
     *_all(RESTORED_BUGS, has_restore, says="was acknowledged"),
+    *_all(RESTORED_GROUP_BUGS, _has_restored_groups),
     *_all(UNAVAILABLE_BUGS, lambda s: has_untrue_absence(s) or has_hanging_bucket(s)),
     *_all(BUCKET_BUGS, lambda s: has_foreign_objects(s) and has_ending(s)),
     *_all(ENDING_BUGS, has_ending, says="left at the end"),

@@ -8,6 +8,7 @@ In seeds of their own, with no other phase:
 1. What an old agent acknowledged with acks=all, at any time, is in the restored log at its offset.
 2. Once the restore has waited, nothing is acknowledged that was not committed before.
 3. Every old agent that has something to commit ends, and is not started again.
+4. Groups come back as `restored_groups` says.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from tests.simulation.final_log import read_sealed
 from tests.simulation.format_levels import first_cluster
 from tests.simulation.loop import NOBODY
 from tests.simulation.oracle import GONE, Place
+from tests.simulation.restored_groups import RestoredGroups
 from tests.support.agent_ports import spool
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -54,6 +56,7 @@ class RestoredBeside:
         self._ends: dict[TopicPartition, int] | None = None
         """What was committed when the restore had waited; None: it has not yet."""
         self._begins = asyncio.Event()
+        self._groups = RestoredGroups(world)
 
     # ── What the world asks ──
 
@@ -85,7 +88,9 @@ class RestoredBeside:
         await world.ready()
         loop = asyncio.get_running_loop()
         producing = loop.create_task(self._produce(), context=NOBODY.copy())
+        consuming = self._groups.start()
         await asyncio.sleep(rng.uniform(3, 45))
+        await self._groups.check_before_faults()
         faults = [
             loop.create_task(self._trouble(node), context=NOBODY.copy()) for node in world.nodes
         ]
@@ -107,9 +112,12 @@ class RestoredBeside:
         report = await Restorer(ports).run(decode_cluster(first_cluster(world.seed)).cluster_id)
         world.expect(report.is_whole, f"not restored: {report}")
         await self._check()
+        await self._groups.check(self._metadata)
         await asyncio.gather(*faults)
         await self._all_end()
         producing.cancel()
+        if consuming is not None:
+            consuming.cancel()
         await self._check()
 
     async def _wait(self) -> None:

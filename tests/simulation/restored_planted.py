@@ -1,5 +1,6 @@
 """Bugs to be planted about agents of a cluster that is restored beside them: see `planted`."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,13 @@ from typing import Any
 import pytest
 
 from driftlog_agents.cluster.cluster_file import ClusterFile
+from driftlog_agents.groups import group_snapshots
+from driftlog_agents.groups.group_snapshots import GroupSnapshots
+from driftlog_agents.restore.evidence_reads import EvidenceReads
+from driftlog_agents.restore.metadata_writes import MetadataWrites
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
 from tests.simulation.loop import _FREEZER, Freezer
 from tests.simulation.planted import Plant
 
@@ -69,6 +77,55 @@ def looks_age_by_a_clock_that_stops(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Freezer, "thaw", thaws)
     patch.setattr(ClusterFile, "__init__", made)
 
+
+def groups_are_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The restored metadata store has no groups."""
+
+    async def groups(_: MetadataWrites, __: Any) -> None:
+        return None
+
+    patch.setattr(MetadataWrites, "groups", groups)
+
+
+def an_older_snapshot_of_groups(patch: pytest.MonkeyPatch) -> None:
+    """The restore takes the last snapshot of the listing."""
+
+    async def groups(self: EvidenceReads, cluster_id: str) -> GroupSnapshot | None:
+        keys = [
+            info.key
+            async for page in self._pages(layout.groups_prefix(cluster_id))
+            for info in page.objects
+        ]
+        return decode_group_snapshot(await self.get(keys[-1])) if keys else None
+
+    patch.setattr(EvidenceReads, "groups", groups)
+
+
+def a_snapshot_has_a_later_revision_than_its_groups(patch: pytest.MonkeyPatch) -> None:
+    """The revision in a snapshot's name is read behind the groups."""
+    original = GroupSnapshots._read
+
+    async def read(self: GroupSnapshots, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
+        _, kvs = await original(self, keys_only=keys_only)
+        if not keys_only:
+            await asyncio.sleep(1)
+        revision, _ = await original(self, keys_only=True)
+        return revision, kvs
+
+    patch.setattr(GroupSnapshots, "_read", read)
+
+
+def snapshots_of_groups_are_put_once(patch: pytest.MonkeyPatch) -> None:
+    """An agent takes groups for unchanged by their number alone."""
+    patch.setattr(group_snapshots, "_seen", lambda kvs: (0, len(kvs)))
+
+
+RESTORED_GROUP_BUGS: tuple[Plant, ...] = (
+    groups_are_not_written,
+    an_older_snapshot_of_groups,
+    a_snapshot_has_a_later_revision_than_its_groups,
+    snapshots_of_groups_are_put_once,
+)
 
 RESTORED_BUGS: tuple[Plant, ...] = (
     nobody_looks_whose_the_bucket_is,

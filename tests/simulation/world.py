@@ -38,7 +38,8 @@ What is checked, all the time or when the faults are over:
 12. Metadata that lose a key, or go back, make nothing up (`older_metadata`).
 13. What has expired goes, and nothing else does (`retention`).
 14. A merge changes nothing but the number of segments (`merging`).
-15. A restore has what agents of the old cluster acknowledge, and they stop (`restored`).
+15. A restore has what agents of the old cluster acknowledge, and they stop (`restored`); groups
+    come back as the newest snapshot has them (`restored_groups`).
 """
 
 import asyncio

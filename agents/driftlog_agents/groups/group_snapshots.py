@@ -6,7 +6,9 @@
 1. One agent of the cluster puts them.  Two at once do no harm: a snapshot is created once, and is
    named by the revision, so the newest one is the newest, whatever the clocks of agents say.
 2. Nothing is put while no group changes: a key that was put has a larger revision, and a key that
-   was deleted leaves one key less.
+   was deleted leaves one key less.  An agent that begins to put them, or begins again, puts one:
+   another agent may have put groups that are gone.  Without groups it puts one only if the bucket
+   has one: of this cluster, or of the cluster that was restored.
 3. No snapshot is put into a bucket, or read from a metadata store, that is not the cluster's.
 4. No snapshot is put by an agent whose metadata store is older than one that is there: it would
    count as older, and be deleted at once.
@@ -30,7 +32,7 @@ from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
-INTERVAL_MS: Final = 60_000.0
+GROUP_SNAPSHOT_INTERVAL_MS: Final = 60_000.0
 """Longer: a restore forgets the offsets of a longer time; shorter: more PUTs."""
 
 _KEPT: Final = 3
@@ -70,16 +72,18 @@ class GroupSnapshots:
         self._deleter = deleter
         self._confirm = confirm
         self._seen: tuple[int, int] | None = None
-        """Largest revision and number of the keys of the last snapshot."""
+        """Largest revision and number of the keys of the last snapshot; None: another agent may
+        have put one since."""
         self._puts = 0
         self._is_checked = False
         self._log = structlog.get_logger()
 
-    async def run(self, is_wanted: Callable[[], bool], interval_ms: float = INTERVAL_MS) -> None:
-        """Put snapshots until cancelled, while *is_wanted*."""
+    async def run(self, is_wanted: Callable[[], bool], interval_ms: float) -> None:
+        """Put a snapshot every *interval_ms* until cancelled, while *is_wanted*."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             if not is_wanted():
+                self._seen = None
                 continue
             try:
                 await self.put()
@@ -98,7 +102,9 @@ class GroupSnapshots:
             CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
         """
         _, kvs = await self._read(keys_only=True)
-        if _seen(kvs) == self._seen or (self._seen is None and not kvs):
+        if self._seen is None and not kvs and not await self._is_one_there():
+            self._seen = _seen(kvs)
+        if _seen(kvs) == self._seen:
             return None
         revision, kvs = await self._read(keys_only=False)
         seen = _seen(kvs)
@@ -124,6 +130,14 @@ class GroupSnapshots:
     async def _read(self, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
         async with asyncio.timeout(_READ_DEADLINE_S):
             return await self._metadata.get_prefix(GROUPS_PREFIX, keys_only=keys_only)
+
+    async def _is_one_there(self) -> bool:
+        """Whether the bucket has a snapshot of groups, of any cluster."""
+        async with asyncio.timeout(_DEADLINE_S):
+            async for page in self._objects.list(layout.GROUPS_PREFIX):
+                if page.objects:
+                    return True
+        return False
 
     async def _delete_old(self) -> None:
         """The listing begins with the newest."""

@@ -33,7 +33,7 @@ from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
-from driftlog_agents.groups.group_snapshots import GroupSnapshots
+from driftlog_agents.groups.group_snapshots import GROUP_SNAPSHOT_INTERVAL_MS, GroupSnapshots
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
@@ -94,8 +94,8 @@ class AgentSettings:
     reads: ReadSettings = field(default_factory=ReadSettings)
     collector: CollectorSettings = field(default_factory=CollectorSettings)
     fitness: WriteHealthSettings = field(default_factory=WriteHealthSettings)
-    puts_group_snapshots: bool = True
-    """Whether the controller puts snapshots of groups into the bucket, for a restore."""
+    group_snapshot_interval_ms: float | None = GROUP_SNAPSHOT_INTERVAL_MS
+    """At which the controller puts snapshots of groups, for a restore; None: it puts none."""
 
 
 class RequestServer(Protocol):
@@ -228,9 +228,12 @@ class AgentProcess:
                 tasks.create_task(self.broker.cluster.run()),
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self.collector.run()),
-                tasks.create_task(self.group_snapshots.run(self._puts_group_snapshots)),
                 tasks.create_task(self.store_watch.run()),
             ]
+            interval_ms = self.settings.group_snapshot_interval_ms
+            if interval_ms is not None:
+                snapshots = self.group_snapshots.run(self._puts_group_snapshots, interval_ms)
+                background.append(tasks.create_task(snapshots))
             if self._ports.usage is not None:
                 watch = EtcdQuotaMonitor(self.quota, self._ports.usage)
                 background.append(tasks.create_task(watch.run()))
@@ -365,8 +368,7 @@ class AgentProcess:
         """Older releases do not know the keys: the format level says when all agents do."""
         assert self._metadata.witness.cluster is not None
         level = decode_cluster(self._metadata.witness.cluster).format_version
-        wanted = self.settings.puts_group_snapshots and level >= FOOTER_FACTS_LEVEL
-        return wanted and self.collects_flush_objects()
+        return level >= FOOTER_FACTS_LEVEL and self.collects_flush_objects()
 
     def listing_share(self) -> tuple[int, int] | None:
         """See `Duties`: by the order of node ids."""

@@ -37,12 +37,12 @@ class World:
         if self.fenced:
             raise FencedError("another cluster's")
 
-    def agent(self, metadata: Any = None) -> GroupSnapshots:
+    def agent(self, metadata: Any = None, cluster_id: str = "c") -> GroupSnapshots:
         """A process."""
         return GroupSnapshots(
             metadata=metadata or self.metadata,
             objects=self.bucket,
-            cluster_id="c",
+            cluster_id=cluster_id,
             offload=at_once,
             deleter=Deletions(self.bucket, self.confirm, deadline_ms=1_000),
             confirm=self.confirm,
@@ -84,6 +84,71 @@ async def test_a_snapshot_has_all_groups_at_one_revision() -> None:
     await world.metadata.txn((), [Delete(f"{GROUPS_PREFIX}b/offsets/7/0")])
     assert await agent.put() is not None
     assert {} == (await world.newest()).values
+
+
+async def test_groups_that_were_all_deleted_do_not_come_back() -> None:
+    """
+    Also where the agent that puts the next snapshot, or its cluster, has never put one.
+    """
+    world = World()
+    await world.commit("a", b"1")
+    await world.agent().put()
+    await world.metadata.txn((), [Delete(f"{GROUPS_PREFIX}a")])
+
+    agent = world.agent()
+    assert await agent.put() is not None
+    assert await agent.put() is None
+
+    assert {} == (await world.newest()).values
+    restored = world.agent(cluster_id="restored")
+    key = await restored.put()
+    assert key is not None
+    assert await restored.put() is None
+    assert {} == decode_group_snapshot(await world.bucket.get(key)).values
+
+
+@on_virtual_time
+async def test_a_group_that_another_agent_put_and_that_is_gone_does_not_come_back() -> None:
+    """
+    The groups are as they were when this agent put the last snapshot of its own.
+    """
+    world = World()
+    await world.commit("a", b"1")
+    is_wanted = True
+    task = asyncio.create_task(world.agent().run(lambda: is_wanted, 1_000))
+    await asyncio.sleep(1.5)
+    assert {"a": b"1"} == (await world.newest()).values
+    is_wanted = False
+    await world.commit("b", b"2")
+    await world.agent().put()
+    await asyncio.sleep(1)
+    await world.metadata.txn((), [Delete(f"{GROUPS_PREFIX}b")])
+    is_wanted = True
+    await asyncio.sleep(1)
+    task.cancel()
+
+    assert {"a": b"1"} == (await world.newest()).values
+
+
+async def test_an_idle_cluster_without_groups_asks_the_bucket_once() -> None:
+    """
+    And puts nothing.
+    """
+    world = World()
+    listings: list[str] = []
+    original = world.bucket.list
+
+    def counted(prefix: str, **options: Any) -> Any:
+        listings.append(prefix)
+        return original(prefix, **options)
+
+    world.bucket.list = counted  # type: ignore[method-assign]
+    agent = world.agent()
+
+    assert [None] * 3 == [await agent.put() for _ in range(3)]
+
+    assert 1 == len(listings)
+    assert [] == await world.keys()
 
 
 async def test_old_snapshots_go_and_the_newest_stay() -> None:
