@@ -22,7 +22,7 @@ from tests.simulation.planted import Plant
 def nobody_looks_whose_the_bucket_is(patch: pytest.MonkeyPatch) -> None:
     """Commits and edits go on, whatever the newest cluster file says."""
 
-    async def hold(_: ClusterFile) -> None:
+    async def hold(_: ClusterFile, patience_ms: float = 0.0) -> None:
         return None
 
     patch.setattr(ClusterFile, "hold", hold)

@@ -9,7 +9,8 @@ when it may hold no more unsealed data.  The cause may be one object that no age
 agent probes the bucket first.
 
 An agent that cannot commit asks the others in its session's key.  An agent without producers does
-not commit either; only a probe shows that it can.  A few agents probe while an agent asks.
+not commit either; only a probe, and a look at the cluster file, show that it can.  A few agents
+probe while an agent asks.
 
 Shell.
 """
@@ -128,7 +129,7 @@ class WriteHealthMonitor:
         while True:
             await asyncio.sleep(_TICK_S)
             if not status.asks and engine.ready.is_set() and self._is_asked():
-                if await self._probe.bucket() is None:
+                if await self._probe.bucket() is None and await _may_commit(engine):
                     await status.prove()
                 await asyncio.sleep(self._every_s - _TICK_S)
 
@@ -221,3 +222,10 @@ async def set_within(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def _may_commit(engine: Engine) -> bool:
+    """Whether a new look finds that the bucket is the cluster's; a commit would wait for it."""
+    ownership = engine.session.ownership
+    await ownership.refresh()
+    return ownership.holds() and not ownership.is_due()

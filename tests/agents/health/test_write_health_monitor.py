@@ -3,20 +3,24 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
 from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_metadata.schema.codec import decode_head
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import AGENTS_PREFIX, head_key, session_key
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.store import Get, Put
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import encode_cluster
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import (
     SETTINGS,
@@ -29,6 +33,7 @@ from tests.agents.log.lives import (
     on_virtual_time,
 )
 from tests.simulation.agent import SETTINGS as SIMULATED
+from tests.support.clusters import AUTHOR
 
 
 class Cut:
@@ -443,3 +448,29 @@ async def test_a_stop_does_not_wait_for_an_agent_that_is_unfit() -> None:
 
     assert coming.done()
     assert agents.watch.unfit
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_agent_that_cannot_look_steps_down_if_others_can(alone: bool) -> None:
+    """
+    The others are idle and say that they can, unless they cannot read the next cluster file either.
+    """
+
+    @on_virtual_time
+    async def run() -> None:
+        agents = Agents()
+        await agents.worlds[0].bucket.put(layout.CLUSTER_KEY, [encode_cluster(AUTHOR)])
+        for world in agents.worlds:
+            world.ownership = partial(ClusterFile, world.bucket, AUTHOR.cluster_id, Grace(), now_ms)
+        await agents.start()
+        answering = asyncio.create_task(agents.watch_of(1).watch(agents.lives[1].engine))
+        await asyncio.sleep(100)  # their looks are old
+        if alone:
+            agents.cut.reads = False
+        else:
+            await agents.cut.bucket.put(layout.cluster_key(1), [b"damaged"])
+
+        assert alone == await agents.watched(60 if alone else 300, others_produce=False)
+        answering.cancel()
+
+    run()

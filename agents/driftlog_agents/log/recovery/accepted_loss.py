@@ -232,6 +232,7 @@ class LossAcceptance:
         return found.claimed(topic.topic.name, mine, result)
 
     async def _create(self, key: str, body: bytes) -> None:
+        await self._session.ownership.hold()
         with suppress(AlreadyExistsError):  # an earlier try: no other session has this epoch
             await in_time(lambda: self._objects.create(key, [body]))
 

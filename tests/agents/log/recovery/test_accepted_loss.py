@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.reading.reader import LogReader
@@ -20,16 +21,21 @@ from driftlog_metadata.schema.codec import (
     decode_leader,
     decode_partition_state,
 )
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, leader_key, partition_key
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_metadata.stores.store import Delete, Put
+from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.accepted_loss import decode_accepted_loss
+from driftlog_tiering.formats.bucket_files import encode_cluster
+from driftlog_tiering.formats.manifests import OtherClusterError
 from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import ONE, SETTINGS, Life, World, now_ms, on_virtual_time, values_of
 from tests.agents.log.recovery.test_recovery import left_behind
 from tests.agents.log.test_missing_keys import Key, started, take_away
 from tests.agents.log.test_older_metadata import sealed_after_the_backup
+from tests.support.clusters import AUTHOR
 
 TP = TopicPartition(UUID(int=1), 0)
 """t-0."""
@@ -790,3 +796,23 @@ async def test_a_manifest_that_is_gone_must_be_put_back() -> None:
 
     with pytest.raises(CorruptError, match=r"manifest.* must be put back"):
         await life.engine.losses.examine(TP)
+
+
+@on_virtual_time
+async def test_an_agent_of_a_restored_cluster_accepts_nothing() -> None:
+    """
+    An audit record of its own would explain holes in the restored log.
+    """
+    world = World(t=1)
+    await world.bucket.put(layout.CLUSTER_KEY, [encode_cluster(AUTHOR)])
+    world.ownership = lambda: ClusterFile(world.bucket, AUTHOR.cluster_id, Grace(), now_ms)
+    life = await sealed_one_by_one(world)
+    await world.bucket.delete([segments_of(world)[0]])
+    plan = await life.engine.losses.examine(TP)
+    await world.bucket.put(layout.cluster_key(1), [encode_cluster(Cluster("restored"))])
+    await asyncio.sleep(61)
+
+    with pytest.raises(OtherClusterError):
+        await life.engine.losses.accept(TP, plan.as_json(), 1_234)
+
+    assert [] == world.bucket.keys(layout.AUDIT_PREFIX)
