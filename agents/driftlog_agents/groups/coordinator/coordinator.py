@@ -24,10 +24,8 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Final, TypeVar
 from uuid import UUID
-from weakref import ReferenceType, ref
 
 import structlog
 
@@ -46,6 +44,7 @@ from driftlog_agents.groups.coordinator.group_loader import (
     Listed,
 )
 from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, GroupShell, ServedGroup
+from driftlog_agents.groups.coordinator.group_timers import GroupTimers
 from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
 from driftlog_agents.groups.coordinator.placement import Coordinators
 from driftlog_agents.groups.coordinator.repair import (
@@ -138,11 +137,9 @@ class GroupCoordinator:
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._look = asyncio.Event()
         """Set: this agent lists all groups."""
-        self._timers: list[tuple[int, int, ReferenceType[ServedGroup]]] = []
-        """A heap of (deadline, number, group).  A reference is weak: dropped groups are freed."""
+        self._timers = GroupTimers[ServedGroup]()
         self._sooner = asyncio.Event()
         """Set: a new timer is due before all others."""
-        self._pushed = 0
         self._cluster_topics = ClusterTopics(-1, ())
         """The topics of the view at the last update."""
         self._forgetting = ForgottenOffsets(
@@ -538,54 +535,42 @@ class GroupCoordinator:
     def _schedule(self, group: ServedGroup) -> None:
         """Schedule the group's next tick; a deadline after the scheduled one changes nothing."""
         deadline_ms = group.deadline_ms
-        if deadline_ms is None or group.dropped is not None:
+        if deadline_ms is None or group.is_dropped:
             if group.is_of_no_use:
                 self._removed(group)
-            return
-        if group.scheduled_ms is not None and group.scheduled_ms <= deadline_ms:
-            return
-        group.scheduled_ms = deadline_ms
-        self._pushed += 1
-        timer = deadline_ms, self._pushed, ref(group)
-        heappush(self._timers, timer)
-        if self._timers[0] is timer:
+        elif self._timers.schedule(group, deadline_ms, len(self.groups)):
             self._sooner.set()
-        if len(self._timers) > 4 * len(self.groups) + 64:
-            self._timers = [one for one in self._timers if _is_current(one)]
-            heapify(self._timers)
 
     async def _keep_time(self) -> None:
         while True:
             self._sooner.clear()
-            wait_s = None
-            if self._timers:
-                wait_s = (self._timers[0][0] - self.now_ms()) / 1000
-            if wait_s is None or wait_s > 0:
-                try:
-                    async with asyncio.timeout(wait_s):
+            wait_ms = self._timers.wait_ms(self.now_ms())
+            if wait_ms is None or wait_ms > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
                         await self._sooner.wait()
-                except TimeoutError:
-                    pass
                 continue
             if not self._session.alive:
                 # Ended by the agent's clock; the store has not confirmed that.
                 await asyncio.sleep(_NOT_ALIVE_S)
                 continue
             for _ in range(_BREATHE_GROUPS):
-                if not self._timers or self._timers[0][0] > self.now_ms():
+                if not self._tick():
                     break
-                self._tick(heappop(self._timers))
             await asyncio.sleep(0)
 
-    def _tick(self, timer: tuple[int, int, ReferenceType[ServedGroup]]) -> None:
-        group = timer[2]()
-        if group is None or not _is_current(timer):
-            return  # An earlier timer replaced this one.
-        group.scheduled_ms = None
-        deadline_ms = group.deadline_ms
-        if deadline_ms is not None and deadline_ms <= self.now_ms():
-            group.tick()
-        self._schedule(group)
+    def _tick(self) -> bool:
+        """Tick the group of the first timer; False: the timer is not due."""
+        wait_ms = self._timers.wait_ms(self.now_ms())
+        if wait_ms is None or wait_ms > 0:
+            return False
+        group = self._timers.take()
+        if group is not None:
+            deadline_ms = group.deadline_ms
+            if deadline_ms is not None and deadline_ms <= self.now_ms():
+                group.tick()
+            self._schedule(group)
+        return True
 
 
 async def _result(future: asyncio.Future[_T]) -> _T:
@@ -593,12 +578,6 @@ async def _result(future: asyncio.Future[_T]) -> _T:
         return await asyncio.shield(future)
     finally:
         del future  # As in `_load`.
-
-
-def _is_current(timer: tuple[int, int, ReferenceType[ServedGroup]]) -> bool:
-    due_ms, _, reference = timer
-    group = reference()
-    return group is not None and group.dropped is None and group.scheduled_ms == due_ms
 
 
 def _first(listed: Sequence[Listed]) -> tuple[list[Listed], list[Listed]]:
