@@ -23,7 +23,7 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -45,6 +45,7 @@ from driftlog_agents.groups.coordinator.group_loader import (
 )
 from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, GroupShell, ServedGroup
 from driftlog_agents.groups.coordinator.group_timers import GroupTimers
+from driftlog_agents.groups.coordinator.group_topics import GroupTopics
 from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
 from driftlog_agents.groups.coordinator.placement import Coordinators
 from driftlog_agents.groups.coordinator.repair import (
@@ -55,7 +56,6 @@ from driftlog_agents.groups.coordinator.repair import (
 from driftlog_agents.groups.coordinator.write_batcher import Confirmations, GroupWrites
 from driftlog_agents.groups.offsets import page_of
 from driftlog_agents.groups.storage_format import decode_group
-from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import decode_at
@@ -71,9 +71,6 @@ commits of loaded groups wait longer behind them."""
 _LOOK_AGAIN_S: Final = 5.0
 """Delay of the second listing of groups after a change of the agents: it finds groups that were
 created by an agent whose view was behind."""
-
-_TOPICS_S: Final = 0.2
-"""Interval between two updates of the groups' topics.  Shorter: groups see a new topic sooner."""
 
 _NOT_ALIVE_S: Final = 0.1
 """Interval between two checks whether the session is alive again."""
@@ -140,8 +137,6 @@ class GroupCoordinator:
         self._timers = GroupTimers[ServedGroup]()
         self._sooner = asyncio.Event()
         """Set: a new timer is due before all others."""
-        self._cluster_topics = ClusterTopics(-1, ())
-        """The topics of the view at the last update."""
         self._forgetting = ForgottenOffsets(
             session=engine.session,
             view=cluster.view,
@@ -150,6 +145,7 @@ class GroupCoordinator:
             counted=self.counted,
             clock_ms=engine.ports.now_ms,
         )
+        self.topics = GroupTopics(cluster, self.groups, self._forgetting)
         self._tasks: asyncio.TaskGroup | None = None
         shell = GroupShell(
             session_id=engine.session.session_id,
@@ -169,7 +165,7 @@ class GroupCoordinator:
             shell=shell,
             settings=settings,
             new_member_id=self._new_member_id,
-            topics=lambda: self._cluster_topics,
+            topics=lambda: self.topics.current,
         )
 
     def now_ms(self) -> int:
@@ -191,7 +187,7 @@ class GroupCoordinator:
                 tasks.create_task(self._keep_time())
                 tasks.create_task(self._load_all())
                 tasks.create_task(self._forgetting.run())
-                tasks.create_task(self._follow_topics())
+                tasks.create_task(self.topics.run())
                 try:
                     await self._follow()
                 finally:
@@ -343,42 +339,6 @@ class GroupCoordinator:
                     nodes = self._coordinators.nodes
                     self._reassign()
                 await changed.wait()
-
-    async def _follow_topics(self) -> None:
-        """Give the cluster's topics to groups of KIP-848, until cancelled."""
-        view = self._cluster.view
-        with self._cluster.changes() as changed:
-            while True:
-                changed.clear()
-                if self._cluster_topics.version != view.topics_version:
-                    self._topics_changed()
-                    await asyncio.sleep(_TOPICS_S)  # Thousands may be created one by one.
-                else:
-                    await changed.wait()
-
-    def know_topics(self, names: Iterable[str]) -> None:
-        """Update the topics at once where one of *names* is new: else the member's assignment would
-        lack it until the next heartbeat."""
-        known = self._cluster_topics
-        behind = known.version != self._cluster.view.topics_version
-        if behind and any(name not in known.by_name for name in names):
-            self._topics_changed()
-
-    def _topics_changed(self) -> None:
-        view = self._cluster.view
-        known = self._cluster_topics.by_id.keys()
-        self._cluster_topics = ClusterTopics(
-            view.topics_version,
-            (
-                (entry.topic.name, topic_id, entry.topic.partitions)
-                for topic_id, entry in view.topics.items()
-            ),
-        )
-        if known - self._cluster_topics.by_id.keys():
-            self._forgetting.look()
-        for group in self.groups.values():
-            if group.consumer is not None:
-                group.consumer.topics = self._cluster_topics
 
     def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         if self._tasks is not None:
