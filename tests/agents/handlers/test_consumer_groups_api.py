@@ -66,7 +66,7 @@ async def heard_of(agent: RunningAgent, *topics: str) -> None:
     groups = agent.broker.groups
     assert groups is not None
     async with asyncio.timeout(60):
-        while not set(topics) <= groups._cluster_topics.by_name.keys():  # noqa: ASYNC110
+        while not set(topics) <= groups.topics.current.by_name.keys():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

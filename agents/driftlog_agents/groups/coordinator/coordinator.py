@@ -23,11 +23,9 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
-from weakref import ReferenceType, ref
 
 import structlog
 
@@ -46,6 +44,8 @@ from driftlog_agents.groups.coordinator.group_loader import (
     Listed,
 )
 from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, GroupShell, ServedGroup
+from driftlog_agents.groups.coordinator.group_timers import GroupTimers
+from driftlog_agents.groups.coordinator.group_topics import GroupTopics
 from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
 from driftlog_agents.groups.coordinator.placement import Coordinators
 from driftlog_agents.groups.coordinator.repair import (
@@ -56,7 +56,6 @@ from driftlog_agents.groups.coordinator.repair import (
 from driftlog_agents.groups.coordinator.write_batcher import Confirmations, GroupWrites
 from driftlog_agents.groups.offsets import page_of
 from driftlog_agents.groups.storage_format import decode_group
-from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import decode_at
@@ -72,9 +71,6 @@ commits of loaded groups wait longer behind them."""
 _LOOK_AGAIN_S: Final = 5.0
 """Delay of the second listing of groups after a change of the agents: it finds groups that were
 created by an agent whose view was behind."""
-
-_TOPICS_S: Final = 0.2
-"""Interval between two updates of the groups' topics.  Shorter: groups see a new topic sooner."""
 
 _NOT_ALIVE_S: Final = 0.1
 """Interval between two checks whether the session is alive again."""
@@ -138,13 +134,9 @@ class GroupCoordinator:
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._look = asyncio.Event()
         """Set: this agent lists all groups."""
-        self._timers: list[tuple[int, int, ReferenceType[ServedGroup]]] = []
-        """A heap of (deadline, number, group).  A reference is weak: dropped groups are freed."""
+        self._timers = GroupTimers[ServedGroup]()
         self._sooner = asyncio.Event()
         """Set: a new timer is due before all others."""
-        self._pushed = 0
-        self._cluster_topics = ClusterTopics(-1, ())
-        """The topics of the view at the last update."""
         self._forgetting = ForgottenOffsets(
             session=engine.session,
             view=cluster.view,
@@ -153,6 +145,7 @@ class GroupCoordinator:
             counted=self.counted,
             clock_ms=engine.ports.now_ms,
         )
+        self.topics = GroupTopics(cluster, self.groups, self._forgetting)
         self._tasks: asyncio.TaskGroup | None = None
         shell = GroupShell(
             session_id=engine.session.session_id,
@@ -172,7 +165,7 @@ class GroupCoordinator:
             shell=shell,
             settings=settings,
             new_member_id=self._new_member_id,
-            topics=lambda: self._cluster_topics,
+            topics=lambda: self.topics.current,
         )
 
     def now_ms(self) -> int:
@@ -194,7 +187,7 @@ class GroupCoordinator:
                 tasks.create_task(self._keep_time())
                 tasks.create_task(self._load_all())
                 tasks.create_task(self._forgetting.run())
-                tasks.create_task(self._follow_topics())
+                tasks.create_task(self.topics.run())
                 try:
                     await self._follow()
                 finally:
@@ -346,42 +339,6 @@ class GroupCoordinator:
                     nodes = self._coordinators.nodes
                     self._reassign()
                 await changed.wait()
-
-    async def _follow_topics(self) -> None:
-        """Give the cluster's topics to groups of KIP-848, until cancelled."""
-        view = self._cluster.view
-        with self._cluster.changes() as changed:
-            while True:
-                changed.clear()
-                if self._cluster_topics.version != view.topics_version:
-                    self._topics_changed()
-                    await asyncio.sleep(_TOPICS_S)  # Thousands may be created one by one.
-                else:
-                    await changed.wait()
-
-    def know_topics(self, names: Iterable[str]) -> None:
-        """Update the topics at once where one of *names* is new: else the member's assignment would
-        lack it until the next heartbeat."""
-        known = self._cluster_topics
-        behind = known.version != self._cluster.view.topics_version
-        if behind and any(name not in known.by_name for name in names):
-            self._topics_changed()
-
-    def _topics_changed(self) -> None:
-        view = self._cluster.view
-        known = self._cluster_topics.by_id.keys()
-        self._cluster_topics = ClusterTopics(
-            view.topics_version,
-            (
-                (entry.topic.name, topic_id, entry.topic.partitions)
-                for topic_id, entry in view.topics.items()
-            ),
-        )
-        if known - self._cluster_topics.by_id.keys():
-            self._forgetting.look()
-        for group in self.groups.values():
-            if group.consumer is not None:
-                group.consumer.topics = self._cluster_topics
 
     def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         if self._tasks is not None:
@@ -538,54 +495,42 @@ class GroupCoordinator:
     def _schedule(self, group: ServedGroup) -> None:
         """Schedule the group's next tick; a deadline after the scheduled one changes nothing."""
         deadline_ms = group.deadline_ms
-        if deadline_ms is None or group.dropped is not None:
+        if deadline_ms is None or group.is_dropped:
             if group.is_of_no_use:
                 self._removed(group)
-            return
-        if group.scheduled_ms is not None and group.scheduled_ms <= deadline_ms:
-            return
-        group.scheduled_ms = deadline_ms
-        self._pushed += 1
-        timer = deadline_ms, self._pushed, ref(group)
-        heappush(self._timers, timer)
-        if self._timers[0] is timer:
+        elif self._timers.schedule(group, deadline_ms, len(self.groups)):
             self._sooner.set()
-        if len(self._timers) > 4 * len(self.groups) + 64:
-            self._timers = [one for one in self._timers if _is_current(one)]
-            heapify(self._timers)
 
     async def _keep_time(self) -> None:
         while True:
             self._sooner.clear()
-            wait_s = None
-            if self._timers:
-                wait_s = (self._timers[0][0] - self.now_ms()) / 1000
-            if wait_s is None or wait_s > 0:
-                try:
-                    async with asyncio.timeout(wait_s):
+            wait_ms = self._timers.wait_ms(self.now_ms())
+            if wait_ms is None or wait_ms > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
                         await self._sooner.wait()
-                except TimeoutError:
-                    pass
                 continue
             if not self._session.alive:
                 # Ended by the agent's clock; the store has not confirmed that.
                 await asyncio.sleep(_NOT_ALIVE_S)
                 continue
             for _ in range(_BREATHE_GROUPS):
-                if not self._timers or self._timers[0][0] > self.now_ms():
+                if not self._tick():
                     break
-                self._tick(heappop(self._timers))
             await asyncio.sleep(0)
 
-    def _tick(self, timer: tuple[int, int, ReferenceType[ServedGroup]]) -> None:
-        group = timer[2]()
-        if group is None or not _is_current(timer):
-            return  # An earlier timer replaced this one.
-        group.scheduled_ms = None
-        deadline_ms = group.deadline_ms
-        if deadline_ms is not None and deadline_ms <= self.now_ms():
-            group.tick()
-        self._schedule(group)
+    def _tick(self) -> bool:
+        """Tick the group of the first timer; False: the timer is not due."""
+        wait_ms = self._timers.wait_ms(self.now_ms())
+        if wait_ms is None or wait_ms > 0:
+            return False
+        group = self._timers.take()
+        if group is not None:
+            deadline_ms = group.deadline_ms
+            if deadline_ms is not None and deadline_ms <= self.now_ms():
+                group.tick()
+            self._schedule(group)
+        return True
 
 
 async def _result(future: asyncio.Future[_T]) -> _T:
@@ -593,12 +538,6 @@ async def _result(future: asyncio.Future[_T]) -> _T:
         return await asyncio.shield(future)
     finally:
         del future  # As in `_load`.
-
-
-def _is_current(timer: tuple[int, int, ReferenceType[ServedGroup]]) -> bool:
-    due_ms, _, reference = timer
-    group = reference()
-    return group is not None and group.dropped is None and group.scheduled_ms == due_ms
 
 
 def _first(listed: Sequence[Listed]) -> tuple[list[Listed], list[Listed]]:

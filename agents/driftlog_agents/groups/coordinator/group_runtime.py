@@ -291,6 +291,11 @@ class ServedGroup:
         self._apply(self.machine.tick(self._shell.now_ms()))
 
     @property
+    def is_dropped(self) -> bool:
+        """Whether this agent coordinates it no more."""
+        return self.dropped is not None
+
+    @property
     def deadline_ms(self) -> int | None:
         """When to `tick` next; None: no timer is pending."""
         return self.machine.deadline_ms
