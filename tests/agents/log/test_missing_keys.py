@@ -64,7 +64,7 @@ async def test_a_partition_with_one_key_is_not_led_and_is_whole_when_the_other_i
 
     assert [1] == led
     assert gone.key in reason
-    assert "restore it" in reason
+    assert "restore the key" in reason
     assert {} == life.engine.offline()
     assert 3 == admitted.base_offset
     assert [b"0", b"1", b"2", b"new"] == [value for *_, value in await life.committed()]
