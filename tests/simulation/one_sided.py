@@ -12,6 +12,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from driftlog_agents.cluster.bucket_ownership import VALID_MS
 from driftlog_agents.health.write_health import WriteHealthSettings
 from tests.simulation.faults import Refused
 from tests.simulation.final_log import read_topics
@@ -72,8 +73,10 @@ class LastRefusals:
             node.store_weather.refused_kind = kind
             node.store_weather.mute = nodes[0].store_weather.mute
         self._nobody_since_s = world.loop.now_s
+        if kind is Refused.READS:
+            # Until its last look at the cluster file is too old, an agent commits: others see it.
+            self._nobody_since_s += VALID_MS / 1000
         while world.loop.now_s < self._nobody_since_s + _ALIKE_S:
-            # Commits go on where only reads are refused: they prove nothing.
             topics = list((await read_topics(world)).values())
             if topics:
                 world.produce_to(rng.choice(topics), batches=2)

@@ -171,7 +171,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "list_offsets_ignores_log_start": (2389, 2845, 775),
     "what_is_not_committed_expires": (270, 247, 249),
     "segments_expire_by_their_smallest_timestamp": (465, 470, 494),
-    "sealed_batches_count_twice": (3734, 3753),
+    "sealed_batches_count_twice": (749, 3734, 3753),
     "what_is_not_adopted_counts_twice": (134, 147, 747),
     "log_start_of_an_old_read": (549, 849, 1649),
     "manifest_moves_before_the_key": (265, 294),

@@ -3,8 +3,10 @@
     cluster.json ──restore──▶ cluster/1.json ──restore──▶ cluster/2.json
 
 A restore, and a change of grace (`driftlog cluster grace`), create the next file, and only one can:
-of two restores one wins.  ``cluster.json`` is
-replaced too, for releases that read no other.
+of two restores one wins.  ``cluster.json`` is replaced too, for releases that read no other.
+
+Files are numbered without a gap.  A listing proves no absence, so the file behind the newest that
+it shows is asked for.
 
 Shell.
 """
@@ -33,4 +35,8 @@ async def newest_cluster_file(objects: ObjectStore) -> tuple[int, bytes]:
                 newest = max(newest, layout.parse_cluster_key(info.key).number)
     if newest > number:
         number, body = newest, bytes(await objects.get(layout.cluster_key(newest)))
+    with suppress(NotFoundError):
+        while True:
+            body = bytes(await objects.get(layout.cluster_key(number + 1)))
+            number += 1
     return number, body
