@@ -24,10 +24,7 @@ import structlog
 from driftlog_agents.cluster.placement import manager_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.clocks import Clocks
-from driftlog_agents.foundation.serial_offload import SerialOffload
 from driftlog_agents.foundation.tasks import first_of, spawn, unless
-from driftlog_agents.log.compaction.log_cleaner import LogCleaner
-from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites, RewritePorts
 from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
@@ -48,7 +45,6 @@ from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.leave import SessionLeave
 from driftlog_agents.log.led_partitions import LedPartitions
-from driftlog_agents.log.merging.segment_merger import SegmentMerger
 from driftlog_agents.log.merging.topic_policies import TopicPolicies
 from driftlog_agents.log.objects.flush_record_reads import FEW_READS_AT_ONCE, FlushRecordReads
 from driftlog_agents.log.objects.flush_records import MovedBatches
@@ -62,7 +58,6 @@ from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.retention.policy import TopicRetention
-from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.attempts import SealAttempts
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.partition_keys import PartitionKeys
@@ -76,7 +71,7 @@ from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports
-from driftlog_agents.log.verification.partition_verification import PartitionVerification
+from driftlog_agents.log.upkeep import Upkeep
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
@@ -264,57 +259,20 @@ class Engine:
             clocks=clocks,
             signals=signals,
         )
-        self._topic_compaction = {} if topic_compaction is None else topic_compaction
-        upkeep = SerialOffload(ports.offload_upkeep or ports.offload)
-        rewrites = PartitionRewrites(
+        self.upkeep = Upkeep(
+            ports=ports,
             session=self.session,
             manifests=self.manifests,
-            grace=settings.seal.grace,
-            ports=RewritePorts(
-                objects=ports.objects,
-                offload=upkeep,
-                spool=ports.spool,
-                rng=ports.rng,
-                now_ms=ports.now_ms,
-                wall_ms=ports.wall_ms,
-                decoding=ports.decoding,
-            ),
-        )
-        self._log_cleaner = LogCleaner(
-            rewrites=rewrites,
             sealed_cache=self.sealer.sealed_cache,
-            settings=settings.compaction,
-            counters=ports.counters,
-            logs=self.logs,
-        )
-        self._merger = SegmentMerger(
-            rewrites=rewrites, settings=settings.merging, counters=ports.counters, logs=self.logs
-        )
-        self._topic_retention = {} if topic_retention is None else topic_retention
-        self._merging = TopicPolicies(
-            settings.seal,
-            {} if topic_sealing is None else topic_sealing,
-            self._topic_retention,
-            self._topic_compaction,
-        )
-        self.retention = SegmentExpiry(
-            objects=ports.objects,
-            manifests=self.manifests,
             deletion=self.deletion,
-            settings=settings.retention,
-            counters=ports.counters,
-            rng=Random(f"retention {agent.session_id}"),
+            settings=settings,
+            topics=TopicPolicies(
+                settings.seal,
+                self._seal_policies,
+                {} if topic_retention is None else topic_retention,
+                {} if topic_compaction is None else topic_compaction,
+            ),
             logs=self.logs,
-            wall_ms=ports.wall_ms,
-        )
-        self.verification = PartitionVerification(
-            objects=ports.objects,
-            offload=upkeep,
-            settings=settings.verification,
-            backpressure=ports.backpressure,
-            counters=ports.counters,
-            logs=self.logs,
-            wall_ms=ports.wall_ms,
         )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
@@ -463,10 +421,7 @@ class Engine:
                 background.extend(leadership)
                 background.append(spawn(tasks, self.flush_records.run()))
                 background.append(spawn(tasks, self.sealer.run()))
-                background.append(spawn(tasks, self._log_cleaner.run(self._topic_compaction)))
-                background.append(spawn(tasks, self._merger.run(self._merging)))
-                background.append(spawn(tasks, self.retention.run(self._topic_retention)))
-                background.append(spawn(tasks, self.verification.run()))
+                background.extend(spawn(tasks, work) for work in self.upkeep.works())
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()

@@ -299,12 +299,12 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         "driftlog_verification_damaged_ranges",
         "Damaged ranges of sealed records, each partition at its last verification by this agent; "
         "the log names the objects",
-        engine.verification.damaged,
+        engine.upkeep.verification.damaged,
     )
     yield _gauge(
         "driftlog_verification_overdue_seconds",
         "For how long the verification that is due longest has been due",
-        engine.verification.overdue_ms / 1000,
+        engine.upkeep.verification.overdue_ms / 1000,
     )
     yield _gauge(
         "driftlog_flush_records",

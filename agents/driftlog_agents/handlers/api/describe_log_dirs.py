@@ -53,7 +53,8 @@ def _described(engine: Engine, name: str, numbers: set[int] | None) -> DescribeL
         name=name,
         partitions=[
             DescribeLogDirsPartition(
-                partition_index=log.partition, partition_size=engine.retention.size_bytes(log)
+                partition_index=log.partition,
+                partition_size=engine.upkeep.retention.size_bytes(log),
             )
             for log in ([] if entry is None else entry.logs)
             if log is not None

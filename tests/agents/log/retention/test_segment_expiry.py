@@ -135,13 +135,13 @@ async def test_by_size_as_much_stays_as_was_asked_for() -> None:
     for _ in range(4):
         await put(life, b"x" * 1_000)
     await put(life, b"x" * 1_000, sealed=False)
-    assert 6 * size == life.engine.retention.size_bytes(life.log())
+    assert 6 * size == life.engine.upkeep.retention.size_bytes(life.log())
 
     life.world.retention["t"] = TopicRetention(size_bytes=3 * size + 1)
     await asyncio.sleep(LATE_S)
 
     assert 2 == life.log().log_start
-    assert 4 * size == life.engine.retention.size_bytes(life.log())
+    assert 4 * size == life.engine.upkeep.retention.size_bytes(life.log())
     assert {"size": 2} == life.engine.counters.expired_records
     await put(life, b"x" * 1_000, sealed=False)
     await becomes(lambda: life.log().log_start == 3, LATE_S)
@@ -162,7 +162,7 @@ async def test_a_tail_of_which_nothing_is_left_is_sealed_without_a_segment() -> 
     (line,) = (line for line in lines if line["event"] == "segments_expired")
     assert (2, 2, 1) == (line["unsealed_offsets"], line["records"], line["by_time"])
     assert (2, 0) == (life.log().log_start, life.log().sealed_end)
-    assert 0 == life.engine.retention.size_bytes(life.log())
+    assert 0 == life.engine.upkeep.retention.size_bytes(life.log())
     await asyncio.sleep(400)
 
     assert (2, 2) == (life.log().sealed_end, (await newest(life)).log_start)
@@ -252,7 +252,7 @@ async def test_nothing_goes_by_a_manifest_of_long_ago() -> None:
     life = await start(TopicRetention())
     for value in (b"a", b"b"):
         await put(life, value * 1_000)
-    size = life.engine.retention.size_bytes(life.log())
+    size = life.engine.upkeep.retention.size_bytes(life.log())
     await asyncio.sleep(200)
     manifest = await newest(life)
     last = manifest.segments[-1]

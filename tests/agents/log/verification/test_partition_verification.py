@@ -56,7 +56,7 @@ async def test_a_led_partition_is_verified_once_an_interval() -> None:
 
     assert 1 == counters.verified_partitions
     assert len(body) == counters.verified_bytes
-    assert 0 == life.engine.verification.damaged
+    assert 0 == life.engine.upkeep.verification.damaged
     life.kill()
 
 
@@ -69,7 +69,7 @@ async def test_damage_is_named_until_it_is_repaired() -> None:
     await life.world.bucket.delete([key])
 
     with capture_logs() as logs:
-        await becomes(lambda: bool(life.engine.verification.damaged))
+        await becomes(lambda: bool(life.engine.upkeep.verification.damaged))
 
     (line,) = [one for one in logs if one["event"] == "sealed_damage_found"]
     assert ("t-0", key, "missing", 0, 2) == tuple(
@@ -77,7 +77,7 @@ async def test_damage_is_named_until_it_is_repaired() -> None:
     )
     assert "accept-loss" in line["advice"]
     await life.world.bucket.put(key, [body])
-    await becomes(lambda: not life.engine.verification.damaged, 3 * REPEAT_S)
+    await becomes(lambda: not life.engine.upkeep.verification.damaged, 3 * REPEAT_S)
     life.kill()
 
 
