@@ -266,7 +266,9 @@ class SimulatedAgent(Process):
             was, unfit = unfit, fitness is not None and fitness.unfit
             if unfit and not was:
                 self._world.note("stepped down")
-                self._world.last_refusals.stepped_down(self.name)
+                ended = engine or last
+                has_looked = ended is None or ended.session.ownership.holds()
+                self._world.last_refusals.stepped_down(self.name, has_looked=has_looked)
 
     def _count(self) -> None:
         world, counters = self._world, self.agent.counters

@@ -73,9 +73,6 @@ class LastRefusals:
             node.store_weather.refused_kind = kind
             node.store_weather.mute = nodes[0].store_weather.mute
         self._nobody_since_s = world.loop.now_s
-        if kind is Refused.READS:
-            # Until its last look at the cluster file is too old, an agent commits: others see it.
-            self._nobody_since_s += VALID_MS / 1000
         while world.loop.now_s < self._nobody_since_s + _ALIKE_S:
             topics = list((await read_topics(world)).values())
             if topics:
@@ -84,10 +81,15 @@ class LastRefusals:
         self._nobody_since_s = None
         self.end()
 
-    def stepped_down(self, name: str) -> None:
-        """An agent has found that it cannot, and that others can."""
+    def stepped_down(self, name: str, *, has_looked: bool) -> None:
+        """An agent has found that it cannot, and that others can.
+
+        *has_looked*: its last look at the cluster file lets it commit.  Without one it cannot,
+        while others with a newer look commit.
+        """
         since_s, now_s = self._nobody_since_s, self._world.loop.now_s
-        proven = since_s is None or now_s < since_s + _PROVEN_S
+        proven_s = _PROVEN_S if has_looked else _PROVEN_S + VALID_MS / 1000
+        proven = since_s is None or now_s < since_s + proven_s
         self._world.expect(proven, f"{name} steps down, and nobody else could do it either")
 
     def begins_again(self, node: "Node") -> None:
