@@ -396,6 +396,13 @@ class World:
         return list(self.platter.sessions)
 
 
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Asyncio logs an error that no test awaits when the garbage collector comes, in the middle of
+    another test; Python 3.11 formats it with `ast.parse`, which fails inside itself (gh-106905)."""
+    if not task.cancelled():
+        task.exception()
+
+
 class Life:
     """One process with one session."""
 
@@ -445,6 +452,7 @@ class Life:
         )
         self.cluster.watch_topics(self._topic_changed)
         self.task = asyncio.get_running_loop().create_task(self._run())
+        self.task.add_done_callback(_retrieve)
 
     async def _run(self) -> None:
         watching = asyncio.get_running_loop().create_task(self.cluster.run())
