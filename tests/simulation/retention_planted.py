@@ -58,11 +58,6 @@ def segments_expire_by_their_smallest_timestamp(patch: pytest.MonkeyPatch) -> No
     patch.setattr(policy._Front, "largest_ms", smallest_ms)
 
 
-def sealed_batches_count_twice(patch: pytest.MonkeyPatch) -> None:
-    """A slice that is sealed in part counts whole, beside its segment."""
-    patch.setattr(policy, "tail_bytes", lambda log: log.unsealed_bytes)
-
-
 def what_is_not_adopted_counts_twice(patch: pytest.MonkeyPatch) -> None:
     """A segment of a manifest that is ahead of the key counts beside the same batches in the tail.
 
@@ -147,7 +142,6 @@ def by_time(seed: int) -> bool:
 RETENTION_BUGS: tuple[Plant, ...] = (
     what_is_not_committed_expires,
     segments_expire_by_their_smallest_timestamp,
-    sealed_batches_count_twice,
     what_is_not_adopted_counts_twice,
     log_start_of_an_old_read,
     manifest_moves_before_the_key,
