@@ -333,7 +333,7 @@ class Recovery:
     async def _committed(self) -> None:
         """Waits until every appended batch is committed."""
         recovered = self._leftovers.recovered
-        for log in list(recovered):
+        for log in sorted(recovered, key=lambda log: (log.topic_id, log.partition)):
             arrival = Arrival()
             end = log.log_end
             if log.high_watermark < end:
