@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
 
-from driftlog_agents.cluster.cluster_file import Believed, Ownership
+from driftlog_agents.cluster.cluster_file import Ownership
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
@@ -38,6 +38,9 @@ class Ports:
     offload: Offload
     """Runs ``fn(*args)`` outside the event loop."""
     spool: Callable[[], AbstractContextManager[Spool]]
+    ownership: Ownership
+    """Whether the cluster has the bucket.  It has no default: without it a restore loses what an
+    agent of the old cluster acknowledges."""
     offload_read: Offload | None = None
     """Like *offload*, for work that must not wait behind segments; None: *offload*."""
     offload_upkeep: Offload | None = None
@@ -47,8 +50,6 @@ class Ports:
     """Decodes large batches, one at a time in the process."""
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
-    ownership: Ownership = field(default_factory=Believed)
-    """Whether the cluster has the bucket."""
     quota: Quota = field(default_factory=Quota)
     """How much of its quota the metadata store uses."""
     strangers: UnknownKeys = field(default_factory=UnknownKeys)
