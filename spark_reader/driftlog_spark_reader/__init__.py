@@ -6,7 +6,7 @@
 Root.
 """
 
-from driftlog_spark_reader.errors import (
+from driftlog_spark_reader.common.errors import (
     AmbiguousTopicError,
     DamagedTopicError,
     DeletedTopicError,
@@ -16,8 +16,8 @@ from driftlog_spark_reader.errors import (
     StorageError,
     UnknownTopicError,
 )
-from driftlog_spark_reader.schema import KAFKA_SCHEMA
-from driftlog_spark_reader.topic import read_topic
+from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
+from driftlog_spark_reader.scan.topic_reader import read_topic
 
 __all__ = [
     "KAFKA_SCHEMA",

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_spark_reader.plan import MAX_CUT_PARTITIONS, PartitionRange, plan_scans
-from driftlog_spark_reader.ranges import TimeRange
+from driftlog_spark_reader.options.ranges import TimeRange
+from driftlog_spark_reader.scan.plan import MAX_CUT_PARTITIONS, PartitionRange, plan_scans
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SegmentRef
 

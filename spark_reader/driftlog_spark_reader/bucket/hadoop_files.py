@@ -12,7 +12,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from driftlog_spark_reader.errors import StorageError
+from driftlog_spark_reader.common.errors import StorageError
 
 _S3A_HINT: Final = (
     "this Spark has no S3A connector: start it with org.apache.hadoop:hadoop-aws (of Spark's "
@@ -104,6 +104,28 @@ class HadoopFiles:
             if _is_missing(error):
                 return None
             raise StorageError(f"cannot read {path}: {_message(error)}") from error
+
+    def read_range(self, key: str, start: int, end: int) -> bytes | None:
+        """The bytes ``[start, end)`` of a file, fewer where it ends before; None: no such file.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        path = self.path(key)
+        try:
+            stream = self._fs.open(self._jvm.org.apache.hadoop.fs.Path(path))
+            try:
+                stream.seek(start)
+                return bytes(stream.readNBytes(end - start))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if _is_missing(error):
+                return None
+            raise StorageError(f"cannot read {path}: {_message(error)}") from error
+
+    def close(self) -> None:
+        """Nothing to release: Hadoop keeps its file systems."""
 
 
 def _is_missing(error: Py4JJavaError) -> bool:

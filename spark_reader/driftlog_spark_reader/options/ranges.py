@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from driftlog_spark_reader.errors import OffsetOutOfRangeError
+from driftlog_spark_reader.common.errors import OffsetOutOfRangeError
 
 Offsets: TypeAlias = str | Mapping[int, int] | Mapping[str, Mapping[str, int]]
 Timestamp: TypeAlias = int | datetime

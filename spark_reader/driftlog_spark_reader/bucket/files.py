@@ -1,9 +1,11 @@
-"""The port for the names and small files of a bucket, read on the driver.
+"""The port for the names and bytes of objects, read on the driver or on an executor.
 
 Port: `tests/spark/test_files.py` is its definition.
 """
 
 from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
 
 
 class Files(Protocol):
@@ -24,10 +26,22 @@ class Files(Protocol):
         """
         ...
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str) -> Buffer | None:
         """The bytes of a small file; None when there is none.
 
         Raises:
             StorageError: the file cannot be read.
         """
+        ...
+
+    def read_range(self, key: str, start: int, end: int) -> Buffer | None:
+        """The bytes ``[start, end)`` of a file, fewer where it ends before; None: no such file.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release connections.  The files are not used afterwards."""
         ...

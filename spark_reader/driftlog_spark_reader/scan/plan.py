@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from driftlog_spark_reader.ranges import TimeRange
+from driftlog_spark_reader.options.ranges import TimeRange
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentRef
 

@@ -13,14 +13,14 @@ from uuid import UUID
 
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_spark_reader.errors import (
+from driftlog_spark_reader.bucket.files import Buffer, Files
+from driftlog_spark_reader.common.errors import (
     AmbiguousTopicError,
     DamagedTopicError,
     DeletedTopicError,
     UnknownTopicError,
 )
-from driftlog_spark_reader.files import Files
-from driftlog_spark_reader.ranges import TimeRange
+from driftlog_spark_reader.options.ranges import TimeRange
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import decode_topic
 from driftlog_tiering.formats.manifest import (
@@ -148,7 +148,7 @@ def segments(
             pending.extend(reversed((*content.lists, *content.segments)))
 
 
-def _present(files: Files, key: str) -> bytes:
+def _present(files: Files, key: str) -> Buffer:
     body = files.read(key)
     if body is None:
         raise DamagedTopicError(f"{files.path(key)}: missing; {_DAMAGED}")

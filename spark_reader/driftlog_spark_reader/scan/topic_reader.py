@@ -20,11 +20,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from driftlog_metadata.schema.model import Topic, TopicPartition
-from driftlog_spark_reader.catalog import find_topic, newest_manifest, segments
-from driftlog_spark_reader.errors import DamagedTopicError, RawSegmentSkippedWarning
-from driftlog_spark_reader.hadoop import HadoopFiles
-from driftlog_spark_reader.plan import PartitionRange, Plan, Scan, plan_scans
-from driftlog_spark_reader.ranges import (
+from driftlog_spark_reader.bucket.catalog import find_topic, newest_manifest, segments
+from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
+from driftlog_spark_reader.common.errors import DamagedTopicError, RawSegmentSkippedWarning
+from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
+from driftlog_spark_reader.options.ranges import (
     EARLIEST,
     LATEST,
     Offsets,
@@ -35,7 +35,7 @@ from driftlog_spark_reader.ranges import (
     resolve_range,
     timestamp_ms,
 )
-from driftlog_spark_reader.schema import KAFKA_SCHEMA
+from driftlog_spark_reader.scan.plan import PartitionRange, Plan, Scan, plan_scans
 from driftlog_tiering.formats.layout import is_topic_name
 
 MANIFEST_THREADS: Final = 32

@@ -1,0 +1,4 @@
+"""What every folder uses: the errors, and the columns of a record.
+
+Pure.
+"""

@@ -1,0 +1,4 @@
+"""Sealed segments as native Parquet scans: `read_topic`.
+
+Shell.
+"""
