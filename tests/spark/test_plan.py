@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_spark_reader.options.ranges import TimeRange
-from driftlog_spark_reader.scan.plan import MAX_CUT_PARTITIONS, PartitionRange, plan_scans
+from driftlog_spark_reader.options.bounds import NamedPartition
+from driftlog_spark_reader.options.time_range import TimeRange
+from driftlog_spark_reader.query.ranges import PartitionRange
+from driftlog_spark_reader.scan.plan import MAX_CUT_PARTITIONS, plan_scans
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SegmentRef
 
@@ -59,13 +61,18 @@ def test_scans_give_each_record_that_is_asked_for_once(
     time = TimeRange(start_ms, end_ms)
     held = [[segment(p, b, b + 10, shift_ms) for b in range(0, 40, 10)] for p in range(len(asked))]
     ranges = [
-        PartitionRange(p, start, end, [s for s in held[p] if s.base < end and start < s.end])
+        PartitionRange(
+            NamedPartition("flights", p),
+            start,
+            end,
+            [s for s in held[p] if s.base < end and start < s.end],
+        )
         for p, (start, end) in enumerate(asked)
     ]
 
     found = [
         (partition, offset)
-        for scan in plan_scans(ranges, time).scans
+        for scan in plan_scans(ranges, time)
         for partition, segments in enumerate(held)
         for s in segments
         if s.key in scan.keys
@@ -87,10 +94,13 @@ def test_a_thousand_cut_partitions_are_several_small_filters() -> None:
     No condition grows with the number of partitions; whole files stay one scan.
     """
     ranges = [
-        PartitionRange(p, 5, 30, [segment(p, b, b + 10) for b in (0, 10, 20)]) for p in range(1_000)
+        PartitionRange(
+            NamedPartition("flights", p), 5, 30, [segment(p, b, b + 10) for b in (0, 10, 20)]
+        )
+        for p in range(1_000)
     ]
 
-    whole, *cut = plan_scans(ranges, EVERYTHING).scans
+    whole, *cut = plan_scans(ranges, EVERYTHING)
 
     assert (None, 2_000) == (whole.condition, len(whole.keys))
     assert 16 == len(cut)

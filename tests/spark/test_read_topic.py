@@ -175,19 +175,17 @@ def test_the_files_are_scanned_by_spark_itself(spark: SparkSession, location: st
             {0: range(8, 22), 1: range(3)},
         ),
         ({"starting_offsets": {"flights": {"0": 30, "1": 10}}}, {}),
-        ({"starting_offsets": {0: 20}, "ending_offsets": {0: 10, 1: 1}}, {1: [0]}),
-        ({"starting_timestamp": T0 + 8_500}, {0: range(9, 30), 1: [9]}),
-        ({"ending_timestamp": T0 + 9_000}, {0: range(9), 1: range(9)}),
+        ({"since": T0 + 8_500}, {0: range(9, 30), 1: [9]}),
+        ({"until": T0 + 9_000}, {0: range(9), 1: range(9)}),
         (
             {
-                "starting_timestamp": datetime.fromtimestamp(T0 / 1_000, UTC)
-                + timedelta(seconds=12),
-                "ending_timestamp": datetime.fromtimestamp(T0 / 1_000, UTC) + timedelta(seconds=14),
+                "since": datetime.fromtimestamp(T0 / 1_000, UTC) + timedelta(seconds=12),
+                "until": datetime.fromtimestamp(T0 / 1_000, UTC) + timedelta(seconds=14),
             },
             {0: [12, 13]},
         ),
         (
-            {"starting_timestamp": T0 + 5_000, "ending_offsets": {0: 11}, "partitions": {0}},
+            {"since": T0 + 5_000, "ending_offsets": {0: 11}, "partitions": {0}},
             {0: range(5, 11)},
         ),
     ],
@@ -223,7 +221,7 @@ def test_a_time_range_reaches_parquet(spark: SparkSession, location: str) -> Non
     """
     Times are compared with the statistics of row groups, in UTC, whatever the session's zone.
     """
-    df = read_topic(spark, location, "flights", starting_timestamp=T0 + 25_000)
+    df = read_topic(spark, location, "flights", since=T0 + 25_000)
 
     assert 1 == len(df.inputFiles())
     assert "GreaterThanOrEqual(timestamp," in plan(df)
@@ -395,7 +393,7 @@ def test_of_several_live_topics_the_id_decides(spark: SparkSession, tmp_path: Pa
     topics = [SealedTopic(root, "twice").create() for _ in range(2)]
     topics[1].seal(0, 0, [message(0, 0)])
 
-    with pytest.raises(AmbiguousTopicError, match="topic_id=") as caught:
+    with pytest.raises(AmbiguousTopicError, match="topic_id:") as caught:
         read_topic(spark, root, "twice")
 
     assert all(str(topic.topic_id) in str(caught.value) for topic in topics)
@@ -444,14 +442,17 @@ def test_damage_names_the_object(
     [
         ({"topic": "a/b"}, "cannot be a topic's name"),
         ({"partitions": [3]}, "partitions 0 to 2"),
-        ({"starting_offsets": {7: 0}}, "partitions 0 to 2"),
+        ({"starting_offsets": {7: 0}}, "not read: flights-7"),
+        ({"partitions": [7]}, "partitions 0 to 2"),
         ({"starting_offsets": "latest"}, "earliest"),
         ({"ending_offsets": "earliest"}, "latest"),
-        ({"starting_offsets": {0: -1}}, "cannot be -1"),
-        ({"ending_offsets": {0: -2}}, "cannot be -2"),
-        ({"starting_offsets": {0: "5"}}, "not a partition and its offset"),
+        ({"starting_offsets": {0: -1}}, "startingOffsets of flights-0 cannot be latest"),
+        ({"ending_offsets": {0: -2}}, "endingOffsets of flights-0 cannot be earliest"),
+        ({"starting_offsets": {0: 20}, "ending_offsets": {0: 10}}, "behind the end 10"),
+        ({"starting_offsets": {0: 31}}, "31 is behind the end 30"),
+        ({"starting_offsets": {0: "5"}}, "is no offset"),
         ({"starting_offsets": '{"other":{"0":5}}'}, "other"),
-        ({"starting_offsets": "{"}, "JSON"),
+        ({"starting_offsets": "{"}, "expected e.g."),
         ({"starting_timestamp": datetime(2024, 1, 1)}, "time zone"),  # noqa: DTZ001
         ({"starting_timestamp": "2024-01-01"}, "epoch milliseconds"),
     ],

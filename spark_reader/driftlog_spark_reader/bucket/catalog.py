@@ -20,7 +20,7 @@ from driftlog_spark_reader.common.errors import (
     DeletedTopicError,
     UnknownTopicError,
 )
-from driftlog_spark_reader.options.ranges import TimeRange
+from driftlog_spark_reader.options.time_range import ALL_TIMES, TimeRange
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import decode_topic
 from driftlog_tiering.formats.manifest import (
@@ -37,7 +37,8 @@ SEGMENT_FORMAT: Final = 1
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _VERSION: Final = re.compile(r"[0-9]{20}\.json")
-_DAMAGED: Final = "restore it from a copy of the bucket, or leave the partition out (partitions=…)"
+DAMAGED: Final = "restore it from a copy of the bucket, or leave the partition out"
+"""What to do about a damaged or missing object."""
 
 
 def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
@@ -67,17 +68,34 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
             return _topic(files, name, found, versions[found])
         case _:
             raise AmbiguousTopicError(
-                f"several topics have the name {name!r}; choose one with topic_id=: "
+                f"several topics have the name {name!r}; choose one with topic_id: "
                 f"{', '.join(map(str, live))}"
             )
 
 
+def topic_names(files: Files) -> list[str]:
+    """The names of all topics, also of deleted ones.
+
+    Raises:
+        StorageError: the location cannot be read.
+        UnknownTopicError: it is no driftlog bucket.
+    """
+    names = [name for name in files.names(layout.TOPICS_PREFIX) if layout.is_topic_name(name)]
+    if not names and files.read(layout.CLUSTER_KEY) is None:
+        raise _no_bucket(files)
+    return sorted(names)
+
+
+def _no_bucket(files: Files) -> UnknownTopicError:
+    return UnknownTopicError(
+        f"{files.root} is no driftlog bucket: {layout.CLUSTER_KEY} is missing; give "
+        "the location where the agents store their objects"
+    )
+
+
 def _unknown(files: Files, name: str, topic_id: UUID | None) -> UnknownTopicError:
     if files.read(layout.CLUSTER_KEY) is None:
-        return UnknownTopicError(
-            f"{files.root} is no driftlog bucket: {layout.CLUSTER_KEY} is missing; give "
-            "the location where the agents store their objects"
-        )
+        return _no_bucket(files)
     known = sorted(files.names(layout.TOPICS_PREFIX))
     listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
     which = name if topic_id is None else f"{name} with the id {topic_id}"
@@ -88,19 +106,23 @@ def _topic(files: Files, name: str, topic_id: UUID, names: list[str]) -> Topic:
     versions = sorted(found for found in names if _VERSION.fullmatch(found))
     if not versions:
         folder = layout.topic_file_prefix(name, topic_id)
-        raise DamagedTopicError(f"{files.path(folder)}: the topic's file is missing; {_DAMAGED}")
+        raise DamagedTopicError(f"{files.path(folder)}: the topic's file is missing; {DAMAGED}")
     key = layout.topic_key(name, topic_id, int(versions[-1].removesuffix(".json")))
     try:
         topic = decode_topic(_present(files, key)).topic
     except CorruptError as error:
-        raise DamagedTopicError(f"{files.path(key)}: {error}; {_DAMAGED}") from error
+        raise DamagedTopicError(f"{files.path(key)}: {error}; {DAMAGED}") from error
     if (topic.name, topic.topic_id) != (name, topic_id):
-        raise DamagedTopicError(f"{files.path(key)}: it is of topic {topic.name}; {_DAMAGED}")
+        raise DamagedTopicError(f"{files.path(key)}: it is of topic {topic.name}; {DAMAGED}")
     return topic
 
 
-def newest_manifest(files: Files, topic: str, tp: TopicPartition) -> Manifest:
+def newest_manifest(
+    files: Files, topic: str, tp: TopicPartition, known: Manifest | None = None
+) -> Manifest:
     """The partition's newest manifest; the empty one when there is none.
+
+    *known* is returned if it is still the newest: it is not read again.
 
     Raises:
         DamagedTopicError: the manifest is damaged.
@@ -110,17 +132,19 @@ def newest_manifest(files: Files, topic: str, tp: TopicPartition) -> Manifest:
     if not names:
         return empty_manifest(topic, tp)
     key = f"{folder}{min(names)}"
+    if known is not None and known.key == key:
+        return known
     try:
         manifest = decode_manifest(_present(files, key))
     except CorruptError as error:
-        raise DamagedTopicError(f"{files.path(key)}: {error}; {_DAMAGED}") from error
+        raise DamagedTopicError(f"{files.path(key)}: {error}; {DAMAGED}") from error
     if manifest.key != key:
-        raise DamagedTopicError(f"{files.path(key)}: it is {manifest.key}; {_DAMAGED}")
+        raise DamagedTopicError(f"{files.path(key)}: it is {manifest.key}; {DAMAGED}")
     return manifest
 
 
 def segments(
-    files: Files, manifest: Manifest, start: int, end: int, time: TimeRange
+    files: Files, manifest: Manifest, start: int, end: int, time: TimeRange = ALL_TIMES
 ) -> Iterator[SegmentRef]:
     """The segments with offsets in ``[start, end)`` that may hold such times, ascending.
 
@@ -144,12 +168,12 @@ def segments(
             try:
                 content = decode_segment_list(_present(files, entry.key), entry)
             except CorruptError as error:
-                raise DamagedTopicError(f"{files.root}: {error}; {_DAMAGED}") from error
+                raise DamagedTopicError(f"{files.root}: {error}; {DAMAGED}") from error
             pending.extend(reversed((*content.lists, *content.segments)))
 
 
 def _present(files: Files, key: str) -> Buffer:
     body = files.read(key)
     if body is None:
-        raise DamagedTopicError(f"{files.path(key)}: missing; {_DAMAGED}")
+        raise DamagedTopicError(f"{files.path(key)}: missing; {DAMAGED}")
     return body

@@ -32,5 +32,9 @@ class OffsetOutOfRangeError(ReadTopicError):
     """A requested offset is not in the sealed log."""
 
 
+class DataLossError(ReadTopicError):
+    """Records that a stream has not read yet are deleted, or their topic is."""
+
+
 class RawSegmentSkippedWarning(UserWarning):
     """A range of offsets whose batches could not be decoded is not in the DataFrame."""

@@ -41,3 +41,14 @@ KAFKA_SCHEMA: Final = StructType(
         StructField("headers", ArrayType(_HEADER)),
     ]
 )
+
+
+def column_names(*, include_headers: bool) -> list[str]:
+    """The names of the columns, in order."""
+    names = KAFKA_SCHEMA.fieldNames()
+    return names if include_headers else names[:-1]
+
+
+def schema_of(*, include_headers: bool) -> StructType:
+    """The schema with or without ``headers``, as Spark's Kafka source has it."""
+    return KAFKA_SCHEMA if include_headers else StructType(KAFKA_SCHEMA.fields[:-1])

@@ -14,22 +14,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from driftlog_spark_reader.options.ranges import TimeRange
+from driftlog_spark_reader.options.time_range import TimeRange
+from driftlog_spark_reader.query.ranges import PartitionRange
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import SegmentRef
 
 MAX_CUT_PARTITIONS: Final = 64
 """Partitions in one filter: beyond ~100 terms Spark's generated code is too large to compile."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRange:
-    """The requested offsets of one partition, and the segments that hold them, in order."""
-
-    partition: int
-    start: int
-    end: int
-    segments: Sequence[SegmentRef]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +30,18 @@ class Scan:
     condition: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Scans whose union is the answer, and the undecodable segments that are not in it."""
-
-    scans: tuple[Scan, ...]
-    raw: tuple[tuple[int, SegmentRef], ...]
-    """Each with its partition."""
-
-
-def plan_scans(ranges: Iterable[PartitionRange], time: TimeRange) -> Plan:
-    """Sort the segments into whole, cut and undecodable ones; leave out those without records."""
+def plan_scans(ranges: Sequence[PartitionRange], time: TimeRange) -> tuple[Scan, ...]:
+    """The scans whose union is the answer; segments without records, and undecodable ones, are in
+    none."""
+    several_topics = len({wanted.named.topic for wanted in ranges}) > 1
     whole: list[str] = []
     cut: list[tuple[str, tuple[str, ...]]] = []
-    raw: list[tuple[int, SegmentRef]] = []
     for wanted in ranges:
         cut_keys: list[str] = []
         for segment in wanted.segments:
             match segment.kind:
                 case SegmentKind.RAW:
-                    # In any time range: a batch that cannot be decoded may hold any timestamp.
-                    raw.append((wanted.partition, segment))
+                    pass
                 case SegmentKind.PARQUET if segment.records == 0 or not time.overlaps(
                     segment.min_timestamp_ms, segment.max_timestamp_ms
                 ):
@@ -74,13 +55,15 @@ def plan_scans(ranges: Iterable[PartitionRange], time: TimeRange) -> Plan:
                 case SegmentKind.PARQUET:
                     cut_keys.append(segment.key)
         if cut_keys:
-            cut.append((_condition(wanted), tuple(cut_keys)))
-    return Plan((*_whole_scan(whole), *_cut_scans(cut, time)), tuple(raw))
+            cut.append((_condition(wanted, with_topic=several_topics), tuple(cut_keys)))
+    return (*_whole_scan(whole), *_cut_scans(cut, time))
 
 
-def _condition(wanted: PartitionRange) -> str:
+def _condition(wanted: PartitionRange, *, with_topic: bool) -> str:
+    topic = f"topic = '{wanted.named.topic}' AND " if with_topic else ""  # a name needs no escape
     return (
-        f"partition = {wanted.partition} AND offset >= {wanted.start}L AND offset < {wanted.end}L"
+        f"{topic}partition = {wanted.named.partition} "
+        f"AND offset >= {wanted.start}L AND offset < {wanted.end}L"
     )
 
 

@@ -1,4 +1,4 @@
-"""A topic's sealed segments as one DataFrame.
+"""Sealed segments of topics as one DataFrame.
 
     newest manifest of each partition ──▶ ranges ──▶ exact files ──▶ Spark's own Parquet scan
 
@@ -7,9 +7,7 @@ No code of driftlog runs per record, or on executors.
 Root.
 """
 
-import warnings
-from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from threading import Lock
@@ -19,27 +17,21 @@ from uuid import UUID
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from driftlog_metadata.schema.model import Topic, TopicPartition
-from driftlog_spark_reader.bucket.catalog import find_topic, newest_manifest, segments
 from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
-from driftlog_spark_reader.common.errors import DamagedTopicError, RawSegmentSkippedWarning
+from driftlog_spark_reader.common.errors import DamagedTopicError
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
-from driftlog_spark_reader.options.ranges import (
-    EARLIEST,
-    LATEST,
-    Offsets,
-    TimeRange,
-    Timestamp,
-    check_partitions,
-    parse_offsets,
-    resolve_range,
-    timestamp_ms,
+from driftlog_spark_reader.options.arguments import ByPartition, OffsetsArgument, bound_of
+from driftlog_spark_reader.options.bounds import EARLIEST, LATEST, NamedPartition
+from driftlog_spark_reader.options.source_options import (
+    Assign,
+    Selection,
+    SourceOptions,
+    Subscribe,
+    check_batch,
 )
-from driftlog_spark_reader.scan.plan import PartitionRange, Plan, Scan, plan_scans
-from driftlog_tiering.formats.layout import is_topic_name
-
-MANIFEST_THREADS: Final = 32
-"""Manifests read at once: each is a listing and a small file.  S3A has far more connections."""
+from driftlog_spark_reader.options.time_range import TimeRange, Timestamp, timestamp_ms
+from driftlog_spark_reader.query.ranges import query_ranges, warn_of_undecodable
+from driftlog_spark_reader.scan.plan import Scan, plan_scans
 
 _THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _PARALLELISM: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -49,13 +41,18 @@ _FILE_INDEX_LOCK: Final = Lock()
 def read_topic(
     spark: SparkSession,
     location: str,
-    topic: str,
+    topic: str | Sequence[str],
     *,
     partitions: Collection[int] | None = None,
-    starting_offsets: Offsets = "earliest",
-    ending_offsets: Offsets = "latest",
+    starting_offsets: OffsetsArgument = "earliest",
+    ending_offsets: OffsetsArgument = "latest",
     starting_timestamp: Timestamp | None = None,
     ending_timestamp: Timestamp | None = None,
+    starting_offsets_by_timestamp: ByPartition | None = None,
+    ending_offsets_by_timestamp: ByPartition | None = None,
+    starting_offsets_by_timestamp_strategy: str = "error",
+    since: Timestamp | None = None,
+    until: Timestamp | None = None,
     topic_id: UUID | str | None = None,
     fail_on_data_loss: bool = True,
 ) -> DataFrame:
@@ -68,14 +65,20 @@ def read_topic(
     Args:
         spark: a classic session; its Hadoop settings reach the location.
         location: a directory, ``s3://bucket/prefix`` or ``s3a://…``.
-        topic: its name.
-        partitions: only these are read.
+        topic: its name, or several.
+        partitions: only these are read, of each topic.
         starting_offsets: ``"earliest"``, ``{0: 5}``, or Spark's ``{"topic":{"0":5}}``, as JSON too.
         ending_offsets: ``"latest"`` or offsets likewise, exclusive.
-        starting_timestamp: records with this timestamp or a later one: epoch milliseconds or a
-            datetime with a time zone.  Unlike Spark's ``startingTimestamp``, which finds one
-            offset per partition, this checks every record.
-        ending_timestamp: exclusive, likewise.
+        starting_timestamp: each partition starts at its first record with this timestamp or a later
+            one, as Spark's ``startingTimestamp``: epoch milliseconds, or a datetime with a time
+            zone.
+        ending_timestamp: each partition ends before its first such record.
+        starting_offsets_by_timestamp, ending_offsets_by_timestamp: the same by partition, as
+            ``starting_offsets``.
+        starting_offsets_by_timestamp_strategy: for a partition where no record is that late:
+            ``"error"``, or ``"latest"``: none of its records is read.
+        since, until: records whose own timestamp is in ``[since, until)``, wherever they stand in
+            the log; segments without such records are not read.
         topic_id: chooses one when several topics have the name.
         fail_on_data_loss: False: leave out offsets that are deleted or not sealed yet, instead
             of raising.
@@ -87,52 +90,46 @@ def read_topic(
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
     """
-    if not is_topic_name(topic):
-        raise ValueError(f"{topic!r} cannot be a topic's name")
-    starting = parse_offsets("starting_offsets", starting_offsets, topic, EARLIEST)
-    ending = parse_offsets("ending_offsets", ending_offsets, topic, LATEST)
-    time = TimeRange(
-        timestamp_ms("starting_timestamp", starting_timestamp),
-        timestamp_ms("ending_timestamp", ending_timestamp),
+    topics = (topic,) if isinstance(topic, str) else tuple(topic)
+    no_match = starting_offsets_by_timestamp_strategy
+    options = SourceOptions(
+        location=location,
+        selection=_selection(topics, partitions),
+        starting=bound_of(
+            "starting",
+            topics,
+            starting_offsets,
+            starting_timestamp,
+            starting_offsets_by_timestamp,
+            no_match,
+            EARLIEST,
+        ),
+        ending=bound_of(
+            "ending",
+            topics,
+            ending_offsets,
+            ending_timestamp,
+            ending_offsets_by_timestamp,
+            no_match,
+            LATEST,
+        ),
+        topic_id=None if topic_id is None else str(topic_id),
+        fail_on_data_loss=fail_on_data_loss,
     )
-    wanted_id = UUID(topic_id) if isinstance(topic_id, str) else topic_id
-
+    check_batch(options.starting, options.ending)
+    time = TimeRange(timestamp_ms("since", since), timestamp_ms("until", until))
     files = HadoopFiles(spark, location)
-    found = find_topic(files, topic, wanted_id)
-    asked = range(found.partitions) if partitions is None else sorted(set(partitions))
-    check_partitions("partitions", asked, found.partitions)
-    check_partitions("starting_offsets", starting, found.partitions)
-    check_partitions("ending_offsets", ending, found.partitions)
-
-    def resolve(partition: int) -> PartitionRange:
-        tp = TopicPartition(found.topic_id, partition)
-        manifest = newest_manifest(files, topic, tp)
-        start, end = resolve_range(
-            partition,
-            starting,
-            ending,
-            manifest.log_start,
-            manifest.end,
-            fail_on_data_loss=fail_on_data_loss,
-        )
-        held = tuple(segments(files, manifest, start, end, time))
-        return PartitionRange(partition, start, end, held)
-
-    with ThreadPoolExecutor(MANIFEST_THREADS, thread_name_prefix="manifests") as pool:
-        plan = plan_scans(pool.map(resolve, asked), time)
-    _warn(files, found, plan)
-    return _scan(spark, files, plan)
+    ranges = query_ranges(files, options, time)
+    warn_of_undecodable(files, ranges)
+    return _scan(spark, files, plan_scans(ranges, time))
 
 
-def _warn(files: HadoopFiles, topic: Topic, plan: Plan) -> None:
-    for partition, segment in plan.raw:
-        warnings.warn(
-            f"{topic.name}-{partition}: offsets {segment.base} to {segment.end - 1} are not in the "
-            f"DataFrame: their batches could not be decoded; they are kept as they came in "
-            f"{files.path(segment.key)}",
-            RawSegmentSkippedWarning,
-            stacklevel=3,
-        )
+def _selection(topics: tuple[str, ...], partitions: Collection[int] | None) -> Selection:
+    if not topics:
+        raise ValueError("no topic is named")
+    if partitions is None:
+        return Subscribe(topics)
+    return Assign(tuple(NamedPartition(topic, p) for topic in topics for p in set(partitions)))
 
 
 @contextmanager
@@ -157,8 +154,8 @@ def _quick_file_index(spark: SparkSession, files: HadoopFiles) -> Iterator[None]
                 spark.conf.unset(key)
 
 
-def _scan(spark: SparkSession, files: HadoopFiles, plan: Plan) -> DataFrame:
-    if not plan.scans:
+def _scan(spark: SparkSession, files: HadoopFiles, scans: Sequence[Scan]) -> DataFrame:
+    if not scans:
         return spark.createDataFrame([], KAFKA_SCHEMA)
 
     def one(scan: Scan) -> DataFrame:
@@ -167,7 +164,7 @@ def _scan(spark: SparkSession, files: HadoopFiles, plan: Plan) -> DataFrame:
 
     try:
         with _quick_file_index(spark, files):
-            return reduce(DataFrame.unionAll, map(one, plan.scans))
+            return reduce(DataFrame.unionAll, map(one, scans))
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise

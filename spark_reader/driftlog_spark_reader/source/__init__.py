@@ -1,0 +1,4 @@
+"""The format ``driftlog``: Spark's Python data source, for batches and streams.
+
+Shell.
+"""

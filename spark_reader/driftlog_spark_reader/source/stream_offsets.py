@@ -1,0 +1,107 @@
+"""The offsets of a stream's micro-batches: where a batch ends, and what it reads.
+
+    start ──▶ latest ends ──▶ minOffsetsPerTrigger: wait? ──▶ maxOffsetsPerTrigger ──▶ end
+    start, end ──▶ new and deleted partitions, expired records ──▶ ranges
+
+Source: org.apache.spark.sql.kafka010.KafkaMicroBatchStream#rateLimit, #delayBatch;
+KafkaOffsetReaderAdmin#getOffsetRangesFromResolvedOffsets.
+
+Pure.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from driftlog_spark_reader.common.errors import DataLossError
+from driftlog_spark_reader.options.bounds import NamedPartition
+from driftlog_spark_reader.options.resolution import LogEnds
+
+ByPartition = Mapping[NamedPartition, int]
+
+_ADVICE: Final = (
+    "set failOnDataLoss=false if the query is to go on with what is left, or start it with a new "
+    "checkpoint"
+)
+
+
+def new_offsets(start: ByPartition, ends: Mapping[NamedPartition, LogEnds]) -> int:
+    """How many offsets are behind *start*; a new partition's count from its log start."""
+    return sum(max(0, log.end - start.get(named, log.start)) for named, log in ends.items())
+
+
+def limited_ends(
+    start: ByPartition,
+    ends: Mapping[NamedPartition, LogEnds],
+    max_offsets: int,
+    segment_ends: Callable[[NamedPartition, int, int], Sequence[int]],
+) -> dict[NamedPartition, int]:
+    """The end of a batch of about *max_offsets* offsets: each partition gives its share of them.
+
+    A partition's batch ends with a segment if one ends in its share, so that later batches read
+    whole row groups.
+
+    Args:
+        segment_ends: of a partition's segments that end in ``(start, end]``, ascending.
+    """
+    begins = {named: start.get(named, log.start) for named, log in ends.items()}
+    sizes = {named: max(0, log.end - begins[named]) for named, log in ends.items()}
+    total = sum(sizes.values())
+    found = {}
+    for named, log in ends.items():
+        begin = begins[named]
+        if total <= max_offsets or not sizes[named]:
+            found[named] = log.end
+            continue
+        share = max_offsets * sizes[named] / total
+        # A small partition is not starved.
+        quota = math.ceil(share) if share < 1 else math.floor(share)
+        most = min(log.end, begin + quota)
+        whole = segment_ends(named, begin, most)
+        found[named] = whole[bisect_right(whole, most) - 1] if whole else most
+    return found
+
+
+def batch_ranges(
+    start: ByPartition,
+    end: ByPartition,
+    log_starts: ByPartition,
+    *,
+    fail_on_data_loss: bool,
+) -> dict[NamedPartition, tuple[int, int]]:
+    """What a batch reads of each partition of *end*.
+
+    *log_starts*: of the partitions that are there now.
+
+    Raises:
+        DataLossError: records of the batch, or of a partition that is gone, were deleted before
+            they were read.
+    """
+    lost: list[str] = []
+    if deleted := sorted((start.keys() - end.keys()) | (end.keys() - log_starts.keys())):
+        lost.append(f"{_names(deleted)}: deleted, with the records that were not read yet")
+    ranges = {}
+    for named in sorted(end.keys() & log_starts.keys()):
+        first, last, log_start = start.get(named, 0), end[named], log_starts[named]
+        if last < first:
+            lost.append(
+                f"{named}: the log ends at {last}, and the query has read to {first}: the topic "
+                "was deleted and made again"
+            )
+            last = first
+        elif first < min(log_start, last):
+            gone = min(log_start, last)
+            lost.append(
+                f"{named}: offsets {first} to {gone - 1} are gone: retention or DeleteRecords "
+                "removed them before they were read"
+            )
+        first = min(max(first, log_start), last)
+        ranges[named] = (first, last)
+    if lost and fail_on_data_loss:
+        raise DataLossError(f"records are lost to this query: {'; '.join(lost)}.  {_ADVICE}")
+    return ranges
+
+
+def _names(partitions: Iterable[NamedPartition]) -> str:
+    return ", ".join(map(str, partitions))
