@@ -1,7 +1,8 @@
-"""Sealed segments as Spark DataFrames.
+"""The log as Spark DataFrames.
 
-    from driftlog_spark_reader import read_topic
+    from driftlog_spark_reader import read_topic, register
     df = read_topic(spark, "s3://bucket/prefix", "flights")
+    register(spark, "s3://bucket/prefix")  # a view of each topic
 
 Root.
 """
@@ -9,6 +10,7 @@ Root.
 from driftlog_spark_reader.common.errors import (
     AmbiguousTopicError,
     DamagedTopicError,
+    DataLossError,
     DeletedTopicError,
     OffsetOutOfRangeError,
     RawSegmentSkippedWarning,
@@ -18,11 +20,13 @@ from driftlog_spark_reader.common.errors import (
 )
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
 from driftlog_spark_reader.scan.topic_reader import read_topic
+from driftlog_spark_reader.source.registration import register
 
 __all__ = [
     "KAFKA_SCHEMA",
     "AmbiguousTopicError",
     "DamagedTopicError",
+    "DataLossError",
     "DeletedTopicError",
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
@@ -30,4 +34,5 @@ __all__ = [
     "StorageError",
     "UnknownTopicError",
     "read_topic",
+    "register",
 ]

@@ -14,6 +14,12 @@ from tests.support.s3_servers import S3Server, moto_endpoint, moto_s3
 __all__ = ["moto_endpoint", "moto_s3"]
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "spark-jars"
+KAFKA_JARS = (
+    "spark-sql-kafka-*.jar",
+    "spark-token-provider-kafka-*.jar",
+    "kafka-clients-*.jar",
+    "commons-pool2-*.jar",
+)
 S3A_JARS = ("hadoop-aws-*.jar", "bundle-*.jar", "analyticsaccelerator-s3-*.jar")
 
 
@@ -23,14 +29,24 @@ def s3a_jars() -> list[Path]:
     return [jar for jars in found for jar in jars] if all(found) else []
 
 
+def kafka_jars() -> list[Path]:
+    """Spark's Kafka source and what it needs; empty unless all are there."""
+    found = [sorted(JARS.glob(pattern)) for pattern in KAFKA_JARS]
+    return [jar for jars in found for jar in jars] if all(found) else []
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session of two threads; S3A knows the test servers' credentials."""
+def spark(tmp_path_factory: pytest.TempPathFactory, moto_endpoint: str) -> Iterator[SparkSession]:
+    """A local session of two threads; S3A knows the test servers' credentials.
+
+    Python data sources run in processes of the JVM, which has the environment that it started with.
+    """
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java 17 or later, and there is none on PATH nor in JAVA_HOME")
     # Without these, workers are of another Python, and the driver binds a public address.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(S3Server(moto_endpoint, bucket="of-the-test").environment)
     session = (
         SparkSession.builder.master("local[2]")
         .appName("driftlog tests")
@@ -39,7 +55,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "Asia/Kathmandu")  # No test may hang on the zone.
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.jars", ",".join(map(str, s3a_jars())))
+        .config("spark.jars", ",".join(map(str, [*s3a_jars(), *kafka_jars()])))
         .config("spark.hadoop.fs.s3a.access.key", "testing")
         .config("spark.hadoop.fs.s3a.secret.key", "testing")
         .config("spark.hadoop.fs.s3a.path.style.access", "true")

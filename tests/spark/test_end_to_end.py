@@ -71,9 +71,10 @@ def _cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def create(agent: DriftlogProcess, topic: str, **configs: str) -> None:
-    """A topic with three partitions."""
+    """A topic with three partitions that keeps its records: they are of 2023."""
     admin = AdminClient({"bootstrap.servers": agent.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, config=configs)])[topic].result(30)
+    kept = {"retention.ms": "-1", **configs}
+    admin.create_topics([NewTopic(topic, PARTITIONS, config=kept)])[topic].result(30)
 
 
 def produce(

@@ -68,7 +68,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches the regular expression."""
+    """All partitions of the topics in whose name the regular expression finds a match."""
 
     pattern: str
 
@@ -122,11 +122,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         if name.lower().startswith("kafka.")
     }
     _check_kafka(kafka)
-    starting = parse_bound(given, "starting", LATEST if streaming else EARLIEST)
-    ending = parse_bound(given, "ending", LATEST)
     if streaming:
         _check_stream(given)
-    else:
+    starting = parse_bound(given, "starting", LATEST if streaming else EARLIEST)
+    ending = parse_bound(given, "ending", LATEST)
+    if not streaming:
         check_batch(starting, ending)
     most = _number(given, "maxOffsetsPerTrigger")
     least = _number(given, "minOffsetsPerTrigger")

@@ -37,7 +37,7 @@ def select_partitions(
         case Subscribe(names):
             return _all_partitions(_topics(files, names, topic_id))
         case SubscribePattern(pattern):
-            matches = re.compile(pattern).fullmatch
+            matches = re.compile(pattern).search  # anywhere in the name, as Spark's source
             return _all_partitions(_live(files, filter(matches, topic_names(files))))
         case Assign(partitions):
             topics = _topics(files, {named.topic for named in partitions}, topic_id)

@@ -1,0 +1,65 @@
+"""`register`: the topics of a log as views of a session, and the format with its location.
+
+    from driftlog_spark_reader import register
+    register(spark, "s3://bucket/prefix")
+    spark.sql("SELECT count(*) FROM flights")
+
+Root.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from driftlog_spark_reader.bucket.catalog import topic_names
+from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
+from driftlog_spark_reader.common.errors import DeletedTopicError, UnknownTopicError
+from driftlog_spark_reader.scan.topic_reader import read_topic
+from driftlog_spark_reader.source.data_source import bound_source
+from driftlog_spark_reader.source.session_location import SETTING
+
+
+def register(
+    spark: SparkSession,
+    location: str | None = None,
+    topics: Sequence[str] | None = None,
+    *,
+    prefix: str = "",
+) -> list[str]:
+    """Make a temporary view of each topic; returns their names.
+
+    A view is a native scan of the segments that the newest manifests name now; call this again for
+    newer records.  The name of a view is *prefix* and the topic's name; one with ``.`` or ``-`` is
+    written in backquotes.  From then on ``format("driftlog")`` of this session needs no option
+    ``location``.
+
+    Args:
+        spark: a classic session.
+        location: a directory, ``s3://bucket/prefix`` or ``s3a://…``; None: the session's
+            ``spark.driftlog.location``.
+        topics: these only; None: all live ones.
+
+    Raises:
+        ValueError: no location is given.
+        UnknownTopicError, DeletedTopicError, AmbiguousTopicError: there is not one such topic.
+        DamagedTopicError: an object is damaged or missing.
+        StorageError: the location cannot be read.
+    """
+    found = location or spark.conf.get(SETTING, None)
+    if not found:
+        raise ValueError(
+            f"where is the log?  Call register(spark, location), or set {SETTING} in the session"
+        )
+    spark.dataSource.register(bound_source(found))
+    views = []
+    for topic in topic_names(HadoopFiles(spark, found)) if topics is None else topics:
+        try:
+            records = read_topic(spark, found, topic)
+        except (UnknownTopicError, DeletedTopicError):
+            if topics is not None:
+                raise
+            continue  # It goes, or went, while the topics were listed.
+        view = f"{prefix}{topic}"
+        records.createOrReplaceTempView(f"`{view}`")
+        views.append(view)
+    return views
