@@ -46,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, moto_endpoint: str) -> Itera
     # Without these, workers are of another Python, and the driver binds a public address.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.update(S3Server(moto_endpoint, bucket="of-the-test").environment)
+    os.environ.update(S3Server(endpoint_url=moto_endpoint, bucket="of-the-test").environment)
     session = (
         SparkSession.builder.master("local[2]")
         .appName("driftlog tests")
