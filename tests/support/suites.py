@@ -39,6 +39,8 @@ SUITES: Final[dict[str, Suite]] = {
     "simulation": "test",
     "spark": "verify",
     "spark/test_end_to_end.py": "test",
+    "spark/tail": "test",
+    "spark/tail/test_tail.py": "verify",
     "spark/test_plan.py": "test",
     "test_constructors.py": "test",
     "test_layers.py": "test",
@@ -72,6 +74,7 @@ REAL_PROCESSES: Final = (
     "metadata/stores/etcd/test_etcd_security.py",
     "metadata/stores/etcd/test_etcd_store.py",
     "packaging",
+    "spark/tail/test_tail.py",
     "spark/test_end_to_end.py",
     "tools/test_demo.py",
 )
