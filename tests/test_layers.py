@@ -71,6 +71,13 @@ DISTRIBUTIONS: Final = {
 }
 """What installs an import, where its name does not say."""
 
+OPTIONAL: Final = {
+    # grpcio and protobuf: most clusters of Spark have versions of their own, and only a tail that
+    # is read from etcd needs them, on the driver.
+    "driftlog_spark_reader.tail.open_tail": "driftlog_metadata.stores.etcd.",
+}
+"""Modules that import others inside a function, and say what to install where that fails."""
+
 
 def _modules() -> Iterator[tuple[str, Path]]:
     for package, folder in FOLDERS.items():
@@ -289,6 +296,8 @@ def _third_parties(modules: list[str]) -> set[str]:
         seen.add(module)
         for name in imported(TREES[module]):
             root = name.partition(".")[0]
+            if module in OPTIONAL and name.startswith(OPTIONAL[module]):
+                continue
             if root in FOLDERS:
                 # Importing a module imports the packages above it.
                 parts = name.split(".")

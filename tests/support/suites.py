@@ -39,6 +39,8 @@ SUITES: Final[dict[str, Suite]] = {
     "simulation": "test",
     "spark": "verify",
     "spark/test_end_to_end.py": "test",
+    "spark/tail": "test",
+    "spark/tail/test_tail.py": "verify",
     "spark/test_plan.py": "test",
     "spark/test_source_options.py": "test",
     "spark/test_stream_offsets.py": "test",
@@ -75,6 +77,7 @@ REAL_PROCESSES: Final = (
     "metadata/stores/etcd/test_etcd_security.py",
     "metadata/stores/etcd/test_etcd_store.py",
     "packaging",
+    "spark/tail/test_tail.py",
     "spark/test_end_to_end.py",
     "tools/test_demo.py",
 )

@@ -38,3 +38,11 @@ class DataLossError(ReadTopicError):
 
 class RawSegmentSkippedWarning(UserWarning):
     """A range of offsets whose batches could not be decoded is not in the DataFrame."""
+
+
+class TailUnavailableError(ReadTopicError):
+    """The tail cannot be read: agents or etcd do not answer, or refuse."""
+
+
+class SealedMeanwhileError(ReadTopicError):
+    """A range of the tail was sealed after its manifest was read: read the manifest again."""
