@@ -77,7 +77,6 @@ def test_topics_are_named_in_one_of_three_ways(options: dict[str, str], selectio
         ({"subscribe": "t", "startingOffsets": '{"t":{"0":-3}}'}, "expected e.g."),
         ({"subscribe": "t", "startingOffsets": '{"t":{"0":true}}'}, "expected e.g."),
         ({"subscribe": "t", "maxTriggerDelay": "soon"}, "500ms, 30s"),
-        ({"subscribe": "t", "includeTail": "true"}, "kafka.bootstrap.servers"),
     ],
 )
 def test_a_wrong_option_says_what_to_write(options: dict[str, str], said: str) -> None:
@@ -115,17 +114,6 @@ def test_durations_are_spark_s(text: str, milliseconds: int) -> None:
     options = parse_options({"subscribe": "t", "maxTriggerDelay": text}, streaming=True)
 
     assert milliseconds == options.max_delay_ms
-
-
-def test_options_of_kafka_clients_lose_their_prefix() -> None:
-    """
-    For the clients that read the tail.
-    """
-    given = {"subscribe": "t", "kafka.bootstrap.servers": "h:1", "Kafka.Security.Protocol": "SSL"}
-
-    options = parse_options(given, streaming=False)
-
-    assert {"bootstrap.servers": "h:1", "security.protocol": "SSL"} == options.kafka
 
 
 def test_offsets_are_read_back_from_their_json() -> None:

@@ -5,7 +5,7 @@
     startingOffsets, startingTimestamp, … endingOffsets …                     which records
     includeHeaders, failOnDataLoss, minPartitions, maxRecordsPerPartition     how
     maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay               streams
-    includeTail, kafka.bootstrap.servers, etcd                                what is not sealed yet
+    includeTail, kafka.bootstrap.servers, etcd, …         what is not sealed yet: `tail.open_tail`
 
 Source: org.apache.spark.sql.kafka010.KafkaSourceProvider#validateGeneralOptions and others.
 
@@ -41,7 +41,8 @@ _KNOWN: Final = {
         *("startingOffsetsByTimestampStrategy", "includeHeaders", "failOnDataLoss"),
         *("minPartitions", "maxRecordsPerPartition"),
         *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-        *("includeTail", "etcd", "topicId"),
+        *("topicId", "includeTail", "etcd", "etcd.cacert", "etcd.cert", "etcd.key"),
+        *("etcd.user", "etcd.password"),
         # Of Spark's Kafka source, without a meaning here.
         *("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries"),
         *("fetchOffset.retryIntervalMs", "path"),
@@ -89,7 +90,7 @@ class SourceOptions:
 
     ``min_partitions``: of Spark, at least; ``max_records``: offsets of one Spark partition;
     ``max_offsets``, ``min_offsets``, ``max_delay_ms``: of one micro-batch.
-    ``kafka``: the options ``kafka.…``, without the prefix.
+    ``tail``: the options as they were given, for `tail.open_tail`.
     """
 
     location: str | None
@@ -104,9 +105,7 @@ class SourceOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
-    include_tail: bool = False
-    etcd: str | None = None
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    tail: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -116,12 +115,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         ValueError: an option is unknown, misses, contradicts another one, or has another form.
     """
     given = _named(options)
-    kafka = {
-        name.lower().removeprefix("kafka."): text
-        for name, text in options.items()
-        if name.lower().startswith("kafka.")
-    }
-    _check_kafka(kafka)
+    _check_kafka(options)
     if streaming:
         _check_stream(given)
     starting = parse_bound(given, "starting", LATEST if streaming else EARLIEST)
@@ -133,12 +127,6 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     if most is not None and least is not None and least > most:
         raise ValueError(
             f"minOffsetsPerTrigger ({least}) is larger than maxOffsetsPerTrigger ({most})"
-        )
-    include_tail = _flag(given, "includeTail", default=False)
-    if include_tail and "bootstrap.servers" not in kafka and "etcd" not in given:
-        raise ValueError(
-            "includeTail needs to know where the records are that are not sealed yet: set "
-            "kafka.bootstrap.servers (read through agents), or etcd (read from the bucket)"
         )
     return SourceOptions(
         location=given.get("location") or given.get("path"),
@@ -153,9 +141,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         max_offsets=most,
         min_offsets=least,
         max_delay_ms=_duration_ms(given, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
-        include_tail=include_tail,
-        etcd=given.get("etcd"),
-        kafka=kafka,
+        tail=dict(options),
     )
 
 
@@ -205,7 +191,8 @@ def _selection(given: Mapping[str, str]) -> Selection:
             return Assign(tuple(partitions))
 
 
-def _check_kafka(kafka: Mapping[str, str]) -> None:
+def _check_kafka(options: Mapping[str, str]) -> None:
+    given = {name.lower() for name in options}
     reasons = {
         "auto.offset.reset": "set startingOffsets to earliest or latest",
         "key.deserializer": "keys are binary; convert them with DataFrame operations",
@@ -214,7 +201,7 @@ def _check_kafka(kafka: Mapping[str, str]) -> None:
         "interceptor.classes": "records are as they are in the log",
     }
     for name, reason in reasons.items():
-        if name in kafka:
+        if f"kafka.{name}" in given:
             raise ValueError(f"option kafka.{name} is not supported: {reason}")
 
 

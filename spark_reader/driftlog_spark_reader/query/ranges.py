@@ -1,8 +1,10 @@
 """The ranges of offsets that a query reads, each with the segments that hold it.
 
-    selection ──▶ newest manifests ──▶ bounds as offsets ──▶ ranges ──▶ segments, by manifest
+    selection ──▶ the tail's ends ──▶ newest manifests ──▶ bounds as offsets ──▶ ranges
+        ──▶ segments, to the manifest's end ──▶ pieces of the tail, from there to the cut
 
-One manifest version of each partition is read, and all that follows is of that version.
+One manifest version of each partition is read, and all that follows is of that version.  Without a
+tail, a partition ends where its manifest does.
 
 Shell.
 """
@@ -10,7 +12,7 @@ Shell.
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 from uuid import UUID
@@ -31,6 +33,7 @@ from driftlog_spark_reader.options.resolution import (
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.options.time_range import ALL_TIMES, TimeRange
 from driftlog_spark_reader.query.topics import select_partitions
+from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentRef
 
@@ -40,16 +43,38 @@ THREADS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """The requested offsets of one partition, and the segments that hold them, in order."""
+    """The requested offsets of one partition, and the segments that hold them, in order.
+
+    ``tail``: the pieces of what is not sealed.
+    """
 
     named: NamedPartition
     start: int
     end: int
     segments: Sequence[SegmentRef]
+    tail: Sequence[TailRange] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as a query sees it.
+
+    ``cut``: where its tail ends; None: without a tail.
+    """
+
+    topic: Topic
+    manifest: Manifest
+    cut: int | None = None
+
+    @property
+    def log(self) -> LogEnds:
+        """What of it can be read."""
+        start = self.manifest.log_start
+        return LogEnds(start, max(start, self.manifest.end, self.cut or 0))
 
 
 def query_ranges(
-    files: Files, options: SourceOptions, time: TimeRange = ALL_TIMES
+    files: Files, options: SourceOptions, time: TimeRange = ALL_TIMES, tail: Tail | None = None
 ) -> list[PartitionRange]:
     """The ranges of a batch query, by topic and partition; some may be empty.
 
@@ -59,23 +84,25 @@ def query_ranges(
         UnknownTopicError, DeletedTopicError, AmbiguousTopicError: there is not one such topic.
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
+        TailUnavailableError: the tail cannot be read.
     """
-    topic_id = None if options.topic_id is None else UUID(options.topic_id)
-    partitions = select_partitions(files, options.selection, topic_id)
-    check_all_named("the start", options.starting, partitions)
-    check_all_named("the end", options.ending, partitions)
     with ThreadPoolExecutor(THREADS, thread_name_prefix="manifests") as pool:
-        manifests = read_manifests(files, partitions, pool)
-        ends = log_ends(manifests)
-        starts = bound_offsets(files, options.starting, manifests, ends, pool, is_start=True)
-        stops = bound_offsets(files, options.ending, manifests, ends, pool, is_start=False)
+        states = read_states(files, options, pool, tail)
+        check_all_named("the start", options.starting, states)
+        check_all_named("the end", options.ending, states)
+        starts = bound_offsets(files, options.starting, states, pool, tail, is_start=True)
+        stops = bound_offsets(files, options.ending, states, pool, tail, is_start=False)
         ranges = {
             named: resolve_range(
-                named, starts[named], stops[named], log, fail_on_data_loss=options.fail_on_data_loss
+                named,
+                starts[named],
+                stops[named],
+                state.log,
+                fail_on_data_loss=options.fail_on_data_loss,
             )
-            for named, log in ends.items()
+            for named, state in states.items()
         }
-        return with_segments(files, manifests, ranges, pool, time)
+        return with_segments(files, states, ranges, pool, time, tail)
 
 
 def warn_of_undecodable(files: Files, ranges: Iterable[PartitionRange]) -> None:
@@ -95,80 +122,111 @@ def warn_of_undecodable(files: Files, ranges: Iterable[PartitionRange]) -> None:
                 )
 
 
-def read_manifests(
+def read_states(
     files: Files,
-    partitions: Mapping[NamedPartition, Topic],
+    options: SourceOptions,
     pool: ThreadPoolExecutor,
-    known: Mapping[NamedPartition, Manifest] = MappingProxyType({}),
-) -> dict[NamedPartition, Manifest]:
-    """The newest manifest of each partition; those of *known* that are it are not read again.
+    tail: Tail | None = None,
+    known: Mapping[NamedPartition, PartitionState] = MappingProxyType({}),
+) -> dict[NamedPartition, PartitionState]:
+    """The selected partitions with their newest manifests; those of *known* that still are the
+    newest are not read again.
 
     Raises:
-        DamagedTopicError: one is damaged.
-        StorageError: the location cannot be read.
+        ReadTopicError, ValueError: as `query_ranges` says.
     """
+    topic_id = None if options.topic_id is None else UUID(options.topic_id)
+    partitions = select_partitions(files, options.selection, topic_id)
+    cuts = {} if tail is None else _cuts(tail, partitions)  # before the manifests: `tail.port`
 
-    def read(named: NamedPartition) -> Manifest:
-        tp = TopicPartition(partitions[named].topic_id, named.partition)
-        return newest_manifest(files, named.topic, tp, known.get(named))
+    def read(named: NamedPartition) -> PartitionState:
+        topic = partitions[named]
+        before = known.get(named)
+        manifest = newest_manifest(
+            files,
+            topic.name,
+            TopicPartition(topic.topic_id, named.partition),
+            None if before is None else before.manifest,
+        )
+        return PartitionState(topic, manifest, cuts.get(named))
 
     return dict(zip(partitions, pool.map(read, partitions), strict=True))
 
 
-def log_ends(manifests: Mapping[NamedPartition, Manifest]) -> dict[NamedPartition, LogEnds]:
-    """What of each partition is sealed, and not deleted."""
-    return {
-        named: LogEnds(manifest.log_start, max(manifest.log_start, manifest.end))
-        for named, manifest in manifests.items()
-    }
+def _cuts(tail: Tail, partitions: Mapping[NamedPartition, Topic]) -> dict[NamedPartition, int]:
+    topics = {named.topic: topic for named, topic in partitions.items()}
+    found = {}
+    for name, topic in topics.items():
+        asked = [named.partition for named in partitions if named.topic == name]
+        for partition, end in tail.ends(topic, asked).items():
+            found[NamedPartition(name, partition)] = end
+    return found
 
 
 def with_segments(
     files: Files,
-    manifests: Mapping[NamedPartition, Manifest],
+    states: Mapping[NamedPartition, PartitionState],
     ranges: Mapping[NamedPartition, tuple[int, int]],
     pool: ThreadPoolExecutor,
     time: TimeRange = ALL_TIMES,
+    tail: Tail | None = None,
 ) -> list[PartitionRange]:
-    """The ranges with their segments that may hold records of *time*.
+    """The ranges with their segments that may hold records of *time*, and their pieces of the tail.
 
     Raises:
         DamagedTopicError: a segment list is damaged or missing.
+        SealedMeanwhileError: a piece of the tail was sealed since the manifests were read.
         StorageError: the location cannot be read.
+        TailUnavailableError: the tail cannot be read.
     """
 
     def find(named: NamedPartition) -> PartitionRange:
         start, end = ranges[named]
-        found = tuple(segments(files, manifests[named], start, end, time))
+        found = tuple(segments(files, states[named].manifest, start, end, time))
         return PartitionRange(named, start, end, found)
 
     # Without lists, nothing is read: a thread for each of 1,000 partitions costs more.
     names = sorted(ranges)
-    with_lists = [named for named in names if manifests[named].lists]
-    found = dict(zip(with_lists, pool.map(find, with_lists), strict=True))
-    return [found.get(named) or find(named) for named in names]
+    with_lists = [named for named in names if states[named].manifest.lists]
+    listed = dict(zip(with_lists, pool.map(find, with_lists), strict=True))
+    found = [listed.get(named) or find(named) for named in names]
+    return found if tail is None else [_with_tail(tail, states[r.named], r) for r in found]
+
+
+def _with_tail(tail: Tail, state: PartitionState, wanted: PartitionRange) -> PartitionRange:
+    start = max(wanted.start, state.manifest.end)
+    if start >= wanted.end:
+        return wanted
+    pieces = tail.plan(state.topic, wanted.named.partition, start, wanted.end)
+    return replace(wanted, tail=tuple(pieces))
 
 
 def bound_offsets(
     files: Files,
     bound: Bound,
-    manifests: Mapping[NamedPartition, Manifest],
-    ends: Mapping[NamedPartition, LogEnds],
+    states: Mapping[NamedPartition, PartitionState],
     pool: ThreadPoolExecutor,
+    tail: Tail | None = None,
     *,
     is_start: bool,
 ) -> dict[NamedPartition, int]:
-    """The offsets of a bound; times are looked up in the segments.
+    """The offsets of a bound; times are looked up in the segments, and then in the tail.
 
     Raises:
         ValueError: no record is late enough, and the strategy is "error".
         DamagedTopicError: a segment is damaged or missing.
         StorageError: the location cannot be read.
+        TailUnavailableError: the tail cannot be read.
     """
-    times = times_of(bound, manifests)
+    times = times_of(bound, states)
 
     def find(named: NamedPartition) -> int | None:
-        return offset_at(files, manifests[named], times[named])
+        return offset_at(files, states[named].manifest, times[named])
 
     at_times = dict(zip(times, pool.map(find, times), strict=True))
+    if tail is not None:
+        for named in (named for named, offset in at_times.items() if offset is None):
+            there = tail.offset_at(states[named].topic, named.partition, times[named])
+            at_times[named] = None if there is None else there[0]
+    ends = {named: state.log for named, state in states.items()}
     return resolve_bound(bound, ends, at_times, is_start=is_start)

@@ -59,6 +59,14 @@ def plan_scans(ranges: Sequence[PartitionRange], time: TimeRange) -> tuple[Scan,
     return (*_whole_scan(whole), *_cut_scans(cut, time))
 
 
+def time_conditions(time: TimeRange) -> list[str]:
+    """SQL for records in *time*, to be joined by AND; empty where every time is in it."""
+    return [
+        *([] if time.start_ms is None else [f"timestamp >= timestamp_millis({time.start_ms}L)"]),
+        *([] if time.end_ms is None else [f"timestamp < timestamp_millis({time.end_ms}L)"]),
+    ]
+
+
 def _condition(wanted: PartitionRange, *, with_topic: bool) -> str:
     topic = f"topic = '{wanted.named.topic}' AND " if with_topic else ""  # a name needs no escape
     return (
@@ -74,10 +82,7 @@ def _whole_scan(keys: Sequence[str]) -> Iterator[Scan]:
 
 def _cut_scans(cut: Iterable[tuple[str, tuple[str, ...]]], time: TimeRange) -> Iterator[Scan]:
     pending = iter(cut)
-    bounds = [
-        *([] if time.start_ms is None else [f"timestamp >= timestamp_millis({time.start_ms}L)"]),
-        *([] if time.end_ms is None else [f"timestamp < timestamp_millis({time.end_ms}L)"]),
-    ]
+    bounds = time_conditions(time)
     while together := list(islice(pending, MAX_CUT_PARTITIONS)):
         offsets = " OR ".join(f"({condition})" for condition, _ in together)
         keys = tuple(key for _, keys in together for key in keys)

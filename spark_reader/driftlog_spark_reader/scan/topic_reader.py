@@ -7,10 +7,11 @@ No code of driftlog runs per record, or on executors.
 Root.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from threading import Lock
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
@@ -30,8 +31,9 @@ from driftlog_spark_reader.options.source_options import (
     check_batch,
 )
 from driftlog_spark_reader.options.time_range import TimeRange, Timestamp, timestamp_ms
-from driftlog_spark_reader.query.ranges import query_ranges, warn_of_undecodable
+from driftlog_spark_reader.query.snapshot import read_snapshot
 from driftlog_spark_reader.scan.plan import Scan, plan_scans
+from driftlog_spark_reader.scan.tail_rows import tail_rows
 
 _THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _PARALLELISM: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -55,12 +57,14 @@ def read_topic(
     until: Timestamp | None = None,
     topic_id: UUID | str | None = None,
     fail_on_data_loss: bool = True,
+    include_tail: bool = False,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> DataFrame:
     """The sealed records of *topic*, with the columns of Spark's Kafka source and headers.
 
     The call reads one manifest version per partition, and the DataFrame always shows that state, as
     long as the files exist: replaced and expired ones stay for a grace period (12 h).  It does not
-    hold records that are not sealed yet.
+    hold records that are not sealed yet, unless *include_tail* adds them.
 
     Args:
         spark: a classic session; its Hadoop settings reach the location.
@@ -82,6 +86,10 @@ def read_topic(
         topic_id: chooses one when several topics have the name.
         fail_on_data_loss: False: leave out offsets that are deleted or not sealed yet, instead
             of raising.
+        include_tail: add what is committed and not sealed: every record that was acknowledged when
+            this call began.
+        options: of the tail: ``kafka.bootstrap.servers``, or ``etcd``, and others of
+            `tail.open_tail`.
 
     Raises:
         ValueError: an argument is invalid.
@@ -92,7 +100,7 @@ def read_topic(
     """
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     no_match = starting_offsets_by_timestamp_strategy
-    options = SourceOptions(
+    query = SourceOptions(
         location=location,
         selection=_selection(topics, partitions),
         starting=bound_of(
@@ -115,13 +123,21 @@ def read_topic(
         ),
         topic_id=None if topic_id is None else str(topic_id),
         fail_on_data_loss=fail_on_data_loss,
+        tail={
+            **options,
+            "includeTail": str(include_tail),
+            "failOnDataLoss": str(fail_on_data_loss),
+        },
     )
-    check_batch(options.starting, options.ending)
+    check_batch(query.starting, query.ending)
     time = TimeRange(timestamp_ms("since", since), timestamp_ms("until", until))
     files = HadoopFiles(spark, location)
-    ranges = query_ranges(files, options, time)
-    warn_of_undecodable(files, ranges)
-    return _scan(spark, files, plan_scans(ranges, time))
+    ranges, reader = read_snapshot(location, query, time, lambda: files)
+    sealed = _scan(spark, files, plan_scans(ranges, time))
+    pieces = [piece for wanted in ranges for piece in wanted.tail]
+    if reader is None or not pieces:
+        return sealed
+    return sealed.unionAll(tail_rows(spark, reader, pieces, time))
 
 
 def _selection(topics: tuple[str, ...], partitions: Collection[int] | None) -> Selection:

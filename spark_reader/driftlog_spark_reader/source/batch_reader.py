@@ -3,26 +3,76 @@
 Shell.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.schema import column_names
 from driftlog_spark_reader.options.source_options import SourceOptions
-from driftlog_spark_reader.query.ranges import query_ranges, warn_of_undecodable
+from driftlog_spark_reader.query.ranges import PartitionRange
+from driftlog_spark_reader.query.snapshot import read_snapshot
 from driftlog_spark_reader.source.segment_rows import read_slices
-from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices
+from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices, tail_tasks
+from driftlog_spark_reader.tail.port import TailRange, TailReader
+
+TAIL_TASKS: Final = 4
+"""Of one query, at most, without ``minPartitions``.  More: a long tail is read by more cores; each
+has connections of its own."""
 
 
 @dataclass
 class SegmentTask(InputPartition):
-    """What one task of Spark reads."""
+    """Records of segments that one task of Spark reads."""
 
     location: str
     slices: tuple[SegmentSlice, ...]
+
+
+@dataclass
+class TailTask(InputPartition):
+    """Records of the tail that one task of Spark reads."""
+
+    reader: TailReader
+    pieces: tuple[TailRange, ...]
+
+
+def input_partitions(
+    location: str,
+    options: SourceOptions,
+    ranges: Sequence[PartitionRange],
+    reader: TailReader | None,
+) -> list[InputPartition]:
+    """The tasks of the ranges: those of segments, and then those of the tail."""
+    tasks: list[InputPartition] = [
+        SegmentTask(location, task)
+        for task in plan_tasks(
+            list(segment_slices(ranges)),
+            min_tasks=options.min_partitions,
+            max_records=options.max_records,
+        )
+    ]
+    if reader is not None:
+        pieces = [piece for wanted in ranges for piece in wanted.tail]
+        most = max(TAIL_TASKS, (options.min_partitions or 0) - len(tasks))
+        tasks += [TailTask(reader, task) for task in tail_tasks(pieces, most)]
+    return tasks
+
+
+def read_task(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The records of a task, on an executor."""
+    columns = column_names(include_headers=options.include_headers)
+    match task:
+        case SegmentTask(location, slices):
+            yield from read_slices(location, slices, columns)
+        case TailTask(reader, pieces):
+            for piece in pieces:
+                for batch in reader.read(piece):
+                    yield batch.select(columns)
+        case _:
+            raise AssertionError(task)
 
 
 class BatchReader(DataSourceReader):
@@ -39,21 +89,10 @@ class BatchReader(DataSourceReader):
             ValueError: the options do not fit the topics.
             ReadTopicError: the topics cannot be read, as `query_ranges` says.
         """
-        files = open_files(self._location)
-        try:
-            ranges = query_ranges(files, self._options)
-            warn_of_undecodable(files, ranges)
-        finally:
-            files.close()
-        tasks = plan_tasks(
-            list(segment_slices(ranges)),
-            min_tasks=self._options.min_partitions,
-            max_records=self._options.max_records,
-        )
-        return [SegmentTask(self._location, task) for task in tasks or [()]]
+        ranges, reader = read_snapshot(self._location, self._options)
+        tasks = input_partitions(self._location, self._options, ranges, reader)
+        return tasks or [SegmentTask(self._location, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
-        assert isinstance(partition, SegmentTask)
-        columns = column_names(include_headers=self._options.include_headers)
-        return read_slices(partition.location, partition.slices, columns)
+        return read_task(self._options, partition)

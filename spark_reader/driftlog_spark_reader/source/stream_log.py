@@ -8,25 +8,29 @@ Shell.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from uuid import UUID
+from typing import Final
 
-from driftlog_metadata.schema.model import Topic
 from driftlog_spark_reader.bucket.catalog import segments
 from driftlog_spark_reader.bucket.locations import open_files
+from driftlog_spark_reader.common.errors import SealedMeanwhileError
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.resolution import LogEnds, check_all_named
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.query.ranges import (
     THREADS,
     PartitionRange,
+    PartitionState,
     bound_offsets,
-    log_ends,
-    read_manifests,
+    read_states,
     warn_of_undecodable,
     with_segments,
 )
-from driftlog_spark_reader.query.topics import select_partitions
-from driftlog_tiering.formats.manifest import Manifest
+from driftlog_spark_reader.tail.open_tail import open_tail
+from driftlog_spark_reader.tail.port import TailReader
+
+_LOOKS: Final = 5
+"""Of one batch: the tail is sealed between its plan and the look before it at most once in a
+while."""
 
 
 class StreamLog:
@@ -34,9 +38,10 @@ class StreamLog:
 
     def __init__(self, location: str, options: SourceOptions) -> None:
         self._files = open_files(location)
+        self._tail = open_tail(options.tail, location)
         self._options = options
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="manifests")
-        self._manifests: dict[NamedPartition, Manifest] = {}
+        self._states: dict[NamedPartition, PartitionState] = {}
 
     def refresh(self) -> dict[NamedPartition, LogEnds]:
         """Look at topics and manifests; returns what of each partition can be read.
@@ -44,12 +49,8 @@ class StreamLog:
         Raises:
             ReadTopicError: the topics cannot be read, as `query_ranges` says.
         """
-        topic_id = None if self._options.topic_id is None else UUID(self._options.topic_id)
-        partitions: Mapping[NamedPartition, Topic] = select_partitions(
-            self._files, self._options.selection, topic_id
-        )
-        self._manifests = read_manifests(self._files, partitions, self._pool, self._manifests)
-        return log_ends(self._manifests)
+        self._states = read_states(self._files, self._options, self._pool, self._tail, self._states)
+        return {named: state.log for named, state in self._states.items()}
 
     def initial_offsets(self) -> dict[NamedPartition, int]:
         """Where the stream starts without a checkpoint.
@@ -58,35 +59,61 @@ class StreamLog:
             ValueError: the options do not fit the topics.
             ReadTopicError: the topics cannot be read.
         """
-        ends = self.refresh()
-        check_all_named("the start", self._options.starting, ends)
+        check_all_named("the start", self._options.starting, self.refresh())
         return bound_offsets(
-            self._files, self._options.starting, self._manifests, ends, self._pool, is_start=True
+            self._files,
+            self._options.starting,
+            self._states,
+            self._pool,
+            self._tail,
+            is_start=True,
         )
 
     def log_starts(self, end: Mapping[NamedPartition, int]) -> dict[NamedPartition, int]:
-        """The log starts of all partitions, once their manifests reach *end* or are the newest."""
+        """The log starts of all partitions, once what is known of them reaches *end*."""
         if any(
-            named not in self._manifests or self._manifests[named].end < offset
+            named not in self._states or self._states[named].log.end < offset
             for named, offset in end.items()
         ):
             self.refresh()
-        return {named: manifest.log_start for named, manifest in self._manifests.items()}
+        return {named: state.log.start for named, state in self._states.items()}
 
     def with_segments(
         self, ranges: Mapping[NamedPartition, tuple[int, int]]
     ) -> list[PartitionRange]:
-        """The ranges with their segments; a warning names those that cannot be decoded."""
-        found = with_segments(self._files, self._manifests, ranges, self._pool)
+        """The ranges with their segments; a warning names those that cannot be decoded.
+
+        Raises:
+            ReadTopicError: the topics cannot be read.
+        """
+        for _ in range(_LOOKS - 1):
+            try:
+                found = self._with_segments(ranges)
+                break
+            except SealedMeanwhileError:
+                self.refresh()
+        else:
+            found = self._with_segments(ranges)
         warn_of_undecodable(self._files, found)
         return found
 
+    def _with_segments(
+        self, ranges: Mapping[NamedPartition, tuple[int, int]]
+    ) -> list[PartitionRange]:
+        return with_segments(self._files, self._states, ranges, self._pool, tail=self._tail)
+
     def segment_ends(self, named: NamedPartition, start: int, end: int) -> Sequence[int]:
         """The ends of the partition's segments in ``(start, end]``, ascending."""
-        found = segments(self._files, self._manifests[named], start, end)
+        found = segments(self._files, self._states[named].manifest, start, end)
         return [segment.end for segment in found if start < segment.end <= end]
+
+    def tail_reader(self) -> TailReader | None:
+        """What executors read the pieces of the tail with."""
+        return None if self._tail is None else self._tail.reader()
 
     def close(self) -> None:
         """Release connections and threads."""
         self._pool.shutdown(cancel_futures=True)
+        if self._tail is not None:
+            self._tail.close()
         self._files.close()

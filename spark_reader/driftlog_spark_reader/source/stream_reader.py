@@ -23,15 +23,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from driftlog_spark_reader.common.schema import column_names
 from driftlog_spark_reader.options.bounds import NamedPartition, offsets_json, parse_offsets
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.source_options import SourceOptions
-from driftlog_spark_reader.source.batch_reader import SegmentTask
-from driftlog_spark_reader.source.segment_rows import read_slices
+from driftlog_spark_reader.source.batch_reader import input_partitions, read_task
 from driftlog_spark_reader.source.stream_log import StreamLog
 from driftlog_spark_reader.source.stream_offsets import batch_ranges, limited_ends, new_offsets
-from driftlog_spark_reader.source.tasks import plan_tasks, segment_slices
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -97,18 +94,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.log_starts(wanted),
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
-        tasks = plan_tasks(
-            list(segment_slices(log.with_segments(ranges))),
-            min_tasks=self._options.min_partitions,
-            max_records=self._options.max_records,
+        return input_partitions(
+            self._location, self._options, log.with_segments(ranges), log.tail_reader()
         )
-        return [SegmentTask(self._location, task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
-        assert isinstance(partition, SegmentTask)
-        columns = column_names(include_headers=self._options.include_headers)
-        return read_slices(partition.location, partition.slices, columns)
+        return read_task(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the checkpoint of the query has its offsets."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from driftlog_spark_reader.query.ranges import PartitionRange
+from driftlog_spark_reader.tail.port import TailRange
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentRef
 
@@ -64,6 +65,17 @@ def plan_tasks(
     if max_records is None:
         return tasks
     return [part for task in tasks for part in _of_records(task, max_records)]
+
+
+def tail_tasks(pieces: Sequence[TailRange], most: int) -> list[tuple[TailRange, ...]]:
+    """The pieces of the tail in at most *most* tasks of about equal numbers of offsets."""
+    tasks: list[list[TailRange]] = [[] for _ in range(min(most, len(pieces)))]
+    sizes = [0] * len(tasks)
+    for piece in sorted(pieces, key=lambda piece: piece.start - piece.end):
+        smallest = sizes.index(min(sizes))
+        tasks[smallest].append(piece)
+        sizes[smallest] += piece.end - piece.start
+    return [tuple(task) for task in tasks]
 
 
 def _packed(

@@ -29,7 +29,7 @@ from driftlog_spark_reader.common.errors import (
     StorageError,
     TailUnavailableError,
 )
-from driftlog_spark_reader.options.ranges import TimeRange
+from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.formats.columns import SCHEMA

@@ -1,0 +1,37 @@
+"""Pieces of the tail as a DataFrame, beside the native scans of segments.
+
+Shell.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
+from driftlog_spark_reader.options.time_range import TimeRange
+from driftlog_spark_reader.scan.plan import time_conditions
+from driftlog_spark_reader.tail.port import TailRange, TailReader
+
+TASKS: Final = 4
+"""At most.  More: a long tail is read by more cores; each has connections of its own."""
+
+
+def tail_rows(
+    spark: SparkSession, reader: TailReader, pieces: Sequence[TailRange], time: TimeRange
+) -> DataFrame:
+    """The records of the pieces whose timestamp is in *time*."""
+    tasks = spark.sparkContext.parallelize(
+        [(pickle.dumps(piece),) for piece in pieces], min(TASKS, len(pieces))
+    )
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for piece in batch.column(0).to_pylist():
+                yield from reader.read(pickle.loads(piece))
+
+    rows = spark.createDataFrame(tasks, "piece BINARY").mapInArrow(read, KAFKA_SCHEMA)
+    conditions = time_conditions(time)
+    return rows.where(" AND ".join(conditions)) if conditions else rows
