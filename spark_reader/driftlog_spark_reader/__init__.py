@@ -1,23 +1,53 @@
-"""Sealed segments as Spark DataFrames.
+"""Sealed segments as Spark DataFrames, and the sessions that read them.
 
-    from driftlog_spark_reader import read_topic
+    from driftlog_spark_reader import read_topic, session
+    spark = session("s3://bucket/prefix")
     df = read_topic(spark, "s3://bucket/prefix", "flights")
+
+The import loads nothing: the first use of a name imports its module, so what needs no Spark works
+where PySpark is not installed.
 
 Root.
 """
 
-from driftlog_spark_reader.common.errors import (
-    AmbiguousTopicError,
-    DamagedTopicError,
-    DeletedTopicError,
-    OffsetOutOfRangeError,
-    RawSegmentSkippedWarning,
-    ReadTopicError,
-    StorageError,
-    UnknownTopicError,
-)
-from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
-from driftlog_spark_reader.scan.topic_reader import read_topic
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from driftlog_spark_reader.common.errors import AmbiguousTopicError as AmbiguousTopicError
+    from driftlog_spark_reader.common.errors import DamagedTopicError as DamagedTopicError
+    from driftlog_spark_reader.common.errors import DeletedTopicError as DeletedTopicError
+    from driftlog_spark_reader.common.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
+    from driftlog_spark_reader.common.errors import (
+        RawSegmentSkippedWarning as RawSegmentSkippedWarning,
+    )
+    from driftlog_spark_reader.common.errors import ReadTopicError as ReadTopicError
+    from driftlog_spark_reader.common.errors import SessionError as SessionError
+    from driftlog_spark_reader.common.errors import StorageError as StorageError
+    from driftlog_spark_reader.common.errors import UnknownTopicError as UnknownTopicError
+    from driftlog_spark_reader.common.s3_access import S3Access as S3Access
+    from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
+    from driftlog_spark_reader.scan.topic_reader import read_topic as read_topic
+    from driftlog_spark_reader.sessions.spark_session import session as session
+
+_PLACES: Final = {
+    "driftlog_spark_reader.common.errors": (
+        "AmbiguousTopicError",
+        "DamagedTopicError",
+        "DeletedTopicError",
+        "OffsetOutOfRangeError",
+        "RawSegmentSkippedWarning",
+        "ReadTopicError",
+        "SessionError",
+        "StorageError",
+        "UnknownTopicError",
+    ),
+    "driftlog_spark_reader.common.s3_access": ("S3Access",),
+    "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
+    "driftlog_spark_reader.scan.topic_reader": ("read_topic",),
+    "driftlog_spark_reader.sessions.spark_session": ("session",),
+}
+_MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [
     "KAFKA_SCHEMA",
@@ -27,7 +57,34 @@ __all__ = [
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
+    "S3Access",
+    "SessionError",
     "StorageError",
     "UnknownTopicError",
     "read_topic",
+    "session",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the module of *name*, and return the object.
+
+    Raises:
+        ImportError: it needs a package that is not installed; the message says how to install it.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module 'driftlog_spark_reader' has no attribute {name!r}")
+    try:
+        value: object = getattr(importlib.import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0].startswith("driftlog"):
+            raise
+        raise ImportError(
+            f"driftlog_spark_reader.{name} needs {error.name}: pip install 'driftlog[spark]'"
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

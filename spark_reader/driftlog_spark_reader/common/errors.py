@@ -1,4 +1,4 @@
-"""The errors of reading a topic; each message is for the user of the DataFrame.
+"""The errors of reading a topic, and of the session that reads it; each message is for the user.
 
 Pure.
 """
@@ -38,3 +38,7 @@ class DataLossError(ReadTopicError):
 
 class RawSegmentSkippedWarning(UserWarning):
     """A range of offsets whose batches could not be decoded is not in the DataFrame."""
+
+
+class SessionError(Exception):
+    """There is no Spark session as asked for; the message says what to install or to change."""
