@@ -1,8 +1,10 @@
-"""Sealed segments as Spark DataFrames, and the sessions that read them.
+"""Sealed segments as DataFrames of Spark, and without Spark for pyarrow, DuckDB and Polars.
 
     from driftlog_spark_reader import read_topic, session
-    spark = session("s3://bucket/prefix")
-    df = read_topic(spark, "s3://bucket/prefix", "flights")
+    df = read_topic(session("s3://bucket/prefix"), "s3://bucket/prefix", "flights")
+
+    from driftlog_spark_reader import read_arrow
+    table = read_arrow("s3://bucket/prefix", "flights")
 
 The import loads nothing: the first use of a name imports its module, so what needs no Spark works
 where PySpark is not installed.
@@ -14,6 +16,9 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from driftlog_spark_reader.arrow.reader import read_arrow as read_arrow
+    from driftlog_spark_reader.arrow.reader import scan as scan
+    from driftlog_spark_reader.arrow.topic_scan import TopicScan as TopicScan
     from driftlog_spark_reader.common.errors import AmbiguousTopicError as AmbiguousTopicError
     from driftlog_spark_reader.common.errors import DamagedTopicError as DamagedTopicError
     from driftlog_spark_reader.common.errors import DeletedTopicError as DeletedTopicError
@@ -27,10 +32,12 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.errors import UnknownTopicError as UnknownTopicError
     from driftlog_spark_reader.common.s3_access import S3Access as S3Access
     from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
-    from driftlog_spark_reader.scan.topic_reader import read_topic as read_topic
+    from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
     from driftlog_spark_reader.sessions.spark_session import session as session
 
 _PLACES: Final = {
+    "driftlog_spark_reader.arrow.reader": ("read_arrow", "scan"),
+    "driftlog_spark_reader.arrow.topic_scan": ("TopicScan",),
     "driftlog_spark_reader.common.errors": (
         "AmbiguousTopicError",
         "DamagedTopicError",
@@ -44,7 +51,7 @@ _PLACES: Final = {
     ),
     "driftlog_spark_reader.common.s3_access": ("S3Access",),
     "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
-    "driftlog_spark_reader.scan.topic_reader": ("read_topic",),
+    "driftlog_spark_reader.native.topic_reader": ("read_topic",),
     "driftlog_spark_reader.sessions.spark_session": ("session",),
 }
 _MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
@@ -60,8 +67,11 @@ __all__ = [
     "S3Access",
     "SessionError",
     "StorageError",
+    "TopicScan",
     "UnknownTopicError",
+    "read_arrow",
     "read_topic",
+    "scan",
     "session",
 ]
 
@@ -77,10 +87,12 @@ def __getattr__(name: str) -> object:
     try:
         value: object = getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0].startswith("driftlog"):
+        missing = (error.name or "").partition(".")[0]
+        if missing.startswith("driftlog"):
             raise
+        extra = "arrow" if ".arrow." in _MODULES[name] else "spark"
         raise ImportError(
-            f"driftlog_spark_reader.{name} needs {error.name}: pip install 'driftlog[spark]'"
+            f"driftlog_spark_reader.{name} needs {missing}: pip install 'driftlog[{extra}]'"
         ) from error
     globals()[name] = value
     return value

@@ -18,7 +18,6 @@ from driftlog_spark_reader.options.resolution import LogEnds, check_all_named
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.query.ranges import (
     THREADS,
-    PartitionRange,
     bound_offsets,
     log_ends,
     read_manifests,
@@ -26,6 +25,7 @@ from driftlog_spark_reader.query.ranges import (
     with_segments,
 )
 from driftlog_spark_reader.query.topics import select_partitions
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_tiering.formats.manifest import Manifest
 
 

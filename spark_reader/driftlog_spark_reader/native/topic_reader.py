@@ -20,18 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
 from driftlog_spark_reader.common.errors import DamagedTopicError
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
-from driftlog_spark_reader.options.arguments import ByPartition, OffsetsArgument, bound_of
-from driftlog_spark_reader.options.bounds import EARLIEST, LATEST, NamedPartition
-from driftlog_spark_reader.options.source_options import (
-    Assign,
-    Selection,
-    SourceOptions,
-    Subscribe,
-    check_batch,
-)
-from driftlog_spark_reader.options.time_range import TimeRange, Timestamp, timestamp_ms
+from driftlog_spark_reader.native.plan import Scan, plan_scans
+from driftlog_spark_reader.options.arguments import ByPartition, OffsetsArgument, batch_options
+from driftlog_spark_reader.options.time_range import Timestamp
 from driftlog_spark_reader.query.ranges import query_ranges, warn_of_undecodable
-from driftlog_spark_reader.scan.plan import Scan, plan_scans
 
 _THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _PARALLELISM: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -90,46 +82,26 @@ def read_topic(
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
     """
-    topics = (topic,) if isinstance(topic, str) else tuple(topic)
-    no_match = starting_offsets_by_timestamp_strategy
-    options = SourceOptions(
-        location=location,
-        selection=_selection(topics, partitions),
-        starting=bound_of(
-            "starting",
-            topics,
-            starting_offsets,
-            starting_timestamp,
-            starting_offsets_by_timestamp,
-            no_match,
-            EARLIEST,
-        ),
-        ending=bound_of(
-            "ending",
-            topics,
-            ending_offsets,
-            ending_timestamp,
-            ending_offsets_by_timestamp,
-            no_match,
-            LATEST,
-        ),
-        topic_id=None if topic_id is None else str(topic_id),
+    options, time = batch_options(
+        location,
+        topic,
+        partitions=partitions,
+        starting_offsets=starting_offsets,
+        ending_offsets=ending_offsets,
+        starting_timestamp=starting_timestamp,
+        ending_timestamp=ending_timestamp,
+        starting_offsets_by_timestamp=starting_offsets_by_timestamp,
+        ending_offsets_by_timestamp=ending_offsets_by_timestamp,
+        starting_offsets_by_timestamp_strategy=starting_offsets_by_timestamp_strategy,
+        since=since,
+        until=until,
+        topic_id=topic_id,
         fail_on_data_loss=fail_on_data_loss,
     )
-    check_batch(options.starting, options.ending)
-    time = TimeRange(timestamp_ms("since", since), timestamp_ms("until", until))
     files = HadoopFiles(spark, location)
     ranges = query_ranges(files, options, time)
     warn_of_undecodable(files, ranges)
     return _scan(spark, files, plan_scans(ranges, time))
-
-
-def _selection(topics: tuple[str, ...], partitions: Collection[int] | None) -> Selection:
-    if not topics:
-        raise ValueError("no topic is named")
-    if partitions is None:
-        return Subscribe(topics)
-    return Assign(tuple(NamedPartition(topic, p) for topic in topics for p in set(partitions)))
 
 
 @contextmanager
