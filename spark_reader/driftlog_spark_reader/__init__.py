@@ -1,26 +1,64 @@
-"""The log as Spark DataFrames.
+"""The log as DataFrames of Spark, and without Spark for pyarrow, DuckDB and Polars.
 
-    from driftlog_spark_reader import read_topic, register
-    df = read_topic(spark, "s3://bucket/prefix", "flights")
-    register(spark, "s3://bucket/prefix")  # a view of each topic
+    from driftlog_spark_reader import read_topic, session
+    df = read_topic(session("s3://bucket/prefix"), "s3://bucket/prefix", "flights")
+
+    from driftlog_spark_reader import read_arrow
+    table = read_arrow("s3://bucket/prefix", "flights")
+
+The import loads nothing: the first use of a name imports its module, so what needs no Spark works
+where PySpark is not installed.
 
 Root.
 """
 
-from driftlog_spark_reader.common.errors import (
-    AmbiguousTopicError,
-    DamagedTopicError,
-    DataLossError,
-    DeletedTopicError,
-    OffsetOutOfRangeError,
-    RawSegmentSkippedWarning,
-    ReadTopicError,
-    StorageError,
-    UnknownTopicError,
-)
-from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
-from driftlog_spark_reader.scan.topic_reader import read_topic
-from driftlog_spark_reader.source.registration import register
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from driftlog_spark_reader.arrow.reader import read_arrow as read_arrow
+    from driftlog_spark_reader.arrow.reader import scan as scan
+    from driftlog_spark_reader.arrow.topic_scan import TopicScan as TopicScan
+    from driftlog_spark_reader.common.errors import AmbiguousTopicError as AmbiguousTopicError
+    from driftlog_spark_reader.common.errors import DamagedTopicError as DamagedTopicError
+    from driftlog_spark_reader.common.errors import DataLossError as DataLossError
+    from driftlog_spark_reader.common.errors import DeletedTopicError as DeletedTopicError
+    from driftlog_spark_reader.common.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
+    from driftlog_spark_reader.common.errors import (
+        RawSegmentSkippedWarning as RawSegmentSkippedWarning,
+    )
+    from driftlog_spark_reader.common.errors import ReadTopicError as ReadTopicError
+    from driftlog_spark_reader.common.errors import SessionError as SessionError
+    from driftlog_spark_reader.common.errors import StorageError as StorageError
+    from driftlog_spark_reader.common.errors import UnknownTopicError as UnknownTopicError
+    from driftlog_spark_reader.common.s3_access import S3Access as S3Access
+    from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
+    from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
+    from driftlog_spark_reader.sessions.spark_session import session as session
+    from driftlog_spark_reader.source.registration import register as register
+
+_PLACES: Final = {
+    "driftlog_spark_reader.arrow.reader": ("read_arrow", "scan"),
+    "driftlog_spark_reader.arrow.topic_scan": ("TopicScan",),
+    "driftlog_spark_reader.common.errors": (
+        "AmbiguousTopicError",
+        "DamagedTopicError",
+        "DataLossError",
+        "DeletedTopicError",
+        "OffsetOutOfRangeError",
+        "RawSegmentSkippedWarning",
+        "ReadTopicError",
+        "SessionError",
+        "StorageError",
+        "UnknownTopicError",
+    ),
+    "driftlog_spark_reader.common.s3_access": ("S3Access",),
+    "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
+    "driftlog_spark_reader.native.topic_reader": ("read_topic",),
+    "driftlog_spark_reader.sessions.spark_session": ("session",),
+    "driftlog_spark_reader.source.registration": ("register",),
+}
+_MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [
     "KAFKA_SCHEMA",
@@ -31,8 +69,40 @@ __all__ = [
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
+    "S3Access",
+    "SessionError",
     "StorageError",
+    "TopicScan",
     "UnknownTopicError",
+    "read_arrow",
     "read_topic",
     "register",
+    "scan",
+    "session",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the module of *name*, and return the object.
+
+    Raises:
+        ImportError: it needs a package that is not installed; the message says how to install it.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module 'driftlog_spark_reader' has no attribute {name!r}")
+    try:
+        value: object = getattr(importlib.import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing.startswith("driftlog"):
+            raise
+        extra = "arrow" if ".arrow." in _MODULES[name] else "spark"
+        raise ImportError(
+            f"driftlog_spark_reader.{name} needs {missing}: pip install 'driftlog[{extra}]'"
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

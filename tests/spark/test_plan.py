@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_spark_reader.native.plan import plan_scans
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.time_range import TimeRange
-from driftlog_spark_reader.query.ranges import PartitionRange
-from driftlog_spark_reader.scan.plan import MAX_CUT_PARTITIONS, plan_scans
+from driftlog_spark_reader.query.wanted_files import MAX_CUT_PARTITIONS, PartitionRange
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SegmentRef
 

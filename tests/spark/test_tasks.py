@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_spark_reader.options.bounds import NamedPartition
-from driftlog_spark_reader.query.ranges import PartitionRange
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind

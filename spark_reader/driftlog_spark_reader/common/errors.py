@@ -1,4 +1,4 @@
-"""The errors of reading a topic; each message is for the user of the DataFrame.
+"""The errors of reading a topic, and of the session that reads it; each message is for the user.
 
 Pure.
 """
@@ -46,3 +46,7 @@ class TailUnavailableError(ReadTopicError):
 
 class SealedMeanwhileError(ReadTopicError):
     """A range of the tail was sealed after its manifest was read: read the manifest again."""
+
+
+class SessionError(Exception):
+    """There is no Spark session as asked for; the message says what to install or to change."""

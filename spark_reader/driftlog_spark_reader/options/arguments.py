@@ -1,4 +1,4 @@
-"""The arguments of `read_topic`, as options: Python's mappings and datetimes beside Spark's JSON.
+"""The arguments of `read_topic` and `scan`, as options: Python's values beside Spark's JSON.
 
     starting_offsets    "earliest" | {0: 5, 1: -2} | {"flights": {0: 5}} | Spark's JSON
     starting_timestamp  epoch milliseconds | a datetime with a time zone
@@ -9,11 +9,13 @@ Spark's JSON in the option of a data source must name all of them.
 Pure.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict, Unpack
+from uuid import UUID
 
 from driftlog_spark_reader.options.bounds import (
     EARLIEST,
+    LATEST,
     Bound,
     Everywhere,
     NamedPartition,
@@ -23,10 +25,84 @@ from driftlog_spark_reader.options.bounds import (
     Times,
     parse_offsets,
 )
-from driftlog_spark_reader.options.time_range import Timestamp, timestamp_ms
+from driftlog_spark_reader.options.source_options import (
+    Assign,
+    Selection,
+    SourceOptions,
+    Subscribe,
+    check_batch,
+)
+from driftlog_spark_reader.options.time_range import TimeRange, Timestamp, timestamp_ms
 
 ByPartition: TypeAlias = Mapping[int, Any] | Mapping[str, Mapping[Any, Any]]
 OffsetsArgument: TypeAlias = str | ByPartition
+
+
+class Wanted(TypedDict, total=False):
+    """What to read of topics; all of it where nothing is given.  `read_topic` explains each."""
+
+    partitions: Collection[int] | None
+    starting_offsets: OffsetsArgument
+    ending_offsets: OffsetsArgument
+    starting_timestamp: Timestamp | None
+    ending_timestamp: Timestamp | None
+    starting_offsets_by_timestamp: ByPartition | None
+    ending_offsets_by_timestamp: ByPartition | None
+    starting_offsets_by_timestamp_strategy: str
+    since: Timestamp | None
+    until: Timestamp | None
+    topic_id: UUID | str | None
+    fail_on_data_loss: bool
+
+
+def batch_options(
+    location: str, topic: str | Sequence[str], **wanted: Unpack[Wanted]
+) -> tuple[SourceOptions, TimeRange]:
+    """The options of a batch query, and the range of ``since`` and ``until``.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
+    topics = (topic,) if isinstance(topic, str) else tuple(topic)
+    no_match = wanted.get("starting_offsets_by_timestamp_strategy", "error")
+    topic_id = wanted.get("topic_id")
+    options = SourceOptions(
+        location=location,
+        selection=_selection(topics, wanted.get("partitions")),
+        starting=bound_of(
+            "starting",
+            topics,
+            wanted.get("starting_offsets", "earliest"),
+            wanted.get("starting_timestamp"),
+            wanted.get("starting_offsets_by_timestamp"),
+            no_match,
+            EARLIEST,
+        ),
+        ending=bound_of(
+            "ending",
+            topics,
+            wanted.get("ending_offsets", "latest"),
+            wanted.get("ending_timestamp"),
+            wanted.get("ending_offsets_by_timestamp"),
+            no_match,
+            LATEST,
+        ),
+        topic_id=None if topic_id is None else str(topic_id),
+        fail_on_data_loss=wanted.get("fail_on_data_loss", True),
+    )
+    check_batch(options.starting, options.ending)
+    time = TimeRange(
+        timestamp_ms("since", wanted.get("since")), timestamp_ms("until", wanted.get("until"))
+    )
+    return options, time
+
+
+def _selection(topics: tuple[str, ...], partitions: Collection[int] | None) -> Selection:
+    if not topics:
+        raise ValueError("no topic is named")
+    if partitions is None:
+        return Subscribe(topics)
+    return Assign(tuple(NamedPartition(topic, p) for topic in topics for p in set(partitions)))
 
 
 def bound_of(

@@ -10,7 +10,7 @@ Shell.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -33,26 +33,12 @@ from driftlog_spark_reader.options.resolution import (
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.options.time_range import ALL_TIMES, TimeRange
 from driftlog_spark_reader.query.topics import select_partitions
-from driftlog_spark_reader.tail.port import Tail, TailRange
-from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import Manifest, SegmentRef
+from driftlog_spark_reader.query.wanted_files import PartitionRange, undecodable
+from driftlog_spark_reader.tail.port import Tail
+from driftlog_tiering.formats.manifest import Manifest
 
 THREADS: Final = 32
 """Partitions whose objects are read at once.  More: many partitions are planned sooner."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRange:
-    """The requested offsets of one partition, and the segments that hold them, in order.
-
-    ``tail``: the pieces of what is not sealed.
-    """
-
-    named: NamedPartition
-    start: int
-    end: int
-    segments: Sequence[SegmentRef]
-    tail: Sequence[TailRange] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +92,14 @@ def query_ranges(
 
 
 def warn_of_undecodable(files: Files, ranges: Iterable[PartitionRange]) -> None:
-    """Warn of each segment that holds batches as they came, because they could not be decoded.
-
-    In any range of times: such a batch may hold any timestamp.
-    """
-    for wanted in ranges:
-        for segment in wanted.segments:
-            if segment.kind is SegmentKind.RAW:
-                warnings.warn(
-                    f"{wanted.named}: offsets {segment.base} to {segment.end - 1} are not in the "
-                    f"DataFrame: their batches could not be decoded; they are kept as they came in "
-                    f"{files.path(segment.key)}",
-                    RawSegmentSkippedWarning,
-                    stacklevel=3,
-                )
+    """Warn of each segment that holds batches as they came, because they could not be decoded."""
+    for named, segment in undecodable(ranges):
+        warnings.warn(
+            f"{named}: offsets {segment.base} to {segment.end - 1} are left out: their batches "
+            f"could not be decoded; they are kept as they came in {files.path(segment.key)}",
+            RawSegmentSkippedWarning,
+            stacklevel=3,
+        )
 
 
 def read_states(

@@ -11,7 +11,8 @@ from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.errors import SealedMeanwhileError
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.options.time_range import ALL_TIMES, TimeRange
-from driftlog_spark_reader.query.ranges import PartitionRange, query_ranges, warn_of_undecodable
+from driftlog_spark_reader.query.ranges import query_ranges, warn_of_undecodable
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import TailReader
 

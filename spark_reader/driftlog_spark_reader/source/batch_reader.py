@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from driftlog_spark_reader.common.schema import column_names
 from driftlog_spark_reader.options.source_options import SourceOptions
-from driftlog_spark_reader.query.ranges import PartitionRange
 from driftlog_spark_reader.query.snapshot import read_snapshot
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.source.segment_rows import read_slices
 from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices, tail_tasks
 from driftlog_spark_reader.tail.port import TailRange, TailReader

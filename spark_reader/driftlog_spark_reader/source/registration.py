@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from driftlog_spark_reader.bucket.catalog import topic_names
 from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
 from driftlog_spark_reader.common.errors import DeletedTopicError, UnknownTopicError
-from driftlog_spark_reader.scan.topic_reader import read_topic
+from driftlog_spark_reader.native.topic_reader import read_topic
 from driftlog_spark_reader.source.data_source import bound_source
 from driftlog_spark_reader.source.session_location import SETTING
 

@@ -18,13 +18,13 @@ from driftlog_spark_reader.options.resolution import LogEnds, check_all_named
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.query.ranges import (
     THREADS,
-    PartitionRange,
     PartitionState,
     bound_offsets,
     read_states,
     warn_of_undecodable,
     with_segments,
 )
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import TailReader
 

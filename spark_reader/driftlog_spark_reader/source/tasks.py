@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from driftlog_spark_reader.query.ranges import PartitionRange
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.tail.port import TailRange
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentRef

@@ -9,6 +9,7 @@ Root.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from threading import Lock
 from types import MappingProxyType
@@ -21,19 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
 from driftlog_spark_reader.common.errors import DamagedTopicError
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
-from driftlog_spark_reader.options.arguments import ByPartition, OffsetsArgument, bound_of
-from driftlog_spark_reader.options.bounds import EARLIEST, LATEST, NamedPartition
-from driftlog_spark_reader.options.source_options import (
-    Assign,
-    Selection,
-    SourceOptions,
-    Subscribe,
-    check_batch,
-)
-from driftlog_spark_reader.options.time_range import TimeRange, Timestamp, timestamp_ms
+from driftlog_spark_reader.native.plan import Scan, plan_scans
+from driftlog_spark_reader.native.tail_rows import tail_rows
+from driftlog_spark_reader.options.arguments import ByPartition, OffsetsArgument, batch_options
+from driftlog_spark_reader.options.time_range import Timestamp
 from driftlog_spark_reader.query.snapshot import read_snapshot
-from driftlog_spark_reader.scan.plan import Scan, plan_scans
-from driftlog_spark_reader.scan.tail_rows import tail_rows
 
 _THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _PARALLELISM: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -98,39 +91,24 @@ def read_topic(
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
     """
-    topics = (topic,) if isinstance(topic, str) else tuple(topic)
-    no_match = starting_offsets_by_timestamp_strategy
-    query = SourceOptions(
-        location=location,
-        selection=_selection(topics, partitions),
-        starting=bound_of(
-            "starting",
-            topics,
-            starting_offsets,
-            starting_timestamp,
-            starting_offsets_by_timestamp,
-            no_match,
-            EARLIEST,
-        ),
-        ending=bound_of(
-            "ending",
-            topics,
-            ending_offsets,
-            ending_timestamp,
-            ending_offsets_by_timestamp,
-            no_match,
-            LATEST,
-        ),
-        topic_id=None if topic_id is None else str(topic_id),
+    query, time = batch_options(
+        location,
+        topic,
+        partitions=partitions,
+        starting_offsets=starting_offsets,
+        ending_offsets=ending_offsets,
+        starting_timestamp=starting_timestamp,
+        ending_timestamp=ending_timestamp,
+        starting_offsets_by_timestamp=starting_offsets_by_timestamp,
+        ending_offsets_by_timestamp=ending_offsets_by_timestamp,
+        starting_offsets_by_timestamp_strategy=starting_offsets_by_timestamp_strategy,
+        since=since,
+        until=until,
+        topic_id=topic_id,
         fail_on_data_loss=fail_on_data_loss,
-        tail={
-            **options,
-            "includeTail": str(include_tail),
-            "failOnDataLoss": str(fail_on_data_loss),
-        },
     )
-    check_batch(query.starting, query.ending)
-    time = TimeRange(timestamp_ms("since", since), timestamp_ms("until", until))
+    flags = {"includeTail": str(include_tail), "failOnDataLoss": str(fail_on_data_loss)}
+    query = replace(query, tail={**options, **flags})
     files = HadoopFiles(spark, location)
     ranges, reader = read_snapshot(location, query, time, lambda: files)
     sealed = _scan(spark, files, plan_scans(ranges, time))
@@ -138,14 +116,6 @@ def read_topic(
     if reader is None or not pieces:
         return sealed
     return sealed.unionAll(tail_rows(spark, reader, pieces, time))
-
-
-def _selection(topics: tuple[str, ...], partitions: Collection[int] | None) -> Selection:
-    if not topics:
-        raise ValueError("no topic is named")
-    if partitions is None:
-        return Subscribe(topics)
-    return Assign(tuple(NamedPartition(topic, p) for topic in topics for p in set(partitions)))
 
 
 @contextmanager

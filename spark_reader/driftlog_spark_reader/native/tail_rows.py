@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
+from driftlog_spark_reader.native.plan import time_conditions
 from driftlog_spark_reader.options.time_range import TimeRange
-from driftlog_spark_reader.scan.plan import time_conditions
 from driftlog_spark_reader.tail.port import TailRange, TailReader
 
 TASKS: Final = 4

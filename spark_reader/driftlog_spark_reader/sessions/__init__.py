@@ -1,0 +1,4 @@
+"""Spark sessions that reach a bucket: `session`.
+
+Shell.
+"""
