@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     NewTopic,
 )
 
+from benchmarks.batches import Codec
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_spark_reader.bucket.catalog import find_topic, newest_manifest, segments
 from driftlog_spark_reader.bucket.locations import open_files
@@ -26,6 +27,7 @@ from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
     DeletedTopicError,
     OffsetOutOfRangeError,
+    RawSegmentSkippedWarning,
     StorageError,
     TailUnavailableError,
 )
@@ -33,6 +35,8 @@ from driftlog_spark_reader.options.ranges import TimeRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.formats.columns import SCHEMA
+from tests.clients.batches import good, with_records
+from tests.clients.sockets import Raw
 from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.etcd_server import EtcdCluster
@@ -579,6 +583,26 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     with pytest.raises(DamagedTopicError, match=f"{key}.*CRC"):
         _read(tail, pieces[0])
     tail.close()
+
+
+@pytest.mark.filterwarnings("ignore::driftlog_spark_reader.RawSegmentSkippedWarning")
+def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(own: Cluster) -> None:
+    """
+    A valid CRC around garbage is taken, as Kafka takes it.  Its neighbours are rows from etcd;
+    librdkafka does not get past it, so agents' rows are told to be unreadable, and not never.
+    """
+    agent = own.start_agent()
+    topic = own.topic("garbage")
+    garbage = with_records(good(b"xyz" * 99, codec=Codec.ZSTD), lambda r: r[:-6])
+    with Raw(agent.port) as raw:
+        for batch in (good(b"one", b"two"), garbage, good(b"three")):
+            assert 0 == raw.produce(topic.name, {0: batch})[0].error_code
+
+    assert [0, 1, 3] == [row.offset for row in query(own, "etcd", topic)]
+    with pytest.warns(RawSegmentSkippedWarning, match="garbage-0: offsets 2 to 2 are not in"):
+        query(own, "etcd", topic)
+    with pytest.raises(DamagedTopicError, match=r"garbage-0: .* cannot be decoded .*option etcd"):
+        query(own, "agents", topic)
 
 
 def test_an_address_where_no_etcd_is_ends_a_query(tmp_path: Path) -> None:
