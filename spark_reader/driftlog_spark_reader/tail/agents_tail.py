@@ -72,8 +72,8 @@ _LATER: Final = TRANSIENT | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_
 """Errors of a request that is repeated: the leader of a partition changes."""
 
 _PAUSE_S: Final = 0.1
-_REQUEST_S: Final = 30.0
-"""Of one request.  Longer: a frozen agent is left later for its successor."""
+_REQUEST_S: Final = 5.0
+"""Of one request.  Longer: an agent that is gone or frozen is left later for its successor."""
 
 _NO_TOPIC: Final = frozenset(
     (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
@@ -128,6 +128,7 @@ class AgentsTail:
     def __init__(self, settings: AgentsSettings) -> None:
         self._settings = settings
         self._requests = _Requests(settings)
+        self._requests.check_properties()
         self._ends: dict[tuple[UUID, int], int] = {}
 
     def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, int]:
@@ -337,12 +338,16 @@ class _Errors:
 
 
 class _Requests:
-    """Requests of one answer, repeated while leaders change, until the timeout."""
+    """Requests of one answer, repeated while leaders change, until the timeout.
+
+    The client is made anew for each repeat: librdkafka 2.16 waits for a controller that it has
+    known and that is gone, without looking for the next one (and connects 10,000 times a second).
+    """
 
     def __init__(self, settings: AgentsSettings) -> None:
         self._settings = settings
         self._errors = _Errors()
-        self._admin = _client(AdminClient, settings, self._errors)
+        self._client: AdminClient | None = None
 
     def offsets(
         self, topic: str, topic_id: UUID, partitions: Collection[int], spec: OffsetSpec
@@ -354,7 +359,7 @@ class _Requests:
         """
 
         def ask(waiting: list[int]) -> Mapping[int, Future[Any]]:
-            asked = self._admin.list_offsets(
+            asked = self._admin().list_offsets(
                 {TopicPartition(topic, partition): spec for partition in waiting},
                 isolation_level=self._settings.isolation,
                 request_timeout=self._settings.request_s,
@@ -373,7 +378,7 @@ class _Requests:
 
         def ask(names: list[str]) -> Mapping[str, Future[Any]]:
             topics = TopicCollection(names)
-            return self._admin.describe_topics(topics, request_timeout=self._settings.request_s)
+            return self._admin().describe_topics(topics, request_timeout=self._settings.request_s)
 
         told = self._ask(f"describe {topic}", topic_id, [topic], ask)[topic].topic_id
         high, low = told.get_most_significant_bits(), told.get_least_significant_bits()
@@ -384,6 +389,18 @@ class _Requests:
                 f"and in the bucket it is {topic_id}: it was created again, or "
                 "kafka.bootstrap.servers is another cluster's address"
             )
+
+    def check_properties(self) -> None:
+        """
+        Raises:
+            ValueError: librdkafka refuses a property.
+        """
+        self._admin()
+
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            self._client = _client(AdminClient, self._settings, self._errors)
+        return self._client
 
     def _ask(
         self,
@@ -403,6 +420,7 @@ class _Requests:
                     self._refused(what, topic_id, error.args[0], deadline)
             waiting = [key for key in waiting if key not in found]
             if waiting:
+                self._client = None
                 time.sleep(_PAUSE_S)
         return found
 
@@ -411,7 +429,7 @@ class _Requests:
         Raises:
             DeletedTopicError, TailUnavailableError: no repeat can succeed, or it is too late.
         """
-        self._admin.poll(0)  # what its connections say
+        self._admin().poll(0)  # what its connections say
         if self._errors.refusal is not None:
             error = self._errors.refusal
         elif error.code() in _LATER and time.monotonic() <= deadline:
@@ -426,7 +444,7 @@ def _client(kind: type[C], settings: AgentsSettings, errors: _Errors) -> C:
             "queued.max.messages.kbytes": _PREFETCH_KIB,
             "fetch.queue.backoff.ms": _BACKOFF_MS,
             "isolation.level": "read_uncommitted",
-            # librdkafka requires a name, and sends it to no coordinator.
+            # librdkafka requires a name; a partition that is assigned makes no member of a group.
             "group.id": "driftlog-spark-reader",
             **properties,
             "auto.offset.reset": "error",
