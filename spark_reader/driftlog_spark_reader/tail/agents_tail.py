@@ -13,6 +13,7 @@ the topic is compared after each read: ids never return, so all that was read is
 Adapter.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -46,6 +47,7 @@ from driftlog_spark_reader.common.errors import (
 from driftlog_spark_reader.tail.port import TailRange
 from driftlog_tiering.formats.columns import SCHEMA
 
+C = TypeVar("C", Consumer, AdminClient)
 K = TypeVar("K")
 
 ROWS: Final = 10_000
@@ -57,6 +59,10 @@ ROWS_BYTES: Final = 16 * 1024 * 1024
 _PREFETCH_KIB: Final = 16 * 1024
 """What librdkafka reads ahead; its default of 64 MiB is too much for each task of an executor."""
 
+_BACKOFF_MS: Final = 10
+"""After its queue was full; at the default of a second each full queue would take as long."""
+
+_LOG: Final = logging.getLogger("driftlog.librdkafka")
 _POLL_S: Final = 1.0
 _OFFSETS: Final[Any] = OffsetSpec  # its methods have no types
 _LOG_APPEND_TIME: Final = 2
@@ -66,21 +72,21 @@ _LATER: Final = TRANSIENT | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_
 """Errors of a request that is repeated: the leader of a partition changes."""
 
 _PAUSE_S: Final = 0.1
-_REQUEST_S: Final = 30.0
-"""Of one request.  Longer: a frozen agent is left later for its successor."""
+_REQUEST_S: Final = 5.0
+"""Of one request.  Longer: an agent that is gone or frozen is left later for its successor."""
 
-_AT_ONCE: Final = frozenset(
-    (
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._AUTHENTICATION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-    )
+_NO_TOPIC: Final = frozenset(
+    (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 )
+_AT_ONCE: Final = _NO_TOPIC | {
+    KafkaError._AUTHENTICATION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+}
 """Errors that waiting does not repair."""
+
+_UNDECODABLE: Final = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +127,13 @@ class AgentsTail:
 
     def __init__(self, settings: AgentsSettings) -> None:
         self._settings = settings
-        self._admin = _admin(settings)
+        self._requests = _Requests(settings)
+        self._requests.check_properties()
         self._ends: dict[tuple[UUID, int], int] = {}
 
     def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, int]:
         """See `Tail.ends`."""
         found = self._offsets(topic, partitions, _OFFSETS.latest())
-        _check_topic(self._admin, self._settings, topic.name, topic.topic_id)
         ends = {partition: offset for partition, (offset, _) in found.items()}
         self._ends |= {(topic.topic_id, partition): end for partition, end in ends.items()}
         return ends
@@ -137,13 +143,11 @@ class AgentsTail:
         if start >= end:
             return []
         if end > self._end(topic, partition) and end > self.ends(topic, [partition])[partition]:
-            high_watermark = self._end(topic, partition)
             raise OffsetOutOfRangeError(
                 f"{topic.name}-{partition}: the end {end} is above the high watermark, "
-                f"{high_watermark}"
+                f"{self._end(topic, partition)}"
             )
         start = max(start, self._offsets(topic, [partition], _OFFSETS.earliest())[partition][0])
-        _check_topic(self._admin, self._settings, topic.name, topic.topic_id)
         if start >= end:
             return []
         return [TailRange(topic.name, topic.topic_id, partition, start, end)]
@@ -153,7 +157,6 @@ class AgentsTail:
         end = self._end(topic, partition)
         at = _OFFSETS.for_timestamp(timestamp_ms)
         offset, found_ms = self._offsets(topic, [partition], at)[partition]
-        _check_topic(self._admin, self._settings, topic.name, topic.topic_id)
         return (offset, found_ms) if 0 <= offset < end else None
 
     def reader(self) -> "AgentsReader":
@@ -170,10 +173,10 @@ class AgentsTail:
     def _offsets(
         self, topic: Topic, partitions: Collection[int], spec: OffsetSpec
     ) -> dict[int, tuple[int, int]]:
-        """(offset, ms) of each partition."""
-        if not partitions:
-            return {}
-        return _offsets(self._admin, self._settings, topic.name, topic.topic_id, partitions, spec)
+        """(offset, ms) of each partition, of the topic with this id."""
+        found = self._requests.offsets(topic.name, topic.topic_id, partitions, spec)
+        self._requests.check_topic(topic.name, topic.topic_id)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,29 +187,34 @@ class AgentsReader:
 
     def read(self, piece: TailRange) -> Iterator[pa.RecordBatch]:
         """See `TailReader.read`."""
-        admin = _admin(self.settings)
-        consumer = _consumer(self.settings)
+        requests = _Requests(self.settings)
+        errors = _Errors()
+        consumer = _client(Consumer, self.settings, errors)
         try:
             consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
-            yield from _PieceRead(self.settings, consumer, admin, piece).rows()
+            yield from _PieceRead(self.settings, consumer, requests, errors, piece).rows()
         finally:
             consumer.close()
-        _check_topic(admin, self.settings, piece.topic, piece.topic_id)
+        requests.check_topic(piece.topic, piece.topic_id)
 
 
 class _PieceRead:
     """The read of one piece."""
 
     def __init__(
-        self, settings: AgentsSettings, consumer: Consumer, admin: AdminClient, piece: TailRange
+        self,
+        settings: AgentsSettings,
+        consumer: Consumer,
+        requests: "_Requests",
+        errors: "_Errors",
+        piece: TailRange,
     ) -> None:
         self._settings = settings
         self._consumer = consumer
-        self._admin = admin
+        self._requests = requests
+        self._errors = errors
         self._piece = piece
         self._position = piece.start
-        self._said = "none"
-        """The last error."""
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         piece, pending, size = self._piece, list[Message](), 0
@@ -217,7 +225,6 @@ class _PieceRead:
                 if error is not None:
                     self._take_error(message, error)
                     continue
-                deadline = time.monotonic() + self._settings.timeout_s
                 offset = message.offset()
                 assert offset is not None
                 self._position = max(self._position, offset + 1)
@@ -228,6 +235,7 @@ class _PieceRead:
                 if size >= ROWS_BYTES or len(pending) >= ROWS:
                     yield _batch(piece, pending)
                     pending, size = [], 0
+                deadline = time.monotonic() + self._settings.timeout_s
             if self._position < piece.end and time.monotonic() > deadline:
                 raise self._late()
         if pending:
@@ -236,6 +244,8 @@ class _PieceRead:
     def _poll(self) -> list[Message]:
         """Messages that are there, or the first that comes within a second."""
         message = self._consumer.poll(_POLL_S)
+        if self._errors.refusal is not None:
+            _fail(self._settings, f"read {self._where}", self._piece.topic_id, self._errors.refusal)
         return [] if message is None else [message, *self._consumer.consume(ROWS, 0)]
 
     def _take_error(self, message: Message, error: KafkaError) -> None:
@@ -246,20 +256,19 @@ class _PieceRead:
             self._find_start(error)
         elif code in _AT_ONCE or error.fatal():
             _fail(self._settings, f"read {self._where}", self._piece.topic_id, error)
-        elif code == KafkaError._BAD_MSG:
+        elif code in _UNDECODABLE:
             raise DamagedTopicError(
-                f"{self._where}: the batch behind offset {self._position} cannot be decoded "
+                f"{self._where}: the batch at or behind offset {self._position} cannot be decoded "
                 f"({error.str()}); seal the topic, which keeps it as it came, or give option etcd"
             )
         else:
-            self._said = error.str()
+            self._errors.take(error)
 
     def _find_start(self, error: KafkaError) -> None:
         """Go on at the log start, which is above the position: records were deleted."""
         piece = self._piece
-        start, _ = _offsets(
-            *(self._admin, self._settings, piece.topic, piece.topic_id),
-            *([piece.partition], _OFFSETS.earliest()),
+        start, _ = self._requests.offsets(
+            piece.topic, piece.topic_id, [piece.partition], _OFFSETS.earliest()
         )[piece.partition]
         if start <= self._position:
             raise OffsetOutOfRangeError(
@@ -280,7 +289,7 @@ class _PieceRead:
         return TailUnavailableError(
             f"{self._where}: no record behind offset {self._position} for "
             f"{self._settings.timeout_s:g} s, and the piece ends at {self._piece.end} (last error: "
-            f"{self._said}). Check that this machine reaches the agents behind "
+            f"{self._errors.last}). Check that this machine reaches the agents behind "
             f"{self._settings.servers}, by the addresses that they advertise; raise "
             "kafkaConsumer.pollTimeoutMs; or give option etcd, which needs no agent"
         )
@@ -311,20 +320,149 @@ def _headers(message: Message) -> list[dict[str, Any]] | None:
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
-# ── Clients ──
+# ── Requests ──
 
 
-def _admin(settings: AgentsSettings) -> AdminClient:
-    properties: dict[str, str | int | float | bool] = {
-        name: value for name, value in settings.properties.items() if not _of_consumers(name)
-    }
+class _Errors:
+    """What librdkafka says of its connections."""
+
+    def __init__(self) -> None:
+        self.last = "none"
+        self.refusal: KafkaError | None = None
+        """An error that waiting does not repair."""
+
+    def take(self, error: KafkaError) -> None:
+        self.last = error.str()
+        if error.code() in _AT_ONCE:
+            self.refusal = error
+
+
+class _Requests:
+    """Requests of one answer, repeated while leaders change, until the timeout.
+
+    The client is made anew for each repeat: librdkafka 2.16 waits for a controller that it has
+    known and that is gone, without looking for the next one (and connects 10,000 times a second).
+    """
+
+    def __init__(self, settings: AgentsSettings) -> None:
+        self._settings = settings
+        self._errors = _Errors()
+        self._client: AdminClient | None = None
+
+    def offsets(
+        self, topic: str, topic_id: UUID, partitions: Collection[int], spec: OffsetSpec
+    ) -> dict[int, tuple[int, int]]:
+        """(offset, ms) of each partition.
+
+        Raises:
+            DeletedTopicError, TailUnavailableError: see `Tail.ends`.
+        """
+
+        def ask(waiting: list[int]) -> Mapping[int, Future[Any]]:
+            asked = self._admin().list_offsets(
+                {TopicPartition(topic, partition): spec for partition in waiting},
+                isolation_level=self._settings.isolation,
+                request_timeout=self._settings.request_s,
+            )
+            return {tp.partition: answer for tp, answer in asked.items()}
+
+        found = self._ask(f"list offsets of {topic}", topic_id, partitions, ask)
+        return {partition: (info.offset, info.timestamp) for partition, info in found.items()}
+
+    def check_topic(self, topic: str, topic_id: UUID) -> None:
+        """
+        Raises:
+            DeletedTopicError: the agents have no topic of that id under that name.
+            TailUnavailableError: see `Tail.ends`.
+        """
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            topics = TopicCollection(names)
+            return self._admin().describe_topics(topics, request_timeout=self._settings.request_s)
+
+        told = self._ask(f"describe {topic}", topic_id, [topic], ask)[topic].topic_id
+        high, low = told.get_most_significant_bits(), told.get_least_significant_bits()
+        bits = high % 2**64 << 64 | low % 2**64
+        if bits != topic_id.int:
+            raise DeletedTopicError(
+                f"topic {topic!r} of the agents at {self._settings.servers} is {UUID(int=bits)}, "
+                f"and in the bucket it is {topic_id}: it was created again, or "
+                "kafka.bootstrap.servers is another cluster's address"
+            )
+
+    def check_properties(self) -> None:
+        """
+        Raises:
+            ValueError: librdkafka refuses a property.
+        """
+        self._admin()
+
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            self._client = _client(AdminClient, self._settings, self._errors)
+        return self._client
+
+    def _ask(
+        self,
+        what: str,
+        topic_id: UUID,
+        wanted: Iterable[K],
+        ask: Callable[[list[K]], Mapping[K, Future[Any]]],
+    ) -> dict[K, Any]:
+        deadline = time.monotonic() + self._settings.timeout_s
+        waiting = list(wanted)
+        found: dict[K, Any] = {}
+        while waiting:
+            for key, answer in ask(waiting).items():
+                try:
+                    found[key] = answer.result()
+                except KafkaException as error:
+                    self._refused(what, topic_id, error.args[0], deadline)
+            waiting = [key for key in waiting if key not in found]
+            if waiting:
+                self._client = None
+                time.sleep(_PAUSE_S)
+        return found
+
+    def _refused(self, what: str, topic_id: UUID, error: KafkaError, deadline: float) -> None:
+        """
+        Raises:
+            DeletedTopicError, TailUnavailableError: no repeat can succeed, or it is too late.
+        """
+        self._admin().poll(0)  # what its connections say
+        if self._errors.refusal is not None:
+            error = self._errors.refusal
+        elif error.code() in _LATER and time.monotonic() <= deadline:
+            return
+        _fail(self._settings, what, topic_id, error, self._errors.last)
+
+
+def _client(kind: type[C], settings: AgentsSettings, errors: _Errors) -> C:
+    properties: dict[str, Any] = dict(settings.properties)
+    if kind is Consumer:
+        properties = {
+            "queued.max.messages.kbytes": _PREFETCH_KIB,
+            "fetch.queue.backoff.ms": _BACKOFF_MS,
+            "isolation.level": "read_uncommitted",
+            # librdkafka requires a name; a partition that is assigned makes no member of a group.
+            "group.id": "driftlog-spark-reader",
+            **properties,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "allow.auto.create.topics": False,
+        }
+    else:
+        properties = {name: of for name, of in properties.items() if not _is_consumers(name)}
+    properties |= {"error_cb": errors.take, "logger": _LOG}
     try:
-        return AdminClient(properties)
+        return kind(properties)
     except KafkaException as error:
         raise ValueError(f"an option kafka.* is refused: {error.args[0].str()}") from error
 
 
-def _of_consumers(name: str) -> bool:
+def _is_consumers(name: str) -> bool:
     """librdkafka warns of them in other clients."""
     return name.startswith(("fetch.", "max.partition.")) or name in (
         "check.crcs",
@@ -334,109 +472,16 @@ def _of_consumers(name: str) -> bool:
     )
 
 
-def _consumer(settings: AgentsSettings) -> Consumer:
-    try:
-        return Consumer(
-            {
-                "queued.max.messages.kbytes": _PREFETCH_KIB,
-                "isolation.level": "read_uncommitted",
-                # librdkafka requires a name, and sends it to no coordinator.
-                "group.id": "driftlog-spark-reader",
-                **settings.properties,
-                "auto.offset.reset": "error",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "allow.auto.create.topics": False,
-            }
-        )
-    except KafkaException as error:
-        raise ValueError(f"an option kafka.* is refused: {error.args[0].str()}") from error
-
-
-def _check_topic(admin: AdminClient, settings: AgentsSettings, topic: str, topic_id: UUID) -> None:
-    """
-    Raises:
-        DeletedTopicError: the agents have no topic of that id under that name.
-    """
-
-    def ask(names: list[str]) -> Mapping[str, Future[Any]]:
-        topics = TopicCollection(names)
-        return admin.describe_topics(topics, request_timeout=settings.request_s)
-
-    told = _ask(settings, f"describe {topic}", topic_id, [topic], ask)[topic].topic_id
-    high, low = told.get_most_significant_bits(), told.get_least_significant_bits()
-    bits = high % 2**64 << 64 | low % 2**64
-    if bits != topic_id.int:
-        raise DeletedTopicError(
-            f"topic {topic!r} of the agents at {settings.servers} is {UUID(int=bits)}, and in the "
-            f"bucket it is {topic_id}: it was created again, or kafka.bootstrap.servers is another "
-            "cluster's address"
-        )
-
-
-def _offsets(
-    admin: AdminClient,
-    settings: AgentsSettings,
-    topic: str,
-    topic_id: UUID,
-    partitions: Collection[int],
-    spec: OffsetSpec,
-) -> dict[int, tuple[int, int]]:
-    """(offset, ms) of each partition."""
-
-    def ask(waiting: list[int]) -> Mapping[int, Future[Any]]:
-        asked = admin.list_offsets(
-            {TopicPartition(topic, partition): spec for partition in waiting},
-            isolation_level=settings.isolation,
-            request_timeout=settings.request_s,
-        )
-        return {tp.partition: answer for tp, answer in asked.items()}
-
-    found = _ask(settings, f"list offsets of {topic}", topic_id, partitions, ask)
-    return {partition: (info.offset, info.timestamp) for partition, info in found.items()}
-
-
-def _ask(
-    settings: AgentsSettings,
-    what: str,
-    topic_id: UUID,
-    wanted: Iterable[K],
-    ask: Callable[[list[K]], Mapping[K, Future[Any]]],
-) -> dict[K, Any]:
-    """The answers; requests are repeated while leaders change, until the timeout.
-
-    Raises:
-        DeletedTopicError, TailUnavailableError: see `Tail.ends`.
-    """
-    deadline = time.monotonic() + settings.timeout_s
-    waiting = list(wanted)
-    found: dict[K, Any] = {}
-    while waiting:
-        for key, answer in ask(waiting).items():
-            try:
-                found[key] = answer.result()
-            except KafkaException as error:
-                refusal: KafkaError = error.args[0]
-                if refusal.code() not in _LATER or time.monotonic() > deadline:
-                    _fail(settings, what, topic_id, refusal)
-        waiting = [key for key in waiting if key not in found]
-        if waiting:
-            time.sleep(_PAUSE_S)
-    return found
-
-
-def _fail(settings: AgentsSettings, what: str, topic_id: UUID, error: KafkaError) -> NoReturn:
-    if error.code() in (
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    ):
+def _fail(
+    settings: AgentsSettings, what: str, topic_id: UUID, error: KafkaError, last: str = "none"
+) -> NoReturn:
+    if error.code() in _NO_TOPIC:
         raise DeletedTopicError(
             f"cannot {what}: the agents at {settings.servers} have no such topic ({topic_id}); it "
             "was deleted, or kafka.bootstrap.servers is another cluster's address"
         )
     raise TailUnavailableError(
-        f"cannot {what}: {error.str()}; check kafka.bootstrap.servers ({settings.servers}) and "
-        "the options kafka.* for security, or give option etcd, which needs no agent"
+        f"cannot {what}: {error.str()} (last error of a connection: {last}); check "
+        f"kafka.bootstrap.servers ({settings.servers}) and the options kafka.* for security, or "
+        "give option etcd, which needs no agent"
     )

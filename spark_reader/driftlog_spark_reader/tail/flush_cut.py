@@ -152,9 +152,9 @@ def _joined(name: str, state: PartitionState, slices: list[TailSlice]) -> Partit
         if tail.base > end or (tail.base < end and end != state.sealed_end):
             raise DamagedTopicError(
                 f"{name}: committed data does not join: [{tail.base}, {tail.end}) of "
-                f"{tail.batches.key} follows offset {end}; a flush record is missing. Agents say "
-                "what to do (`driftlog partitions`); records below that offset can be read with "
-                "endingOffsets"
+                f"{tail.batches.key} follows offset {end}; a flush record is missing. Leave the "
+                "partition out, or read sealed records without includeTail; `driftlog partitions` "
+                "says what agents do about it"
             )
         end = tail.end
     return PartitionCut(state.log_start, state.sealed_end, end, tuple(slices))

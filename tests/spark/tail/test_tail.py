@@ -5,7 +5,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     NewTopic,
 )
 
+from benchmarks.batches import Codec
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_spark_reader.bucket.catalog import find_topic, newest_manifest, segments
 from driftlog_spark_reader.bucket.locations import open_files
@@ -26,6 +27,7 @@ from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
     DeletedTopicError,
     OffsetOutOfRangeError,
+    RawSegmentSkippedWarning,
     StorageError,
     TailUnavailableError,
 )
@@ -33,10 +35,13 @@ from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.formats.columns import SCHEMA
+from tests.clients.batches import good, with_records
+from tests.clients.sockets import Raw
 from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.etcd_server import EtcdCluster
 from tests.support.process_usage import free_port
+from tests.support.s3_servers import S3Server
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark_tail")]
 
@@ -73,10 +78,11 @@ class Cluster:
     folder: Path
     etcd: EtcdCluster
     agents: list[DriftlogProcess] = field(default_factory=list)
+    store: str = ""
 
     @property
     def location(self) -> str:
-        return str(self.folder / "objects")
+        return self.store or str(self.folder / "objects")
 
     @property
     def servers(self) -> str:
@@ -377,6 +383,58 @@ def test_no_agent_needs_to_live(own: Cluster) -> None:
         assert list(range(len(offsets))) == offsets
 
 
+def test_a_read_goes_on_at_the_next_leader(own: Cluster) -> None:
+    """
+    Its agent is killed in the middle; no row is missing and none is there twice.
+    """
+    for _ in range(2):
+        own.start_agent()
+    topic = own.topic("moves")
+    producer = confluent_kafka.Producer({"bootstrap.servers": own.servers, "acks": "all"})
+    for number in range(40_000):
+        producer.produce(topic.name, b"%1000d" % number, partition=0)
+        if number % 1_000 == 0:
+            assert 0 == producer.flush(60)
+    assert 0 == producer.flush(60)
+    tail = own.tail("agents", **{"kafka.queued.max.messages.kbytes": "2048"})
+    (piece,) = tail.plan(topic, 0, 0, tail.ends(topic, [0])[0])
+    rows = tail.reader().read(piece)
+    found = next(rows).column("offset").to_pylist()
+    places = AdminClient({"bootstrap.servers": own.servers}).list_topics(topic.name, 30)
+    leader = places.brokers[places.topics[topic.name].partitions[0].leader]
+    (first,) = (agent for agent in own.agents if agent.port == leader.port)
+    first.kill()
+
+    found += [offset for batch in rows for offset in batch.column("offset").to_pylist()]
+
+    assert list(range(40_000)) == found
+    assert 40_000 == own.tail("agents").ends(topic, [0])[0]
+    tail.close()
+
+
+def test_a_tail_in_a_bucket_is_read_as_in_a_directory(
+    own: Cluster, moto_s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Footers by the driver and batches by executors, which find the bucket by the AWS_ variables.
+    """
+    for name, value in moto_s3.environment.items():
+        monkeypatch.setenv(name, value)
+    own.store = f"{moto_s3.location}/a/prefix"
+    agent = own.start_agent()
+    topic = own.topic("s3")
+    told = sorted(own.produce(topic, 90, "lz4", flushes=12), key=lambda row: row[:2])
+    agent.kill()
+    tail = own.tail("etcd")
+
+    ends = tail.ends(topic, range(PARTITIONS))
+
+    pieces = [p for n in range(PARTITIONS) for p in tail.plan(topic, n, 0, ends[n])]
+    assert max(len(piece.spans) for piece in pieces) >= 12
+    assert told == [row for piece in pieces for row in _read(tail, piece)]
+    tail.close()
+
+
 # ── Offsets of times, log start ──
 
 
@@ -459,6 +517,37 @@ def test_a_plan_is_of_the_log_as_far_as_it_reaches(shared: Cluster, adapter: str
     told += [row for row in shared.produce(topic, 90) if row.partition == 1]
     (piece,) = tail.plan(topic, 1, 29, 31)
     assert told[29:31] == _read(tail, piece)
+    tail.close()
+
+
+def test_offsets_without_a_record_are_read_past(own: Cluster) -> None:
+    """
+    A range whose last records were compacted ends where a later record shows it; one that is not
+    there yet ends in an error, and with the record that comes.
+    """
+    own.start_agent("--config", "log.cleaner.backoff.ms=100")
+    configs = {"min.cleanable.dirty.ratio": "0", "segment.ms": "1000"}
+    topic = own.topic("compacted", **{"cleanup.policy": "compact", **configs})
+    producer = confluent_kafka.Producer({"bootstrap.servers": own.servers})
+    for number in range(10):
+        producer.produce(topic.name, b"%d" % number, b"k", 0)
+        producer.flush(60)
+    tail = own.tail("agents", **{"kafkaConsumer.pollTimeoutMs": "2000"})
+    (piece,) = tail.plan(topic, 0, 0, tail.ends(topic, [0])[0])
+    own.agents[0].seal(topic.name)
+    deadline = time.monotonic() + 60
+    while [9] != [row.offset for row in _read(tail, piece)]:
+        assert time.monotonic() < deadline, own.agents[0].log[-2000:]
+        time.sleep(0.2)
+
+    assert [] == _read(tail, replace(piece, end=7))
+    assert [9] == [row.offset for row in _read(tail, replace(piece, start=5))]
+    with pytest.raises(TailUnavailableError, match="no record behind offset 10 for 2 s"):
+        _read(tail, replace(piece, end=12))
+    for number in range(3):
+        producer.produce(topic.name, b"%d" % number, b"k", 0)
+    producer.flush(60)
+    assert [9, 10, 11] == [row.offset for row in _read(tail, replace(piece, end=12))]
     tail.close()
 
 
@@ -579,6 +668,26 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     with pytest.raises(DamagedTopicError, match=f"{key}.*CRC"):
         _read(tail, pieces[0])
     tail.close()
+
+
+@pytest.mark.filterwarnings("ignore::driftlog_spark_reader.RawSegmentSkippedWarning")
+def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(own: Cluster) -> None:
+    """
+    A valid CRC around garbage is taken, as Kafka takes it.  Its neighbours are rows from etcd;
+    librdkafka does not get past it, so agents' rows are told to be unreadable, and not never.
+    """
+    agent = own.start_agent()
+    topic = own.topic("garbage")
+    garbage = with_records(good(b"xyz" * 99, codec=Codec.ZSTD), lambda r: r[:-6])
+    with Raw(agent.port) as raw:
+        for batch in (good(b"one", b"two"), garbage, good(b"three")):
+            assert 0 == raw.produce(topic.name, {0: batch})[0].error_code
+
+    assert [0, 1, 3] == [row.offset for row in query(own, "etcd", topic)]
+    with pytest.warns(RawSegmentSkippedWarning, match="garbage-0: offsets 2 to 2 are not in"):
+        query(own, "etcd", topic)
+    with pytest.raises(DamagedTopicError, match=r"garbage-0: .* cannot be decoded .*option etcd"):
+        query(own, "agents", topic)
 
 
 def test_an_address_where_no_etcd_is_ends_a_query(tmp_path: Path) -> None:
