@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.errors import UnknownTopicError as UnknownTopicError
     from driftlog_spark_reader.common.s3_access import S3Access as S3Access
     from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
+    from driftlog_spark_reader.describe.describe import TopicDescription as TopicDescription
+    from driftlog_spark_reader.describe.describe import describe_topic as describe_topic
     from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
     from driftlog_spark_reader.sessions.spark_session import session as session
     from driftlog_spark_reader.source.registration import register as register
@@ -54,6 +56,7 @@ _PLACES: Final = {
     ),
     "driftlog_spark_reader.common.s3_access": ("S3Access",),
     "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
+    "driftlog_spark_reader.describe.describe": ("TopicDescription", "describe_topic"),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),
     "driftlog_spark_reader.sessions.spark_session": ("session",),
     "driftlog_spark_reader.source.registration": ("register",),
@@ -72,8 +75,10 @@ __all__ = [
     "S3Access",
     "SessionError",
     "StorageError",
+    "TopicDescription",
     "TopicScan",
     "UnknownTopicError",
+    "describe_topic",
     "read_arrow",
     "read_topic",
     "register",
@@ -96,7 +101,8 @@ def __getattr__(name: str) -> object:
         missing = (error.name or "").partition(".")[0]
         if missing.startswith("driftlog"):
             raise
-        extra = "arrow" if ".arrow." in _MODULES[name] else "spark"
+        without_spark = _MODULES[name].split(".")[1] in ("arrow", "describe")
+        extra = "arrow" if without_spark else "spark"
         raise ImportError(
             f"driftlog_spark_reader.{name} needs {missing}: pip install 'driftlog[{extra}]'"
         ) from error

@@ -288,15 +288,17 @@ def test_a_missing_file_is_named(location: str) -> None:
 
 def test_a_damaged_file_is_named(location: str) -> None:
     """
-    As a file that was cut short on its way.
+    As a file that was cut short: pyarrow must not take what its memory held before for the rest.
     """
     topic = flights(location)
     found = scan(location, "flights", partitions=[0])
+    found.to_arrow()
     key = found.paths[1].removeprefix(f"{location}/")
     topic.with_store(lambda store: store.put(key, [b"?" * 100]))
 
-    with pytest.raises((DamagedTopicError, StorageError), match=key.rpartition("/")[2]):
-        found.to_arrow()
+    for _ in range(5):
+        with pytest.raises(DamagedTopicError, match=key.rpartition("/")[2]):
+            found.to_arrow()
 
 
 def test_errors_are_those_of_read_topic(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ Shell.
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -25,9 +25,6 @@ from driftlog_spark_reader.query.wanted_files import PartitionRange, wanted_file
 if TYPE_CHECKING:
     import duckdb
     import polars as pl
-
-_S3_MISSING: Final = ("AWS Error NO_SUCH_KEY", "AWS Error RESOURCE_NOT_FOUND")
-"""What pyarrow says of an object that is not there, when it is told the size of each."""
 
 
 class TopicScan:
@@ -85,14 +82,13 @@ class TopicScan:
             return self.dataset().to_table(names)
         except pa.ArrowInvalid as error:
             raise DamagedTopicError(f"{self._root}: {error}; {DAMAGED}") from error
-        except OSError as error:
-            said = str(error)
-            if not isinstance(error, FileNotFoundError) and not any(m in said for m in _S3_MISSING):
-                raise StorageError(f"cannot read {self._root}: {error}") from error
+        except FileNotFoundError as error:
             raise DamagedTopicError(
                 f"{self._root}: {error}; the file is missing: scan again if this scan is older "
                 f"than 12 h; else {DAMAGED}"
             ) from error
+        except OSError as error:
+            raise StorageError(f"cannot read {self._root}: {error}") from error
 
     def duckdb(self, connection: Any = None) -> "duckdb.DuckDBPyRelation":
         """A relation of DuckDB, in no order.

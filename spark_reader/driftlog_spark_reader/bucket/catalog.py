@@ -7,7 +7,7 @@ Shell.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -149,6 +149,33 @@ def segments(
     """The segments with offsets in ``[start, end)`` that may hold such times, ascending.
 
     Raises:
+        DamagedTopicError: a list is damaged or missing, or a newer driftlog wrote a segment.
+    """
+
+    def opens(entry: SegmentListRef) -> bool:
+        return time.overlaps(entry.min_timestamp_ms, entry.max_timestamp_ms)
+
+    for entry in entries(files, manifest, start, end, opens):
+        if isinstance(entry, SegmentRef):
+            if entry.format_version > SEGMENT_FORMAT:
+                raise DamagedTopicError(
+                    f"{files.path(entry.key)}: a newer driftlog wrote it (format "
+                    f"{entry.format_version}); upgrade driftlog in this Spark job"
+                )
+            yield entry
+
+
+def entries(
+    files: Files,
+    manifest: Manifest,
+    start: int,
+    end: int,
+    opens: Callable[[SegmentListRef], bool],
+) -> Iterator[SegmentRef | SegmentListRef]:
+    """The entries with offsets in ``[start, end)``, ascending; lists that *opens* are replaced by
+    what is in them.
+
+    Raises:
         DamagedTopicError: a segment list is damaged or missing.
     """
     pending: list[SegmentRef | SegmentListRef] = [*manifest.lists, *manifest.segments]
@@ -157,19 +184,14 @@ def segments(
         entry = pending.pop()
         if not overlaps(entry, start, end):
             continue
-        if isinstance(entry, SegmentRef):
-            if entry.format_version > SEGMENT_FORMAT:
-                raise DamagedTopicError(
-                    f"{files.path(entry.key)}: a newer driftlog wrote it (format "
-                    f"{entry.format_version}); upgrade driftlog in this Spark job"
-                )
+        if isinstance(entry, SegmentRef) or not opens(entry):
             yield entry
-        elif time.overlaps(entry.min_timestamp_ms, entry.max_timestamp_ms):
-            try:
-                content = decode_segment_list(_present(files, entry.key), entry)
-            except CorruptError as error:
-                raise DamagedTopicError(f"{files.root}: {error}; {DAMAGED}") from error
-            pending.extend(reversed((*content.lists, *content.segments)))
+            continue
+        try:
+            content = decode_segment_list(_present(files, entry.key), entry)
+        except CorruptError as error:
+            raise DamagedTopicError(f"{files.root}: {error}; {DAMAGED}") from error
+        pending.extend(reversed((*content.lists, *content.segments)))
 
 
 def _present(files: Files, key: str) -> Buffer:
