@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, with S3A where its jars are."""
+"""One Spark session for all tests here, with S3A and Spark's Kafka source where their jars are."""
 
 import os
 import shutil
@@ -15,11 +15,26 @@ __all__ = ["moto_endpoint", "moto_s3"]
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "spark-jars"
 S3A_JARS = ("hadoop-aws-*.jar", "bundle-*.jar", "analyticsaccelerator-s3-*.jar")
+KAFKA_JARS = (
+    "spark-sql-kafka-*.jar",
+    "spark-token-provider-kafka-*.jar",
+    "kafka-clients-*.jar",
+    "commons-pool2-*.jar",
+)
 
 
 def s3a_jars() -> list[Path]:
     """The connector and its SDK; empty unless both are there."""
-    found = [sorted(JARS.glob(pattern)) for pattern in S3A_JARS]
+    return _jars(S3A_JARS)
+
+
+def kafka_jars() -> list[Path]:
+    """Spark's Kafka source and sink, and what they need; empty unless all are there."""
+    return _jars(KAFKA_JARS)
+
+
+def _jars(patterns: tuple[str, ...]) -> list[Path]:
+    found = [sorted(JARS.glob(pattern)) for pattern in patterns]
     return [jar for jars in found for jar in jars] if all(found) else []
 
 
@@ -39,7 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "Asia/Kathmandu")  # No test may hang on the zone.
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.jars", ",".join(map(str, s3a_jars())))
+        .config("spark.jars", ",".join(map(str, [*s3a_jars(), *kafka_jars()])))
         .config("spark.hadoop.fs.s3a.access.key", "testing")
         .config("spark.hadoop.fs.s3a.secret.key", "testing")
         .config("spark.hadoop.fs.s3a.path.style.access", "true")

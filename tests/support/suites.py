@@ -38,6 +38,9 @@ SUITES: Final[dict[str, Suite]] = {
     "packaging": "verify",
     "simulation": "test",
     "spark": "verify",
+    "spark/sink/test_columns.py": "test",
+    "spark/sink/test_producer_options.py": "test",
+    "spark/sink/test_records.py": "test",
     "spark/test_end_to_end.py": "test",
     "spark/test_plan.py": "test",
     "test_constructors.py": "test",
@@ -72,6 +75,7 @@ REAL_PROCESSES: Final = (
     "metadata/stores/etcd/test_etcd_security.py",
     "metadata/stores/etcd/test_etcd_store.py",
     "packaging",
+    "spark/sink/test_rows_writer.py",
     "spark/test_end_to_end.py",
     "tools/test_demo.py",
 )

@@ -1,4 +1,4 @@
-"""The errors of reading a topic; each message is for the user of the DataFrame.
+"""The errors of reading and writing topics; each message is for the user of the DataFrame.
 
 Pure.
 """
@@ -34,3 +34,7 @@ class OffsetOutOfRangeError(ReadTopicError):
 
 class RawSegmentSkippedWarning(UserWarning):
     """A range of offsets whose batches could not be decoded is not in the DataFrame."""
+
+
+class WriteTopicError(Exception):
+    """Rows were not written: the message names the topic, the cause, and what to do."""
