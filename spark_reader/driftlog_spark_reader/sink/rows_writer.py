@@ -31,7 +31,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from driftlog import Producer
-from driftlog.errors import DeliveryError, DriftlogError, FlushTimeoutError, UnreachableError
+from driftlog.errors import (
+    DeliveryError,
+    DriftlogError,
+    FlushTimeoutError,
+    RequestError,
+    UnreachableError,
+)
 from driftlog_spark_reader.common.errors import WriteTopicError
 from driftlog_spark_reader.sink.columns import Column, RecordColumns, record_columns
 from driftlog_spark_reader.sink.producer_options import SinkOptions, in_options, sink_options
@@ -165,7 +171,7 @@ def _write(options: SinkOptions, columns: RecordColumns, batches: Iterator[Any])
     except DeliveryError as error:
         raise WriteTopicError(_not_acknowledged(error)) from None
     except DriftlogError as error:
-        raise WriteTopicError(f"a row was not taken: {in_options(str(error))}") from None
+        raise WriteTopicError(in_options(str(error))) from None
     finally:
         with suppress(DriftlogError):  # after a failure, records that wait are given up
             producer.close(timeout_s=0)
@@ -175,15 +181,18 @@ def _write(options: SinkOptions, columns: RecordColumns, batches: Iterator[Any])
 def _produce(producer: Producer[bytes, bytes], record: SinkRecord) -> None:
     """
     Raises:
-        DriftlogError: an earlier record failed, or this one is not taken.
+        DriftlogError: an earlier record failed, or no broker answers, or there is no room.
+        WriteTopicError: this record is not taken.
     """
-    producer.produce(
-        record.topic,
-        record.value,
-        record.key,
-        partition=record.partition,
-        headers=record.headers,
-    )
+    topic, key, value, headers, partition = record
+    try:
+        producer.produce(topic, value, key, partition=partition, headers=headers)
+    except RequestError as error:
+        size = len(key or b"") + len(value or b"")
+        raise WriteTopicError(
+            f"{_where(topic, partition)}: a row with {size:,} bytes of key and value was not "
+            f"taken: {in_options(str(error))}"
+        ) from None
 
 
 def _produce_first(
@@ -227,12 +236,14 @@ def _flush(producer: Producer[bytes, bytes]) -> None:
 
 def _not_acknowledged(error: DeliveryError) -> str:
     failure = error.failures[0]
-    where = f"topic {failure.topic!r}"
-    if failure.partition is not None:
-        where += f", partition {failure.partition}"
+    where = _where(failure.topic, failure.partition)
     written = "may have been written" if failure.outcome_unknown else "was not written"
     others = f" {error.count - 1:,} more records failed." if error.count > 1 else ""
     return (
         f"{where}: a record {written}: {failure.reason}. {in_options(failure.advice)}{others} "
         "Acknowledged rows of this task stay in the topic; Spark's next attempt writes them again."
     )
+
+
+def _where(topic: str, partition: int | None) -> str:
+    return f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")

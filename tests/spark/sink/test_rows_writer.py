@@ -333,8 +333,8 @@ def test_a_task_waits_for_an_agent_for_max_block_ms(agent: DriftlogProcess) -> N
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (rows(["x"], 77), "topic 'task'.*partition.*"),
-        (rows(["x" * 2_000_000]), "topic 'task'.*max.message.bytes.*kafka.max.request.size"),
+        (rows(["x"], 77), "topic 'task', partition 77: .*no such partition"),
+        (rows(["x" * 2_000_000]), "topic 'task': .*2,000,000 bytes.*kafka.max.request.size"),
     ],
 )
 def test_a_record_that_the_topic_does_not_take_fails_the_task(
