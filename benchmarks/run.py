@@ -53,6 +53,7 @@ MEASURES: dict[str, Callable[[Options], list[Row]]] = {
 PRINTED = {
     "sealing": "benchmarks.sealing",
     "spark_scan": "benchmarks.spark_scan",
+    "spark_sink": "benchmarks.spark_sink",
     "compaction": "benchmarks.compaction",
     "merging": "benchmarks.merging",
     "cold_read": "benchmarks.cold_read",

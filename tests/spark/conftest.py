@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, with S3A where its jars are."""
+"""One Spark session for all tests here, with S3A and Spark's Kafka source where their jars are."""
 
 import os
 import shutil
@@ -21,17 +21,26 @@ KAFKA_JARS = (
     "commons-pool2-*.jar",
 )
 S3A_JARS = ("hadoop-aws-*.jar", "bundle-*.jar", "analyticsaccelerator-s3-*.jar")
+KAFKA_JARS = (
+    "spark-sql-kafka-*.jar",
+    "spark-token-provider-kafka-*.jar",
+    "kafka-clients-*.jar",
+    "commons-pool2-*.jar",
+)
 
 
 def s3a_jars() -> list[Path]:
     """The connector and its SDK; empty unless both are there."""
-    found = [sorted(JARS.glob(pattern)) for pattern in S3A_JARS]
-    return [jar for jars in found for jar in jars] if all(found) else []
+    return _jars(S3A_JARS)
 
 
 def kafka_jars() -> list[Path]:
-    """Spark's Kafka source and what it needs; empty unless all are there."""
-    found = [sorted(JARS.glob(pattern)) for pattern in KAFKA_JARS]
+    """Spark's Kafka source and sink, and what they need; empty unless all are there."""
+    return _jars(KAFKA_JARS)
+
+
+def _jars(patterns: tuple[str, ...]) -> list[Path]:
+    found = [sorted(JARS.glob(pattern)) for pattern in patterns]
     return [jar for jars in found for jar in jars] if all(found) else []
 
 

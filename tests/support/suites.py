@@ -38,6 +38,9 @@ SUITES: Final[dict[str, Suite]] = {
     "packaging": "verify",
     "simulation": "test",
     "spark": "verify",
+    "spark/sink/test_columns.py": "test",
+    "spark/sink/test_producer_options.py": "test",
+    "spark/sink/test_records.py": "test",
     "spark/test_end_to_end.py": "test",
     "spark/tail": "test",
     "spark/tail/test_tail.py": "verify",
@@ -80,8 +83,11 @@ REAL_PROCESSES: Final = (
     "metadata/stores/etcd/test_etcd_security.py",
     "metadata/stores/etcd/test_etcd_store.py",
     "packaging",
+    "spark/sink/test_rows_writer.py",
     "spark/tail/test_tail.py",
     "spark/test_end_to_end.py",
+    "spark/test_kafka_source.py",
+    "spark/test_tail_queries.py",
     "tools/test_demo.py",
 )
 """Files and folders whose tests start servers, and kill, freeze or cut off some of them: what they

@@ -1,4 +1,4 @@
-"""The errors of reading a topic, and of the session that reads it; each message is for the user.
+"""The errors of reading and writing topics; each message is for the user of the DataFrame.
 
 Pure.
 """
@@ -46,6 +46,10 @@ class TailUnavailableError(ReadTopicError):
 
 class SealedMeanwhileError(ReadTopicError):
     """A range of the tail was sealed after its manifest was read: read the manifest again."""
+
+
+class WriteTopicError(Exception):
+    """Rows were not written: the message names the topic, the cause, and what to do."""
 
 
 class SessionError(Exception):

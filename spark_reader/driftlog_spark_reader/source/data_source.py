@@ -7,11 +7,18 @@ Root.
 
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA, schema_of
 from driftlog_spark_reader.options.source_options import SourceOptions, parse_options
+from driftlog_spark_reader.sink.rows_writer import rows_stream_writer, rows_writer
 from driftlog_spark_reader.source.batch_reader import BatchReader
 from driftlog_spark_reader.source.session_location import SETTING, session_location
 from driftlog_spark_reader.source.stream_reader import StreamReader
@@ -48,6 +55,14 @@ class DriftlogSource(DataSource):
         options = parse_options(self.options, streaming=True)
         _check_schema(schema, options)
         return StreamReader(self._location(options), options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer of a DataFrame, which produces its rows."""
+        return rows_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """The writer of a stream's micro-batches."""
+        return rows_stream_writer(self.options, schema, overwrite)
 
     def _location(self, options: SourceOptions) -> str:
         """

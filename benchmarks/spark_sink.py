@@ -1,0 +1,106 @@
+"""`df.write` to ``driftlog`` beside Spark's Kafka sink, both to one agent.
+
+    python -m benchmarks.spark_sink [--mib 256] [--value-bytes 1024] [--runs 5]
+
+Keyed rows in four tasks, two at a time, to a topic of eight partitions; each sink with its defaults
+(ours compresses with lz4, Java's producer does not); the sinks in turns, the first turn not
+counted.  Medians, and the ratio of Spark's Kafka sink to ours.
+
+Shell.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from driftlog import Admin
+from driftlog_spark_reader.sink.rows_writer import rows_writer
+from tests.support.driftlog_process import DriftlogProcess
+
+MiB: Final = 1024 * 1024
+PARTITIONS: Final = 8
+TASKS: Final = 4
+SINKS: Final = ("driftlog", "kafka")
+_JARS: Final = Path(__file__).resolve().parents[1] / ".cache" / "spark-jars"
+
+
+class Sink(DataSource):
+    """The format "driftlog" with nothing but its writer."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "driftlog"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return rows_writer(self.options, schema, overwrite)
+
+
+def main() -> None:
+    """Write with both sinks, and print a line for each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--value-bytes", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    # Without these, workers are of another Python, and the driver binds a public address.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with tempfile.TemporaryDirectory(prefix="spark-sink-") as folder, DriftlogProcess() as agent:
+        with Admin(bootstrap_servers=agent.bootstrap) as admin:
+            for sink in SINKS:
+                admin.topics.create(sink, partitions=PARTITIONS)
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+            .config("spark.jars", ",".join(map(str, sorted(_JARS.glob("*.jar")))))
+            .getOrCreate()
+        )
+        try:
+            spark.dataSource.register(Sink)
+            rows = options.mib * MiB // options.value_bytes
+            measure(spark, agent.bootstrap, rows, options.value_bytes, options.runs)
+        finally:
+            spark.stop()
+
+
+def measure(spark: SparkSession, bootstrap: str, rows: int, value_bytes: int, runs: int) -> None:
+    """Print rows and MB of values per second of each sink."""
+    df = spark.range(0, rows, 1, TASKS).selectExpr(
+        "cast(id as string) as key",
+        f"rpad(cast(id as string), {value_bytes}, uuid()) as value",
+    )
+    seconds: dict[str, list[float]] = {sink: [] for sink in SINKS}
+    for turn in range(runs + 1):
+        # The second sink finds warm code: the sinks take turns at that too.
+        for sink in sorted(SINKS, reverse=turn % 2 == 1):
+            began = time.perf_counter()
+            (
+                df.write.format(sink)
+                .mode("append")
+                .option("kafka.bootstrap.servers", bootstrap)
+                .option("topic", sink)
+                .save()
+            )
+            seconds[sink].append(time.perf_counter() - began)
+    medians = {sink: median(times[1:]) for sink, times in seconds.items()}
+    print(f"{rows:,} rows of {value_bytes} bytes, {TASKS} tasks, {PARTITIONS} partitions")
+    for sink, taken in medians.items():
+        speed = rows * value_bytes / taken / 1e6
+        print(f"{sink:10}{taken:>8.2f} s{rows / taken:>12,.0f} rows/s{speed:>8.1f} MB/s")
+    print(f"ratio     {medians['kafka'] / medians['driftlog']:>8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
