@@ -1,10 +1,10 @@
 """`df.write` to ``driftlog`` beside Spark's Kafka sink, both to one agent.
 
-    python -m benchmarks.spark_sink [--mib 256] [--value-bytes 1024] [--runs 5]
+    python -m benchmarks.spark_sink [--mib 256] [--value-bytes 1024] [--runs 5] [--compression lz4]
 
 Keyed rows in four tasks, two at a time, to a topic of eight partitions; each sink with its defaults
-(ours compresses with lz4, Java's producer does not); the sinks in turns, the first turn not
-counted.  Medians, and the ratio of Spark's Kafka sink to ours.
+(ours compresses with lz4, Java's producer does not), or both with one compression; the sinks in
+turns, the first turn not counted.  Medians, and the ratio of Spark's Kafka sink to ours.
 
 Shell.
 """
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--value-bytes", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--compression", help="of both; without it: each sink's default")
     options = parser.parse_args()
     # Without these, workers are of another Python, and the driver binds a public address.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -69,13 +70,18 @@ def main() -> None:
         )
         try:
             spark.dataSource.register(Sink)
+            given = {"kafka.bootstrap.servers": agent.bootstrap}
+            if options.compression:
+                given["kafka.compression.type"] = options.compression
             rows = options.mib * MiB // options.value_bytes
-            measure(spark, agent.bootstrap, rows, options.value_bytes, options.runs)
+            measure(spark, given, rows, options.value_bytes, options.runs)
         finally:
             spark.stop()
 
 
-def measure(spark: SparkSession, bootstrap: str, rows: int, value_bytes: int, runs: int) -> None:
+def measure(
+    spark: SparkSession, options: dict[str, str], rows: int, value_bytes: int, runs: int
+) -> None:
     """Print rows and MB of values per second of each sink."""
     df = spark.range(0, rows, 1, TASKS).selectExpr(
         "cast(id as string) as key",
@@ -86,13 +92,7 @@ def measure(spark: SparkSession, bootstrap: str, rows: int, value_bytes: int, ru
         # The second sink finds warm code: the sinks take turns at that too.
         for sink in sorted(SINKS, reverse=turn % 2 == 1):
             began = time.perf_counter()
-            (
-                df.write.format(sink)
-                .mode("append")
-                .option("kafka.bootstrap.servers", bootstrap)
-                .option("topic", sink)
-                .save()
-            )
+            df.write.format(sink).mode("append").options(topic=sink, **options).save()
             seconds[sink].append(time.perf_counter() - began)
     medians = {sink: median(times[1:]) for sink, times in seconds.items()}
     print(f"{rows:,} rows of {value_bytes} bytes, {TASKS} tasks, {PARTITIONS} partitions")
