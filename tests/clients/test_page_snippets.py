@@ -31,7 +31,7 @@ _PAIR: Final = "python after the sh before it"
 _TOGETHER: Final = {"README.md": _PAGE, "spark.md": _PAIR, "formats.md": _PAIR}
 _NAMES: Final = re.compile(
     r"\b(greetings|flights|numbers|digits|letters|departures|arrivals|"
-    r"readers|billing|kcats|subscribers|scripts|board)\b(?!\.ndjson)"
+    r"readers|billing|kcats|subscribers|scripts|board|visits)\b(?!\.ndjson)"
 )
 _SCRIPTS: Final = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
