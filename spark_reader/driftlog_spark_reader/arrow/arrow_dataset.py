@@ -2,15 +2,19 @@
 
 A dataset has one filter for all of its files:
 
-    (partition != 0 or 13 <= offset < 30) and (partition != 1 or …) and (timestamp >= …)
+    (partition not in (0, 1) or offset >= (the start of that partition) and …) and timestamp >= …
 
 Each file comes with what its manifest says of it (partition, offsets, times), by which Arrow
-reduces the filter: nothing of it is left for a file that is asked for as a whole.
+reduces the filter: nothing of it is left for a file that is asked for as a whole.  The starts of
+1,000 partitions in one lookup cost 3 ms for each file; a term for each partition, 48 ms.
 
 Shell.
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import groupby
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +31,10 @@ def dataset(
     paths: Sequence[str], files: Sequence[WantedFile], time: TimeRange, filesystem: pafs.FileSystem
 ) -> pads.Dataset:
     """The records of *files*, which are at *paths*, in their order."""
-    cut = {file.wanted.named: file.wanted for file in files if not file.is_whole}
+    cut = {file.wanted.named: file.wanted for file in files if _has_other_offsets(file)}
+    topics = groupby(cut.values(), key=lambda wanted: wanted.named.topic)
     conditions = [
-        *map(_in_offsets, cut.values()),
+        *(_in_offsets(topic, list(of_topic)) for topic, of_topic in topics),
         *([] if time.start_ms is None else [pc.field("timestamp") >= _timestamp(time.start_ms)]),
         *([] if time.end_ms is None else [pc.field("timestamp") < _timestamp(time.end_ms)]),
     ]
@@ -45,15 +50,24 @@ def dataset(
         for path, file in zip(paths, files, strict=True)
     ]
     found = pads.FileSystemDataset(fragments, SCHEMA, parquet, filesystem)
-    return found.filter(_all(conditions)) if conditions else found
+    return found.filter(reduce(and_, conditions)) if conditions else found
 
 
-def _in_offsets(wanted: PartitionRange) -> Any:
-    topic, partition = wanted.named
+def _has_other_offsets(file: WantedFile) -> bool:
+    return file.segment.base < file.wanted.start or file.wanted.end < file.segment.end
+
+
+def _in_offsets(topic: str, ranges: Sequence[PartitionRange]) -> Any:
+    partitions = pa.array([wanted.named.partition for wanted in ranges], pa.int32())
+    place = pc.index_in(pc.field("partition"), partitions)
+    start, end = (
+        pc.choose(place, *map(pc.scalar, bounds))
+        for bounds in zip(*((wanted.start, wanted.end) for wanted in ranges), strict=True)
+    )
     return (
-        (pc.field("partition") != pa.scalar(partition, pa.int32()))
-        | (pc.field("topic") != topic)
-        | ((pc.field("offset") >= wanted.start) & (pc.field("offset") < wanted.end))
+        (pc.field("topic") != topic)
+        | ~pc.is_in(pc.field("partition"), partitions)
+        | ((pc.field("offset") >= start) & (pc.field("offset") < end))
     )
 
 
@@ -72,11 +86,3 @@ def _known(file: WantedFile) -> Any:
 
 def _timestamp(ms: int) -> pa.Scalar:
     return pa.scalar(ms * 1_000, pa.timestamp("us", tz="UTC"))
-
-
-def _all(conditions: Sequence[Any]) -> Any:
-    """Their conjunction, as a tree that is not deep: Arrow walks it by recursion."""
-    if len(conditions) == 1:
-        return conditions[0]
-    half = len(conditions) // 2
-    return _all(conditions[:half]) & _all(conditions[half:])
