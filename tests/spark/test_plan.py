@@ -75,7 +75,7 @@ def test_scans_give_each_record_that_is_asked_for_once(
         for scan in plan_scans(ranges, time)
         for partition, segments in enumerate(held)
         for s in segments
-        if s.key in scan.keys
+        if s in scan.segments
         for offset in range(s.base, s.end)
         if rows(scan.condition, partition, offset, offset + shift_ms)
     ]
@@ -102,6 +102,6 @@ def test_a_thousand_cut_partitions_are_several_small_filters() -> None:
 
     whole, *cut = plan_scans(ranges, EVERYTHING)
 
-    assert (None, 2_000) == (whole.condition, len(whole.keys))
+    assert (None, 2_000) == (whole.condition, len(whole.segments))
     assert 16 == len(cut)
     assert max((scan.condition or "").count(" OR ") for scan in cut) == MAX_CUT_PARTITIONS - 1

@@ -19,7 +19,6 @@ _S3A_HINT: Final = (
     "Hadoop version) and software.amazon.awssdk:bundle in spark.jars.packages or spark.jars"
 )
 
-_GLOB: Final = re.compile(r"[\\*?\[\]{}]")
 _MISSING: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 
@@ -56,14 +55,6 @@ class HadoopFiles:
     def path(self, key: str) -> str:
         """The full path of a key."""
         return f"{self.root}/{key}"
-
-    def pattern(self, key: str) -> str:
-        """The path of *key* for Spark's readers, which read every path as a pattern.
-
-        Their option ``__globPaths__=false`` does not replace it: of n paths with a ``[`` in them,
-        Spark 4.2 then reads each n times (`DataSource.checkAndGlobPathIfNecessary`).
-        """
-        return _GLOB.sub(r"\\\g<0>", self.path(key))
 
     def names(self, prefix: str) -> list[str]:
         """Last components of the names in the folder *prefix*; empty when there is none.

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_spark_reader.query.wanted_files import PartitionRange, cut_groups, wanted_files
+from driftlog_tiering.formats.manifest import SegmentRef
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """Files to scan together; ``condition`` is SQL, None when every row is requested."""
 
-    keys: tuple[str, ...]
+    segments: tuple[SegmentRef, ...]
     condition: str | None
 
 
@@ -29,9 +30,9 @@ def plan_scans(ranges: Sequence[PartitionRange], time: TimeRange) -> tuple[Scan,
     none."""
     with_topic = len({wanted.named.topic for wanted in ranges}) > 1
     files = list(wanted_files(ranges, time))
-    whole = tuple(file.segment.key for file in files if file.is_whole)
+    whole = tuple(file.segment for file in files if file.is_whole)
     cut = (
-        Scan(tuple(file.segment.key for file in some), _condition(wanted, time, with_topic))
+        Scan(tuple(file.segment for file in some), _condition(wanted, time, with_topic))
         for wanted, some in cut_groups(files)
     )
     return (*([Scan(whole, None)] if whole else []), *cut)
