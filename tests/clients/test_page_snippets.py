@@ -109,7 +109,7 @@ def test_the_blocks_run(
             pytest.skip(f"{command} is not installed")
     if "kafka-console" in unit.text and kafka_jars() is None:
         pytest.skip("Kafka's jars are missing: make kafka-jars")
-    own = f"-{uuid.uuid4().hex[:8]}"
+    own = f"_{uuid.uuid4().hex[:8]}"
     for language, text in unit.blocks:
         program = _NAMES.sub(lambda name: name[0] + own, text)
         for written, real in {

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from driftlog_spark_reader.bucket.catalog import entries
 from driftlog_spark_reader.bucket.files import Files
-from driftlog_spark_reader.bucket.locations import open_files
+from driftlog_spark_reader.bucket.session_files import session_files
 from driftlog_spark_reader.describe.log_ends import log_ends
 from driftlog_spark_reader.describe.topic_description import (
     PartitionDescription,
@@ -96,7 +96,7 @@ def describe_topic(
         DriftlogError: the agents do not answer, or do not know the topic.
     """
     options, _ = batch_options(location, topic, topic_id=topic_id)
-    with closing(_files(spark, location)) as files:
+    with closing(session_files(spark, location)) as files:
         with ThreadPoolExecutor(THREADS, thread_name_prefix="manifests") as pool:
             states = read_states(files, options, pool)
             found = list(pool.map(lambda s: _describe(files, s[0], s[1].manifest), states.items()))
@@ -106,15 +106,6 @@ def describe_topic(
         found = _with_ends(found, log_ends(kafka, topic), topic)
     described = next(iter(states.values())).topic
     return TopicDescription(topic, described.topic_id, root, tuple(found), spark)
-
-
-def _files(spark: "SparkSession | None", location: str) -> Files:
-    # A session of Spark Connect has no JVM here that could list.
-    if spark is None or type(spark).__module__.startswith("pyspark.sql.connect."):
-        return open_files(location)
-    from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles  # noqa: PLC0415  # optional
-
-    return HadoopFiles(spark, location)
 
 
 def _describe(files: Files, named: NamedPartition, manifest: Manifest) -> PartitionDescription:

@@ -1,4 +1,4 @@
-"""A list of files that Spark scans without looking at them first.
+"""Native scans of exactly the files that manifests name: `read_files`.
 
 Spark asks the file system for the size of every path that it is given: 1.4 ms for each on a local
 disk, a request in a bucket, and jobs of their own beyond 32 paths.  Manifests have the sizes.  A
@@ -11,33 +11,49 @@ Shell.
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
-from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
+from pyspark.sql import DataFrame, SparkSession
+
+from driftlog_spark_reader.bucket.files import Files
+from driftlog_spark_reader.bucket.session_files import has_jvm
+from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
 from driftlog_tiering.formats.manifest import SegmentRef
 
-FILE_LIST_OPTIONS: Final = MappingProxyType(
-    {
-        # Without it, Spark takes only files that are in the folder itself.
-        "recursiveFileLookup": "true",
-        # The settings of the session could leave out what is lost or damaged.
-        "ignoreMissingFiles": "false",
-        "ignoreCorruptFiles": "false",
-    }
-)
-"""Options to read the folder of `file_list` with."""
-
 _BLOCK_BYTES: Final = 128 * 1024 * 1024
+_GLOB: Final = re.compile(r"[\\*?\[\]{}]")
+
+
+def read_files(spark: SparkSession, files: Files, segments: Sequence[SegmentRef]) -> DataFrame:
+    """A native scan of exactly these files, each of them whole."""
+    reader = spark.read.schema(KAFKA_SCHEMA)
+    # The settings of the session could leave out what is lost or damaged.
+    reader = reader.options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
+    if not has_jvm(spark):  # The list would be on the disk of the client, and not of the server.
+        return reader.parquet(*(_pattern(files.path(segment.key)) for segment in segments))
+    with _file_list(files, segments) as folder:
+        # Without this option, Spark takes only files that are in the folder itself.
+        return reader.option("recursiveFileLookup", "true").parquet(folder)
+
+
+def _pattern(path: str) -> str:
+    """The path for Spark's readers, which take every path for a pattern.
+
+    Their option against that reads each of n paths with a ``[`` n times
+    (`DataSource.checkAndGlobPathIfNecessary`).
+    """
+    s3a = f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path
+    return _GLOB.sub(r"\\\g<0>", s3a)
 
 
 @contextmanager
-def file_list(files: HadoopFiles, segments: Sequence[SegmentRef]) -> Iterator[str]:
+def _file_list(files: Files, segments: Sequence[SegmentRef]) -> Iterator[str]:
     """A folder that names the segments, until Spark has made the DataFrame."""
     with tempfile.TemporaryDirectory(prefix="driftlog-files-") as name:
         log = Path(name) / "_spark_metadata"
@@ -47,7 +63,7 @@ def file_list(files: HadoopFiles, segments: Sequence[SegmentRef]) -> Iterator[st
         yield f"file://{name}"
 
 
-def _line(files: HadoopFiles, segment: SegmentRef) -> str:
+def _line(files: Files, segment: SegmentRef) -> str:
     return json.dumps(
         {
             "path": quote(files.path(segment.key), safe="/:"),

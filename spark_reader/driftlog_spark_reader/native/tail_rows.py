@@ -23,15 +23,13 @@ def tail_rows(
     spark: SparkSession, reader: TailReader, pieces: Sequence[TailRange], time: TimeRange
 ) -> DataFrame:
     """The records of the pieces whose timestamp is in *time*."""
-    tasks = spark.sparkContext.parallelize(
-        [(pickle.dumps(piece),) for piece in pieces], min(TASKS, len(pieces))
-    )
+    tasks = spark.createDataFrame([(pickle.dumps(piece),) for piece in pieces], "piece BINARY")
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for piece in batch.column(0).to_pylist():
                 yield from reader.read(pickle.loads(piece))
 
-    rows = spark.createDataFrame(tasks, "piece BINARY").mapInArrow(read, KAFKA_SCHEMA)
+    rows = tasks.repartition(min(TASKS, len(pieces))).mapInArrow(read, KAFKA_SCHEMA)
     conditions = time_conditions(time)
     return rows.where(" AND ".join(conditions)) if conditions else rows

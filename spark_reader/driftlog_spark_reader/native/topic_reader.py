@@ -15,9 +15,10 @@ from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
-from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
+from driftlog_spark_reader.bucket.files import Files
+from driftlog_spark_reader.bucket.session_files import session_files
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
-from driftlog_spark_reader.native.file_list import FILE_LIST_OPTIONS, file_list
+from driftlog_spark_reader.native.file_list import read_files
 from driftlog_spark_reader.native.plan import Scan, plan_scans
 from driftlog_spark_reader.native.tail_rows import tail_rows
 from driftlog_spark_reader.options.arguments import ByPartition, OffsetsArgument, batch_options
@@ -52,7 +53,8 @@ def read_topic(
     hold records that are not sealed yet, unless *include_tail* adds them.
 
     Args:
-        spark: a classic session; its Hadoop settings reach the location.
+        spark: the Hadoop settings of a classic session reach the location; with Spark Connect, this
+            process lists a directory, or a bucket with the agents' S3 client.
         location: a directory, ``s3://bucket/prefix`` or ``s3a://…``.
         topic: its name, or several.
         partitions: only these are read, of each topic.
@@ -101,7 +103,7 @@ def read_topic(
     )
     flags = {"includeTail": str(include_tail), "failOnDataLoss": str(fail_on_data_loss)}
     query = replace(query, tail={**options, **flags})
-    files = HadoopFiles(spark, location)
+    files = session_files(spark, location)
     ranges, reader = read_snapshot(location, query, time, lambda: files)
     sealed = _scan(spark, files, plan_scans(ranges, time))
     pieces = [piece for wanted in ranges for piece in wanted.tail]
@@ -110,15 +112,12 @@ def read_topic(
     return sealed.unionAll(tail_rows(spark, reader, pieces, time))
 
 
-def _scan(spark: SparkSession, files: HadoopFiles, scans: Sequence[Scan]) -> DataFrame:
+def _scan(spark: SparkSession, files: Files, scans: Sequence[Scan]) -> DataFrame:
     if not scans:
         return spark.createDataFrame([], KAFKA_SCHEMA)
 
     def one(scan: Scan) -> DataFrame:
-        with file_list(files, scan.segments) as folder:
-            # What a session's settings say of missing and corrupt files could hide records.
-            reader = spark.read.schema(KAFKA_SCHEMA).options(**FILE_LIST_OPTIONS)
-            rows = reader.parquet(folder)
+        rows = read_files(spark, files, scan.segments)
         return rows if scan.condition is None else rows.where(scan.condition)
 
     return reduce(DataFrame.unionAll, map(one, scans))

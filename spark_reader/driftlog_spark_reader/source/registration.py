@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 
 from driftlog_spark_reader.bucket.catalog import topic_names
-from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
+from driftlog_spark_reader.bucket.session_files import session_files
 from driftlog_spark_reader.common.errors import DeletedTopicError, UnknownTopicError
 from driftlog_spark_reader.native.topic_reader import read_topic
 from driftlog_spark_reader.source.data_source import bound_source
@@ -34,7 +34,7 @@ def register(
     ``location``.
 
     Args:
-        spark: a classic session.
+        spark: as in `read_topic`.
         location: a directory, ``s3://bucket/prefix`` or ``s3a://…``; None: the session's
             ``spark.driftlog.location``.
         topics: these only; None: all live ones.
@@ -52,7 +52,7 @@ def register(
         )
     spark.dataSource.register(bound_source(found))
     views = []
-    for topic in topic_names(HadoopFiles(spark, found)) if topics is None else topics:
+    for topic in topic_names(session_files(spark, found)) if topics is None else topics:
         try:
             records = read_topic(spark, found, topic)
         except (UnknownTopicError, DeletedTopicError):
