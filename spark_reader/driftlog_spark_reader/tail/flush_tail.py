@@ -318,22 +318,26 @@ class FlushReader:
 
     location: str
 
-    def read(self, piece: TailRange) -> Iterator[pa.RecordBatch]:
+    def read(self, *pieces: TailRange) -> Iterator[pa.RecordBatch]:
         """See `TailReader.read`."""
         files = open_files(self.location)
         try:
-            for rows in _rows(files, piece):
-                if isinstance(rows, UndecodableBatch):
-                    warnings.warn(
-                        f"{piece.topic}-{piece.partition}: offsets {rows.base} to {rows.end - 1} "
-                        f"are not in the DataFrame: {rows.reason}; they are kept as they came",
-                        RawSegmentSkippedWarning,
-                        stacklevel=2,
-                    )
-                else:
-                    yield rows
+            for piece in pieces:
+                yield from self._read(files, piece)
         finally:
             files.close()
+
+    def _read(self, files: Files, piece: TailRange) -> Iterator[pa.RecordBatch]:
+        for rows in _rows(files, piece):
+            if isinstance(rows, UndecodableBatch):
+                warnings.warn(
+                    f"{piece.topic}-{piece.partition}: offsets {rows.base} to {rows.end - 1} "
+                    f"are not in the DataFrame: {rows.reason}; they are kept as they came",
+                    RawSegmentSkippedWarning,
+                    stacklevel=3,
+                )
+            else:
+                yield rows
 
 
 def _rows(files: Files, piece: TailRange) -> Iterator[pa.RecordBatch | UndecodableBatch]:
