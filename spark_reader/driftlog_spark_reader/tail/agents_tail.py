@@ -23,6 +23,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -75,7 +76,12 @@ _OFFSETS: Final[Any] = OffsetSpec  # its methods have no types
 _LOG_APPEND_TIME: Final = 2
 """librdkafka's number, and its CREATE_TIME is 1: `rd_kafka_timestamp_type_t`."""
 
-_LATER: Final = TRANSIENT | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+_LATER: Final = TRANSIENT | {
+    KafkaError._NOENT,  # "no leaders found", while a partition has none
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
 """Errors of a request that is repeated: the leader of a partition changes."""
 
 _PAUSE_S: Final = 0.1
@@ -460,9 +466,16 @@ class _Requests:
         while waiting:
             for key, answer in ask(waiting).items():
                 try:
-                    found[key] = answer.result()
+                    told = answer.result()
                 except KafkaException as error:
                     self._refused(what, topic_id, error.args[0], deadline)
+                    continue
+                if getattr(told, "offset", 0) == OFFSET_INVALID:
+                    # librdkafka 2.16: of a partition whose leader went away meanwhile, no error.
+                    no_leader = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                    self._refused(what, topic_id, no_leader, deadline)
+                    continue
+                found[key] = told
             waiting = [key for key in waiting if key not in found]
             if waiting:
                 self._client = None

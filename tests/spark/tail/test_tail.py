@@ -1,12 +1,18 @@
 """A query would miss an acknowledged record, or show one twice: with real agents and etcd."""
 
+import contextlib
 import itertools
 import pickle
+import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -409,6 +415,99 @@ def test_a_read_goes_on_at_the_next_leader(own: Cluster) -> None:
     assert list(range(40_000)) == found
     assert 40_000 == own.tail("agents").ends(topic, [0])[0]
     tail.close()
+
+
+@pytest.mark.timeout(600)
+def test_queries_beside_kills_and_seals_miss_and_double_nothing(own: Cluster) -> None:
+    """
+    Agents are killed and drained, and the topic is sealed, at any step of queries by both ways;
+    each shows what was acknowledged when it began, without a gap and without a repeat.
+    """
+    rng = random.Random(7)
+    for _ in range(2):
+        own.start_agent()
+    topic = own.topic("trouble")
+    tails = {adapter: own.tail(adapter) for adapter in ADAPTERS}
+    with ThreadPoolExecutor(2) as threads, _Producing(own, topic) as producing:
+        stop = Event()
+        trouble = threads.submit(_trouble, own, topic, stop, rng.randrange(2**32))
+        try:
+            until = time.monotonic() + 45
+            while time.monotonic() < until:
+                before = producing.acknowledged()
+                adapter = rng.choice(ADAPTERS)
+                waits = {
+                    step: partial(time.sleep, rng.choice([0, 0, 1.5])) for step in ("ends", "plan")
+                }
+                rows = Query(own, topic, tails[adapter], waits).rows()
+                found = {row[:2]: row.value for row in rows}
+                assert len(found) == len(rows)
+                assert before.items() <= found.items()
+                for partition in range(PARTITIONS):
+                    offsets = [offset for of, offset in found if of == partition]
+                    assert list(range(len(offsets))) == sorted(offsets)
+        finally:
+            stop.set()
+            trouble.result()
+    for tail in tails.values():
+        tail.close()
+
+
+def _trouble(cluster: Cluster, topic: Topic, stop: Event, seed: int) -> None:
+    rng = random.Random(seed)
+    while not stop.wait(rng.uniform(0.5, 2)):
+        agent = rng.choice(cluster.agents)
+        match rng.choice(["seal", "seal", "kill", "drain"]):
+            case "seal":
+                with contextlib.suppress(subprocess.CalledProcessError):  # no leader at the moment
+                    agent.seal(topic.name)
+                continue
+            case "kill":
+                agent.kill()
+            case _:
+                agent.terminate()
+        stop.wait(rng.uniform(0, 4))
+        agent.start()
+
+
+class _Producing:
+    """Produces to all partitions until the block ends; no record is given up."""
+
+    def __init__(self, cluster: Cluster, topic: Topic) -> None:
+        self._topic = topic.name
+        self._told: list[tuple[tuple[int, int], bytes]] = []
+        self._stop = Event()
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.servers, "enable.idempotence": True, "linger.ms": 5}
+        )
+        self._thread = Thread(target=self._run)
+
+    def __enter__(self) -> "_Producing":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert 0 == self._producer.flush(120)
+
+    def acknowledged(self) -> dict[tuple[int, int], bytes]:
+        """Value by partition and offset, as of now."""
+        return dict(self._told[:])
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            value = b"%d" % number
+            self._producer.produce(
+                self._topic, value, partition=number % PARTITIONS, on_delivery=self._delivered
+            )
+            self._producer.poll(0)
+            if self._stop.wait(0.002):
+                return
+
+    def _delivered(self, error: confluent_kafka.KafkaError | None, message: Any) -> None:
+        if error is None:
+            self._told.append(((message.partition(), message.offset()), message.value()))
 
 
 def test_a_tail_in_a_bucket_is_read_as_in_a_directory(
