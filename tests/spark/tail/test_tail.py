@@ -527,6 +527,24 @@ def test_an_etcd_that_is_away_ends_a_query_with_what_to_do(own: Cluster) -> None
     tail.close()
 
 
+def test_a_user_of_etcd_that_may_only_read_is_enough(own: Cluster) -> None:
+    """
+    A job changes nothing; without a user, etcd's own words say what is missing.
+    """
+    own.start_agent()
+    topic = own.topic("read-only")
+    told = own.produce(topic, 30)
+    own.etcd.enable_auth("reader", "p w", "/driftlog/v1/", "READ")
+    tail = own.tail("etcd", **{"etcd.user": "reader", "etcd.password": "p w"})
+
+    assert len(told) == sum(tail.ends(topic, range(PARTITIONS)).values())
+    tail.close()
+    tail = own.tail("etcd")
+    with pytest.raises(TailUnavailableError, match="etcd wants a user and a password"):
+        tail.ends(topic, [0])
+    tail.close()
+
+
 def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     """
     Its path and what to do; no row is left out silently.
