@@ -2,19 +2,23 @@
 
 import contextlib
 import itertools
+import pickle
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import confluent_kafka
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     AdminClient,
@@ -22,7 +26,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from benchmarks.batches import Codec
-from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_spark_reader.bucket.catalog import find_topic, newest_manifest, segments
+from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
     DeletedTopicError,
@@ -31,46 +37,251 @@ from driftlog_spark_reader.common.errors import (
     StorageError,
     TailUnavailableError,
 )
+from driftlog_spark_reader.options.ranges import TimeRange
 from driftlog_spark_reader.tail.open_tail import open_tail
+from driftlog_spark_reader.tail.port import Tail, TailRange
+from driftlog_tiering.formats.columns import SCHEMA
 from tests.clients.batches import good, with_records
 from tests.clients.sockets import Raw
-from tests.spark.tail.clusters import (
-    ADAPTERS,
-    CODECS,
-    PARTITIONS,
-    Cluster,
-    Query,
-    Row,
-    acknowledging,
-    query,
-    read_pieces,
-    running_cluster,
-)
+from tests.support import etcd_server
+from tests.support.driftlog_process import DriftlogProcess
+from tests.support.etcd_server import EtcdCluster
 from tests.support.process_usage import free_port
 from tests.support.s3_servers import S3Server
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark_tail")]
 
+ADAPTERS: Final = ("agents", "etcd")
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+T0: Final = 1_700_000_000_000
+PARTITIONS: Final = 3
+KEYS: Final = (None, b"", b"k", "schlüssel".encode(), bytes(range(256)))
+VALUES: Final = (b"value " * 40, None, b"", b"\x00\xff" * 100)
+HEADERS: Final[tuple[list[tuple[str, str | bytes | None]], ...]] = (
+    [],
+    [("source", b"JFK")],
+    [("same", b"1"), ("same", b"2"), ("empty", b""), ("null", None)],
+)
+
+
+class Row(NamedTuple):
+    """A record as a DataFrame has it; the timestamp in milliseconds."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    timestamp: int
+    timestamp_type: int
+    headers: tuple[tuple[str, str | bytes | None], ...] | None
+
+
+@dataclass
+class Cluster:
+    """Agents on one etcd and one directory of objects."""
+
+    folder: Path
+    etcd: EtcdCluster
+    agents: list[DriftlogProcess] = field(default_factory=list)
+    store: str = ""
+
+    @property
+    def location(self) -> str:
+        return self.store or str(self.folder / "objects")
+
+    @property
+    def servers(self) -> str:
+        return ",".join(agent.bootstrap for agent in self.agents if agent.is_alive())
+
+    def start_agent(self, *arguments: str) -> DriftlogProcess:
+        agent = DriftlogProcess(
+            self.folder / f"agent-{len(self.agents)}",
+            (
+                *("--etcd", ",".join(self.etcd.endpoints), "--store", self.location),
+                *("--session-timeout-ms", "2000", *arguments),
+            ),
+            command=("agent", "run"),
+        )
+        self.agents.append(agent)
+        return agent.start()
+
+    def options(self, adapter: str) -> dict[str, str]:
+        """Of a query with the tail."""
+        if adapter == "etcd":
+            return {"includeTail": "true", "etcd": ",".join(self.etcd.endpoints)}
+        return {"includeTail": "true", "kafka.bootstrap.servers": self.servers}
+
+    def tail(self, adapter: str, **options: str) -> Tail:
+        tail = open_tail({**self.options(adapter), **options}, self.location)
+        assert tail is not None
+        return tail
+
+    def topic(self, name: str, **configs: str) -> Topic:
+        """A new topic, as the bucket has it."""
+        new = NewTopic(name, PARTITIONS, config=configs)
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_topics([new])[name].result(30)
+        files = open_files(self.location)
+        return find_topic(files, name, None)
+
+    def produce(
+        self, topic: Topic, count: int, codec: str = "none", *, flushes: int = 1
+    ) -> list[Row]:
+        """Acknowledged records: in *flushes* rounds, each of which is flushed by itself."""
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.servers,
+                "compression.type": codec,
+                "acks": "all",
+                "linger.ms": 1,
+            }
+        )
+        acknowledged: list[Row] = []
+        kinds = list(itertools.product(KEYS, VALUES, HEADERS))
+        for number in range(count * flushes):
+            key, value, headers = kinds[number % len(kinds)]
+            producer.produce(
+                topic.name,
+                value,
+                key,
+                number % PARTITIONS,
+                timestamp=T0 + number,
+                headers=headers,
+                on_delivery=_acknowledged(acknowledged, key, value, headers),
+            )
+            if number % count == count - 1:
+                assert 0 == producer.flush(60)
+        assert count * flushes == len(acknowledged)
+        return acknowledged
+
+
+def _acknowledged(
+    rows: list[Row],
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, str | bytes | None]],
+) -> Callable[[confluent_kafka.KafkaError | None, Any], None]:
+    def delivered(error: confluent_kafka.KafkaError | None, message: Any) -> None:
+        if error is not None:
+            return
+        kind, ms = message.timestamp()
+        rows.append(
+            Row(
+                message.partition(),
+                message.offset(),
+                key,
+                value,
+                message.topic(),
+                ms,
+                int(kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME),
+                tuple(headers) or None,
+            )
+        )
+
+    return delivered
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two agents, for tests that harm none."""
-    with running_cluster(tmp_path_factory.mktemp("shared"), 2) as cluster:
+    with _cluster(tmp_path_factory.mktemp("shared"), 2) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster without agents, of one test."""
-    with running_cluster(tmp_path, 0) as cluster:
+    with _cluster(tmp_path, 0) as cluster:
         yield cluster
+
+
+@contextmanager
+def _cluster(folder: Path, agents: int) -> Iterator[Cluster]:
+    (folder / "etcd").mkdir()
+    with etcd_server.start(etcd_server.newest_version(), folder / "etcd") as etcd:
+        cluster = Cluster(folder, etcd)
+        try:
+            for _ in range(agents):
+                cluster.start_agent()
+            yield cluster
+        finally:
+            for agent in cluster.agents:
+                agent.kill()
+                agent.close()
+
+
+# ── A query, step by step ──
+
+
+@dataclass
+class Query:
+    """What a reader of sealed rows and the tail does; something may happen between its steps."""
+
+    cluster: Cluster
+    topic: Topic
+    tail: Tail
+    between: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+
+    def rows(self) -> list[Row]:
+        """All rows, partition by partition."""
+        partitions = range(PARTITIONS)
+        files = open_files(self.cluster.location)
+        ends = self.tail.ends(self.topic, partitions)
+        self._happens("ends")
+        found: list[Row] = []
+        pieces: list[TailRange] = []
+        for partition in partitions:
+            tp = TopicPartition(self.topic.topic_id, partition)
+            manifest = newest_manifest(files, self.topic.name, tp)
+            end = ends[partition]
+            for segment in segments(files, manifest, 0, end, TimeRange(None, None)):
+                table = pq.read_table(Path(self.cluster.location) / segment.key)
+                found += [row for row in _rows(table) if row.offset < end]
+            pieces += self.tail.plan(self.topic, partition, min(manifest.end, end), end)
+        self._happens("plan")
+        reader = pickle.loads(pickle.dumps(self.tail.reader()))
+        for batch in reader.read(*pickle.loads(pickle.dumps(pieces))):
+            assert SCHEMA == batch.schema
+            found += _rows(pa.Table.from_batches([batch]))
+        return sorted(found, key=lambda row: row[:2])
+
+    def _happens(self, step: str) -> None:
+        self.between.get(step, lambda: None)()
+
+
+def _rows(table: pa.Table) -> Iterator[Row]:
+    times = table.column("timestamp").cast(pa.int64()).to_pylist()
+    for row, us in zip(table.to_pylist(), times, strict=True):
+        headers = row["headers"]
+        yield Row(
+            row["partition"],
+            row["offset"],
+            row["key"],
+            row["value"],
+            row["topic"],
+            us // 1000,
+            row["timestampType"],
+            None if headers is None else tuple((h["key"], h["value"]) for h in headers),
+        )
+
+
+def query(
+    cluster: Cluster, adapter: str, topic: Topic, **between: Callable[[], object]
+) -> list[Row]:
+    """The rows of one query, with a tail of its own."""
+    tail = cluster.tail(adapter)
+    try:
+        return Query(cluster, topic, tail, between).rows()
+    finally:
+        tail.close()
 
 
 # ── Everything acknowledged, once ──
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
-def test_sealed_rows_and_the_tail_are_all_that_wasacknowledging(shared: Cluster, kind: str) -> None:
+def test_sealed_rows_and_the_tail_are_all_that_was_acknowledged(shared: Cluster, kind: str) -> None:
     """
     Of all codecs, nulls, empty values and headers; the second half is sealed too, and nothing but
     the place of the rows changes.
@@ -110,7 +321,7 @@ def test_what_happens_between_two_steps_of_a_query_changes_no_row(
 
 
 @pytest.mark.parametrize("step", ["ends", "plan"])
-def test_flush_objects_that_are_consolidated_meanwhile_are_stillread_pieces(
+def test_flush_objects_that_are_consolidated_meanwhile_are_still_read(
     own: Cluster, step: str
 ) -> None:
     """
@@ -154,7 +365,7 @@ def test_no_agent_needs_to_live(own: Cluster) -> None:
     late: list[Row] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": own.servers, "acks": "all"})
     for number in range(3_000):
-        delivered = acknowledging(late, None, b"%d" % number, [])
+        delivered = _acknowledged(late, None, b"%d" % number, [])
         producer.produce(topic.name, b"%d" % number, partition=number % 3, on_delivery=delivered)
         producer.poll(0)
         if len(late) > 100:
@@ -318,7 +529,7 @@ def test_a_tail_in_a_bucket_is_read_as_in_a_directory(
 
     pieces = [p for n in range(PARTITIONS) for p in tail.plan(topic, n, 0, ends[n])]
     assert max(len(piece.spans) for piece in pieces) >= 12
-    assert told == [row for piece in pieces for row in read_pieces(tail, piece)]
+    assert told == [row for piece in pieces for row in _read(tail, piece)]
     tail.close()
 
 
@@ -371,14 +582,19 @@ def test_records_below_log_start_are_in_no_piece(shared: Cluster, adapter: str) 
 
     (piece,) = tail.plan(topic, 0, 0, end)
 
-    assert told[7:] == read_pieces(tail, piece)
+    assert told[7:] == _read(tail, piece)
     if adapter == "etcd":
-        assert told == read_pieces(tail, before)
+        assert told == _read(tail, before)
     else:
         with pytest.raises(OffsetOutOfRangeError, match="0 to 6 were deleted"):
-            read_pieces(tail, before)
-        assert told[7:] == read_pieces(shared.tail(adapter, failOnDataLoss="false"), before)
+            _read(tail, before)
+        assert told[7:] == _read(shared.tail(adapter, failOnDataLoss="false"), before)
     tail.close()
+
+
+def _read(tail: Tail, *pieces: TailRange) -> list[Row]:
+    batches = tail.reader().read(*pieces)
+    return [row for batch in batches for row in _rows(pa.Table.from_batches([batch]))]
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -392,15 +608,15 @@ def test_a_plan_is_of_the_log_as_far_as_it_reaches(shared: Cluster, adapter: str
 
     (piece,) = tail.plan(topic, 1, 3, 11)
 
-    assert told[3:11] == read_pieces(tail, piece)
+    assert told[3:11] == _read(tail, piece)
     (first,), (last,) = tail.plan(topic, 1, 0, 3), tail.plan(topic, 1, 11, 20)
-    assert told[:20] == read_pieces(tail, first, piece, last)
+    assert told[:20] == _read(tail, first, piece, last)
     assert [] == tail.plan(topic, 1, 5, 5)
     with pytest.raises(OffsetOutOfRangeError, match="31 is above the high watermark, 30"):
         tail.plan(topic, 1, 0, 31)
     told += [row for row in shared.produce(topic, 90) if row.partition == 1]
     (piece,) = tail.plan(topic, 1, 29, 31)
-    assert told[29:31] == read_pieces(tail, piece)
+    assert told[29:31] == _read(tail, piece)
     tail.close()
 
 
@@ -420,18 +636,18 @@ def test_offsets_without_a_record_are_read_past(own: Cluster) -> None:
     (piece,) = tail.plan(topic, 0, 0, tail.ends(topic, [0])[0])
     own.agents[0].seal(topic.name)
     deadline = time.monotonic() + 60
-    while [9] != [row.offset for row in read_pieces(tail, piece)]:
+    while [9] != [row.offset for row in _read(tail, piece)]:
         assert time.monotonic() < deadline, own.agents[0].log[-2000:]
         time.sleep(0.2)
 
-    assert [] == read_pieces(tail, replace(piece, end=7))
-    assert [9] == [row.offset for row in read_pieces(tail, replace(piece, start=5))]
+    assert [] == _read(tail, replace(piece, end=7))
+    assert [9] == [row.offset for row in _read(tail, replace(piece, start=5))]
     with pytest.raises(TailUnavailableError, match="no record behind offset 10 for 4 s"):
-        read_pieces(tail, replace(piece, end=12))
+        _read(tail, replace(piece, end=12))
     for number in range(3):
         producer.produce(topic.name, b"%d" % number, b"k", 0)
     producer.flush(60)
-    assert [9, 10, 11] == [row.offset for row in read_pieces(tail, replace(piece, end=12))]
+    assert [9, 10, 11] == [row.offset for row in _read(tail, replace(piece, end=12))]
     tail.close()
 
 
@@ -466,7 +682,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_another_one(
         tail.ends(old, [0])
     if adapter == "agents":
         with pytest.raises(DeletedTopicError, match="created again"):
-            read_pieces(tail, piece)
+            _read(tail, piece)
     tail.close()
 
 
@@ -504,7 +720,7 @@ def test_agents_that_are_away_end_a_read_with_what_to_do(own: Cluster) -> None:
     agent.kill()
 
     with pytest.raises(TailUnavailableError, match=r"away-2: .*offset 0 .*pollTimeoutMs.*etcd"):
-        read_pieces(tail, piece)
+        _read(tail, piece)
     with pytest.raises(TailUnavailableError, match=r"kafka\.bootstrap\.servers"):
         tail.ends(topic, [2])
     tail.close()
@@ -523,7 +739,7 @@ def test_an_etcd_that_is_away_ends_a_query_with_what_to_do(own: Cluster) -> None
 
     with pytest.raises(TailUnavailableError, match="option etcd"):
         tail.ends(topic, [2])
-    assert told == read_pieces(tail, piece)
+    assert told == _read(tail, piece)
     tail.close()
 
 
@@ -561,21 +777,19 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     path.unlink()
 
     with pytest.raises(DamagedTopicError, match=f"{key}.*missing.*12 h"):
-        read_pieces(tail, pieces[0])
+        _read(tail, pieces[0])
     tail.close()
     tail = own.tail("etcd")
     with pytest.raises(DamagedTopicError, match=f"{key}.*missing"):
         tail.ends(topic, [0])
     path.write_bytes(body)
     with pytest.raises(DamagedTopicError, match=f"{key}.*CRC"):
-        read_pieces(tail, pieces[0])
+        _read(tail, pieces[0])
     tail.close()
 
 
 @pytest.mark.filterwarnings("ignore::driftlog_spark_reader.RawSegmentSkippedWarning")
-def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(
-    own: Cluster,
-) -> None:
+def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(own: Cluster) -> None:
     """
     A valid CRC around garbage is taken, as Kafka takes it.  Its neighbours are rows from etcd;
     librdkafka does not get past it, so agents' rows are told to be unreadable, and not never.
