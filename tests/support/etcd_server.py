@@ -272,17 +272,20 @@ class EtcdCluster:
         for alarm in ask("/v3/maintenance/alarm", {"action": "GET"}).get("alarms", []):
             ask("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
 
-    def enable_auth(self, user: str, password: str, prefix: str) -> None:
-        """Users from now on: root, and *user*, who may do everything under *prefix*."""
+    def enable_auth(
+        self, user: str, password: str, prefix: str, permission: str = "READWRITE"
+    ) -> None:
+        """Users from now on: root, and *user*, who has *permission* for everything under
+        *prefix*."""
         ask = self.members[-1].post
         end = prefix.encode()[:-1] + bytes([prefix.encode()[-1] + 1])
-        permission = {"permType": "READWRITE", "key": _b64(prefix.encode()), "range_end": _b64(end)}
+        granted = {"permType": permission, "key": _b64(prefix.encode()), "range_end": _b64(end)}
         ask("/v3/auth/user/add", {"name": "root", "password": "root"})
         ask("/v3/auth/role/add", {"name": "root"})
         ask("/v3/auth/user/grant", {"user": "root", "role": "root"})
         ask("/v3/auth/user/add", {"name": user, "password": password})
         ask("/v3/auth/role/add", {"name": "agent"})
-        ask("/v3/auth/role/grant", {"name": "agent", "perm": permission})
+        ask("/v3/auth/role/grant", {"name": "agent", "perm": granted})
         ask("/v3/auth/user/grant", {"user": user, "role": "agent"})
         ask("/v3/auth/enable", {})
 

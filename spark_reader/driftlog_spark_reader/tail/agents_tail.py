@@ -23,6 +23,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -50,6 +51,9 @@ from driftlog_tiering.formats.columns import SCHEMA
 C = TypeVar("C", Consumer, AdminClient)
 K = TypeVar("K")
 
+Place = tuple[str, int]
+"""Topic and partition, as messages name them."""
+
 ROWS: Final = 10_000
 """Of one batch of rows, at most."""
 
@@ -62,13 +66,22 @@ _PREFETCH_KIB: Final = 16 * 1024
 _BACKOFF_MS: Final = 10
 """After its queue was full; at the default of a second each full queue would take as long."""
 
+_WAIT_MS: Final = 50
+"""All that is read is there already: a partition that is read to its end must not hold up the
+others of its agent for half a second."""
+
 _LOG: Final = logging.getLogger("driftlog.librdkafka")
 _POLL_S: Final = 1.0
 _OFFSETS: Final[Any] = OffsetSpec  # its methods have no types
 _LOG_APPEND_TIME: Final = 2
 """librdkafka's number, and its CREATE_TIME is 1: `rd_kafka_timestamp_type_t`."""
 
-_LATER: Final = TRANSIENT | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+_LATER: Final = TRANSIENT | {
+    KafkaError._NOENT,  # "no leaders found", while a partition has none
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
 """Errors of a request that is repeated: the leader of a partition changes."""
 
 _PAUSE_S: Final = 0.1
@@ -129,34 +142,36 @@ class AgentsTail:
         self._settings = settings
         self._requests = _Requests(settings)
         self._requests.check_properties()
-        self._ends: dict[tuple[UUID, int], int] = {}
+        self._bounds: dict[tuple[UUID, int], tuple[int, int]] = {}
+        """Log start and high watermark of each partition, as of its last `ends`."""
 
     def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, int]:
         """See `Tail.ends`."""
-        found = self._offsets(topic, partitions, _OFFSETS.latest())
-        ends = {partition: offset for partition, (offset, _) in found.items()}
-        self._ends |= {(topic.topic_id, partition): end for partition, end in ends.items()}
-        return ends
+        return {partition: end for partition, (_, end) in self._look(topic, partitions).items()}
 
     def plan(self, topic: Topic, partition: int, start: int, end: int) -> list[TailRange]:
         """See `Tail.plan`; agents serve sealed offsets too."""
         if start >= end:
             return []
-        if end > self._end(topic, partition) and end > self.ends(topic, [partition])[partition]:
+        log_start, high_watermark = self._known(topic, partition)
+        if end > high_watermark:
+            log_start, high_watermark = self._look(topic, [partition])[partition]
+        if end > high_watermark:
             raise OffsetOutOfRangeError(
                 f"{topic.name}-{partition}: the end {end} is above the high watermark, "
-                f"{self._end(topic, partition)}"
+                f"{high_watermark}"
             )
-        start = max(start, self._offsets(topic, [partition], _OFFSETS.earliest())[partition][0])
+        start = max(start, log_start)
         if start >= end:
             return []
         return [TailRange(topic.name, topic.topic_id, partition, start, end)]
 
     def offset_at(self, topic: Topic, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
         """See `Tail.offset_at`."""
-        end = self._end(topic, partition)
-        at = _OFFSETS.for_timestamp(timestamp_ms)
-        offset, found_ms = self._offsets(topic, [partition], at)[partition]
+        _, end = self._known(topic, partition)
+        found = self._requests.offsets(topic, [partition], _OFFSETS.for_timestamp(timestamp_ms))
+        self._requests.check_topic(topic.name, topic.topic_id)
+        offset, found_ms = found[partition]
         return (offset, found_ms) if 0 <= offset < end else None
 
     def reader(self) -> "AgentsReader":
@@ -166,16 +181,17 @@ class AgentsTail:
     def close(self) -> None:
         """Nothing to release: librdkafka's client ends with this object."""
 
-    def _end(self, topic: Topic, partition: int) -> int:
-        known = self._ends.get((topic.topic_id, partition))
-        return self.ends(topic, [partition])[partition] if known is None else known
+    def _known(self, topic: Topic, partition: int) -> tuple[int, int]:
+        found = self._bounds.get((topic.topic_id, partition))
+        return self._look(topic, [partition])[partition] if found is None else found
 
-    def _offsets(
-        self, topic: Topic, partitions: Collection[int], spec: OffsetSpec
-    ) -> dict[int, tuple[int, int]]:
-        """(offset, ms) of each partition, of the topic with this id."""
-        found = self._requests.offsets(topic.name, topic.topic_id, partitions, spec)
+    def _look(self, topic: Topic, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
+        """Log start and high watermark of each partition now."""
+        ends = self._requests.offsets(topic, partitions, _OFFSETS.latest())
+        starts = self._requests.offsets(topic, partitions, _OFFSETS.earliest())
         self._requests.check_topic(topic.name, topic.topic_id)
+        found = {partition: (starts[partition][0], ends[partition][0]) for partition in partitions}
+        self._bounds |= {(topic.topic_id, p): bounds for p, bounds in found.items()}
         return found
 
 
@@ -185,21 +201,34 @@ class AgentsReader:
 
     settings: AgentsSettings
 
-    def read(self, piece: TailRange) -> Iterator[pa.RecordBatch]:
+    def read(self, *pieces: TailRange) -> Iterator[pa.RecordBatch]:
         """See `TailReader.read`."""
         requests = _Requests(self.settings)
         errors = _Errors()
         consumer = _client(Consumer, self.settings, errors)
         try:
-            consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
-            yield from _PieceRead(self.settings, consumer, requests, errors, piece).rows()
+            for together in _by_partition(pieces):
+                yield from _PiecesRead(self.settings, consumer, requests, errors, together).rows()
         finally:
             consumer.close()
-        requests.check_topic(piece.topic, piece.topic_id)
+        for topic, topic_id in {(piece.topic, piece.topic_id): None for piece in pieces}:
+            requests.check_topic(topic, topic_id)
 
 
-class _PieceRead:
-    """The read of one piece."""
+def _by_partition(pieces: Iterable[TailRange]) -> list[dict[Place, TailRange]]:
+    """The pieces in rounds of one for each partition, by partition."""
+    rounds: list[dict[Place, TailRange]] = []
+    for piece in pieces:
+        place = piece.topic, piece.partition
+        together = next((found for found in rounds if place not in found), None)
+        if together is None:
+            rounds.append(together := {})
+        together[place] = piece
+    return rounds
+
+
+class _PiecesRead:
+    """The read of one piece of each partition, side by side."""
 
     def __init__(
         self,
@@ -207,105 +236,127 @@ class _PieceRead:
         consumer: Consumer,
         requests: "_Requests",
         errors: "_Errors",
-        piece: TailRange,
+        pieces: Mapping[Place, TailRange],
     ) -> None:
         self._settings = settings
         self._consumer = consumer
         self._requests = requests
         self._errors = errors
-        self._piece = piece
-        self._position = piece.start
+        self._open = dict(pieces)
+        """Pieces whose position is not their end."""
+        self._positions = {place: piece.start for place, piece in pieces.items()}
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        piece, pending, size = self._piece, list[Message](), 0
+        pending, size = list[Message](), 0
         deadline = time.monotonic() + self._settings.timeout_s
-        while self._position < piece.end:
+        self._assign()
+        while self._open:
             for message in self._poll():
-                error = message.error()
-                if error is not None:
+                if (error := message.error()) is not None:
                     self._take_error(message, error)
-                    continue
-                offset = message.offset()
-                assert offset is not None
-                self._position = max(self._position, offset + 1)
-                if offset >= piece.end:
-                    break
-                pending.append(message)
-                size += len(message.key() or b"") + len(message.value() or b"")
-                if size >= ROWS_BYTES or len(pending) >= ROWS:
-                    yield _batch(piece, pending)
-                    pending, size = [], 0
-                deadline = time.monotonic() + self._settings.timeout_s
-            if self._position < piece.end and time.monotonic() > deadline:
+                elif self._take(message):
+                    pending.append(message)
+                    size += len(message.key() or b"") + len(message.value() or b"")
+                    if size >= ROWS_BYTES or len(pending) >= ROWS:
+                        yield _batch(pending)
+                        pending, size = [], 0
+                    deadline = time.monotonic() + self._settings.timeout_s
+            if self._open and time.monotonic() > deadline:
                 raise self._late()
         if pending:
-            yield _batch(piece, pending)
+            yield _batch(pending)
+
+    def _assign(self) -> None:
+        places = [TopicPartition(*place, self._positions[place]) for place in self._open]
+        self._consumer.assign(places)
+        self._consumer.resume(places)  # librdkafka keeps a pause for the next assignment
 
     def _poll(self) -> list[Message]:
         """Messages that are there, or the first that comes within a second."""
         message = self._consumer.poll(_POLL_S)
-        if self._errors.refusal is not None:
-            _fail(self._settings, f"read {self._where}", self._piece.topic_id, self._errors.refusal)
+        if (refusal := self._errors.refusal) is not None:
+            piece = next(iter(self._open.values()))
+            _fail(self._settings, f"read {_name(piece)}", piece.topic_id, refusal)
         return [] if message is None else [message, *self._consumer.consume(ROWS, 0)]
 
+    def _take(self, message: Message) -> bool:
+        """Move the position; whether the record is of a piece that is read."""
+        place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+        piece = self._open.get(place)
+        if piece is None or offset < self._positions[place]:
+            return False  # behind the end, or there already before partitions were assigned again
+        self._move(place, offset + 1)
+        return offset < piece.end
+
+    def _move(self, place: Place, position: int) -> None:
+        piece = self._open[place]
+        self._positions[place] = max(self._positions[place], position)
+        if self._positions[place] >= piece.end:
+            del self._open[place]
+            self._consumer.pause([TopicPartition(*place)])
+
     def _take_error(self, message: Message, error: KafkaError) -> None:
-        code = error.code()
-        if code == KafkaError._PARTITION_EOF:
-            self._position = max(self._position, message.offset() or 0)
+        code, place = error.code(), (message.topic() or "", message.partition() or 0)
+        piece = self._open.get(place)
+        if piece is None:
+            self._errors.take(error)
+        elif code == KafkaError._PARTITION_EOF:
+            self._move(place, message.offset() or 0)
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._find_start(error)
+            self._find_start(place, piece, error)
         elif code in _AT_ONCE or error.fatal():
-            _fail(self._settings, f"read {self._where}", self._piece.topic_id, error)
+            _fail(self._settings, f"read {_name(piece)}", piece.topic_id, error)
         elif code in _UNDECODABLE:
             raise DamagedTopicError(
-                f"{self._where}: the batch at or behind offset {self._position} cannot be decoded "
-                f"({error.str()}); seal the topic, which keeps it as it came, or give option etcd"
+                f"{_name(piece)}: the batch at or behind offset {self._positions[place]} cannot be "
+                f"decoded ({error.str()}); seal the topic, which keeps it as it came, or give "
+                "option etcd"
             )
         else:
             self._errors.take(error)
 
-    def _find_start(self, error: KafkaError) -> None:
+    def _find_start(self, place: Place, piece: TailRange, error: KafkaError) -> None:
         """Go on at the log start, which is above the position: records were deleted."""
-        piece = self._piece
-        start, _ = self._requests.offsets(
-            piece.topic, piece.topic_id, [piece.partition], _OFFSETS.earliest()
-        )[piece.partition]
-        if start <= self._position:
+        topic = Topic(name=piece.topic, topic_id=piece.topic_id, partitions=piece.partition + 1)
+        found = self._requests.offsets(topic, [piece.partition], _OFFSETS.earliest())
+        start, position = found[piece.partition][0], self._positions[place]
+        if start <= position:
             raise OffsetOutOfRangeError(
-                f"{self._where}: the log ends below offset {self._position} ({error.str()}), and "
-                f"the query was planned to {piece.end}: the cluster has lost records, or was "
+                f"{_name(piece)}: the log ends below offset {position} ({error.str()}), and the "
+                f"query was planned to {piece.end}: the cluster has lost records, or was "
                 "restored; run the query again"
             )
         if self._settings.fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{self._where}: offsets {self._position} to {min(start, piece.end) - 1} were "
-                "deleted after the query was planned; run it again, or read what is left with "
+                f"{_name(piece)}: offsets {position} to {min(start, piece.end) - 1} were deleted "
+                "after the query was planned; run it again, or read what is left with "
                 "failOnDataLoss=false"
             )
-        self._position = start
-        self._consumer.assign([TopicPartition(piece.topic, piece.partition, start)])
+        self._move(place, start)
+        self._assign()
 
     def _late(self) -> TailUnavailableError:
+        place, piece = next(iter(self._open.items()))
         return TailUnavailableError(
-            f"{self._where}: no record behind offset {self._position} for "
-            f"{self._settings.timeout_s:g} s, and the piece ends at {self._piece.end} (last error: "
+            f"{_name(piece)}: no record behind offset {self._positions[place]} for "
+            f"{self._settings.timeout_s:g} s, and the piece ends at {piece.end} (last error: "
             f"{self._errors.last}). Check that this machine reaches the agents behind "
             f"{self._settings.servers}, by the addresses that they advertise; raise "
             "kafkaConsumer.pollTimeoutMs; or give option etcd, which needs no agent"
         )
 
-    @property
-    def _where(self) -> str:
-        return f"{self._piece.topic}-{self._piece.partition}"
+
+def _name(piece: TailRange) -> str:
+    return f"{piece.topic}-{piece.partition}"
 
 
-def _batch(piece: TailRange, messages: list[Message]) -> pa.RecordBatch:
+def _batch(messages: list[Message]) -> pa.RecordBatch:
     times = [message.timestamp() for message in messages]
     columns: list[list[Any]] = [
         [message.key() for message in messages],
         [message.value() for message in messages],
-        [piece.topic] * len(messages),
-        [piece.partition] * len(messages),
+        [message.topic() for message in messages],
+        [message.partition() for message in messages],
         [message.offset() for message in messages],
         [ms * 1000 for _, ms in times],
         [int(kind == _LOG_APPEND_TIME) for kind, _ in times],
@@ -350,7 +401,7 @@ class _Requests:
         self._client: AdminClient | None = None
 
     def offsets(
-        self, topic: str, topic_id: UUID, partitions: Collection[int], spec: OffsetSpec
+        self, topic: Topic, partitions: Collection[int], spec: OffsetSpec
     ) -> dict[int, tuple[int, int]]:
         """(offset, ms) of each partition.
 
@@ -360,13 +411,13 @@ class _Requests:
 
         def ask(waiting: list[int]) -> Mapping[int, Future[Any]]:
             asked = self._admin().list_offsets(
-                {TopicPartition(topic, partition): spec for partition in waiting},
+                {TopicPartition(topic.name, partition): spec for partition in waiting},
                 isolation_level=self._settings.isolation,
                 request_timeout=self._settings.request_s,
             )
             return {tp.partition: answer for tp, answer in asked.items()}
 
-        found = self._ask(f"list offsets of {topic}", topic_id, partitions, ask)
+        found = self._ask(f"list offsets of {topic.name}", topic.topic_id, partitions, ask)
         return {partition: (info.offset, info.timestamp) for partition, info in found.items()}
 
     def check_topic(self, topic: str, topic_id: UUID) -> None:
@@ -415,9 +466,16 @@ class _Requests:
         while waiting:
             for key, answer in ask(waiting).items():
                 try:
-                    found[key] = answer.result()
+                    told = answer.result()
                 except KafkaException as error:
                     self._refused(what, topic_id, error.args[0], deadline)
+                    continue
+                if getattr(told, "offset", 0) == OFFSET_INVALID:
+                    # librdkafka 2.16: of a partition whose leader went away meanwhile, no error.
+                    no_leader = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                    self._refused(what, topic_id, no_leader, deadline)
+                    continue
+                found[key] = told
             waiting = [key for key in waiting if key not in found]
             if waiting:
                 self._client = None
@@ -443,6 +501,7 @@ def _client(kind: type[C], settings: AgentsSettings, errors: _Errors) -> C:
         properties = {
             "queued.max.messages.kbytes": _PREFETCH_KIB,
             "fetch.queue.backoff.ms": _BACKOFF_MS,
+            "fetch.wait.max.ms": _WAIT_MS,
             "isolation.level": "read_uncommitted",
             # librdkafka requires a name; a partition that is assigned makes no member of a group.
             "group.id": "driftlog-spark-reader",

@@ -15,7 +15,7 @@ Pure.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -48,6 +48,14 @@ SPAN_BYTES: Final = 4 * MiB
 
 RANGE_BYTES: Final = 32 * MiB
 """Of one task, compressed.  Larger: fewer tasks, and less of the tail is read side by side."""
+
+SHARED_BYTES: Final = 32 * MiB
+"""Of objects that a task reads once for all its pieces, and keeps.  More: fewer requests where a
+task has many partitions, and more memory."""
+
+_SMALL_BYTES: Final = MiB
+_WASTE: Final = 4
+"""A larger read than `_SMALL_BYTES` has at most so many times the bytes that are needed of it."""
 
 TABLE_BYTES: Final = 16 * MiB
 """Uncompressed batches that become rows together: the row groups of segments are as large."""
@@ -228,6 +236,37 @@ def _spans(cut: PartitionCut, start: int, end: int, span_bytes: int) -> Iterator
             index = tail.stop
         if first is not None:
             yield tail.span(first, index)
+
+
+def shared_reads(
+    pieces: Iterable[TailRange], budget_bytes: int = SHARED_BYTES
+) -> dict[str, FlushSpan]:
+    """What is read once for several pieces: by object, one span around all that they have there.
+
+    A flush has a slice of each partition that its agent leads, some kilobytes each: one request for
+    each would cost more than the bytes between them.
+    """
+    needed: dict[str, list[FlushSpan]] = {}
+    for piece in pieces:
+        for span in piece.spans:
+            needed.setdefault(span.key, []).append(span)
+    found: dict[str, FlushSpan] = {}
+    around = [_around(spans) for spans in needed.values() if len(spans) > 1]
+    for span in sorted(around, key=lambda span: span.length):
+        used = sum(each.length for each in needed[span.key])
+        if span.length > max(_SMALL_BYTES, _WASTE * used):
+            continue
+        budget_bytes -= span.length
+        if budget_bytes < 0:
+            break
+        found[span.key] = span
+    return found
+
+
+def _around(spans: Sequence[FlushSpan]) -> FlushSpan:
+    position = min(span.position for span in spans)
+    end = max(span.position + span.length for span in spans)
+    return FlushSpan(spans[0].key, position, end - position, -1, -1)
 
 
 def since(cut: PartitionCut, timestamp_ms: int) -> Iterator[FlushSpan]:

@@ -19,7 +19,7 @@ Shell.
 import asyncio
 import time
 import warnings
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import (
     Callable,
     Collection,
@@ -72,6 +72,7 @@ from driftlog_spark_reader.tail.flush_cut import (
     cut_partitions,
     first_since,
     plan_ranges,
+    shared_reads,
     since,
     topic_batches,
 )
@@ -150,11 +151,12 @@ class FlushTail:
         for span in since(cut, timestamp_ms):
             start = max(span.base, cut.log_start)
             piece = TailRange(topic.name, topic.topic_id, partition, start, span.end, (span,))
-            for rows in _rows(self._files, piece):
-                if isinstance(rows, UndecodableBatch):  # a reader from there misses nothing
-                    return start, rows.max_timestamp_ms
-                if (found := first_since(rows, timestamp_ms)) is not None:
-                    return found
+            with _SpanReads(self._files, [piece]) as reads:
+                for rows in _rows(reads, piece):
+                    if isinstance(rows, UndecodableBatch):  # a reader from there misses nothing
+                        return start, rows.max_timestamp_ms
+                    if (found := first_since(rows, timestamp_ms)) is not None:
+                        return found
         return None
 
     def reader(self) -> "FlushReader":
@@ -318,57 +320,89 @@ class FlushReader:
 
     location: str
 
-    def read(self, piece: TailRange) -> Iterator[pa.RecordBatch]:
+    def read(self, *pieces: TailRange) -> Iterator[pa.RecordBatch]:
         """See `TailReader.read`."""
         files = open_files(self.location)
         try:
-            for rows in _rows(files, piece):
-                if isinstance(rows, UndecodableBatch):
-                    warnings.warn(
-                        f"{piece.topic}-{piece.partition}: offsets {rows.base} to {rows.end - 1} "
-                        f"are not in the DataFrame: {rows.reason}; they are kept as they came",
-                        RawSegmentSkippedWarning,
-                        stacklevel=2,
-                    )
-                else:
-                    yield rows
+            with _SpanReads(files, pieces) as reads:
+                for piece in pieces:
+                    yield from _warned(piece, _rows(reads, piece))
         finally:
             files.close()
 
 
-def _rows(files: Files, piece: TailRange) -> Iterator[pa.RecordBatch | UndecodableBatch]:
+def _warned(
+    piece: TailRange, found: Iterable[pa.RecordBatch | UndecodableBatch]
+) -> Iterator[pa.RecordBatch]:
+    for rows in found:
+        if isinstance(rows, UndecodableBatch):
+            warnings.warn(
+                f"{piece.topic}-{piece.partition}: offsets {rows.base} to {rows.end - 1} are not "
+                f"in the DataFrame: {rows.reason}; they are kept as they came",
+                RawSegmentSkippedWarning,
+                stacklevel=3,
+            )
+        else:
+            yield rows
+
+
+def _rows(reads: "_SpanReads", piece: TailRange) -> Iterator[pa.RecordBatch | UndecodableBatch]:
     decoder = RangeDecoder(piece)
-    for span, body in _bodies(files, piece.spans):
+    for span, body in reads.bodies(piece.spans):
         yield from decoder.add(span, body)
     yield from decoder.take()
 
 
-def _bodies(files: Files, spans: Sequence[FlushSpan]) -> Iterator[tuple[FlushSpan, Buffer]]:
-    """The bytes of *spans*, in their order, some read ahead."""
-    if len(spans) == 1:
-        yield spans[0], _body(files, spans[0])
-        return
-    with ThreadPoolExecutor(SPANS_AHEAD, thread_name_prefix="tail") as threads:
-        reading: deque[tuple[FlushSpan, Future[Buffer]]] = deque()
-        try:
-            for span in spans:
-                reading.append((span, threads.submit(_body, files, span)))
-                if len(reading) == SPANS_AHEAD:
-                    first, body = reading.popleft()
-                    yield first, body.result()
-            while reading:
-                first, body = reading.popleft()
-                yield first, body.result()
-        finally:
-            for _, body in reading:
-                body.cancel()
+class _SpanReads:
+    """Reads the spans of pieces, some ahead; what several pieces have of an object, once."""
 
+    def __init__(self, files: Files, pieces: Sequence[TailRange]) -> None:
+        self._files = files
+        self._shared = shared_reads(pieces)
+        self._uses = Counter(span.key for piece in pieces for span in piece.spans)
+        self._kept: dict[str, Future[Buffer]] = {}
+        self._threads = ThreadPoolExecutor(SPANS_AHEAD, thread_name_prefix="tail")
 
-def _body(files: Files, span: FlushSpan) -> Buffer:
-    body = files.read_range(span.key, span.position, span.position + span.length)
-    if body is None:
-        raise _missing(files, span.key, "the query was planned with it")
-    return body
+    def __enter__(self) -> "_SpanReads":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def bodies(self, spans: Iterable[FlushSpan]) -> Iterator[tuple[FlushSpan, Buffer]]:
+        """The bytes of *spans*, in their order."""
+        ahead: deque[tuple[FlushSpan, Future[Buffer]]] = deque()
+        for span in spans:
+            ahead.append((span, self._begin(span)))
+            if len(ahead) == SPANS_AHEAD:
+                yield self._end(*ahead.popleft())
+        while ahead:
+            yield self._end(*ahead.popleft())
+
+    def _begin(self, span: FlushSpan) -> Future[Buffer]:
+        shared = self._shared.get(span.key)
+        if shared is None:
+            return self._threads.submit(self._read, span)
+        if span.key not in self._kept:
+            self._kept[span.key] = self._threads.submit(self._read, shared)
+        return self._kept[span.key]
+
+    def _end(self, span: FlushSpan, reading: Future[Buffer]) -> tuple[FlushSpan, Buffer]:
+        body = reading.result()
+        shared = self._shared.get(span.key)
+        if shared is None:
+            return span, body
+        self._uses[span.key] -= 1
+        if not self._uses[span.key]:
+            del self._kept[span.key]
+        at = span.position - shared.position
+        return span, memoryview(body)[at : at + span.length]
+
+    def _read(self, span: FlushSpan) -> Buffer:
+        body = self._files.read_range(span.key, span.position, span.position + span.length)
+        if body is None:
+            raise _missing(self._files, span.key, "the query was planned with it")
+        return body
 
 
 def _bucket_cluster(files: Files) -> str | None:

@@ -2,7 +2,7 @@
 
     driver      ends(topic) ──▶ the manifests are read ──▶ plan(topic, partition, sealed end, end)
                     │ the cut                                   │ pieces, pickled
-    executors       └───────────────────────────────────────────▼ reader().read(piece) ──▶ rows
+    executors       └─────────────────────────────────────────▼ reader().read(*pieces) ──▶ rows
 
 A query reads sealed rows below `sealed end` from segments, and the tail's rows from there to `end`:
 every record that was acknowledged with ``acks=all`` before `ends` was called, once.  A record that
@@ -57,10 +57,12 @@ class TailRange:
 class TailReader(Protocol):
     """Reads pieces, on executors: it is pickled, and connects only in `read`."""
 
-    def read(self, piece: TailRange) -> Iterator[pa.RecordBatch]:
-        """The records of *piece* by offset, in `driftlog_tiering.formats.columns.SCHEMA`.
+    def read(self, *pieces: TailRange) -> Iterator[pa.RecordBatch]:
+        """The records of *pieces*, in `driftlog_tiering.formats.columns.SCHEMA`.
 
-        The memory that a read needs does not grow with the piece.
+        Those of a partition come by offset; partitions may alternate.  One call for all pieces of a
+        task is faster than one for each: they share connections.  The memory that a read needs does
+        not grow with the pieces.
 
         Raises:
             TailUnavailableError: agents or the bucket do not answer, or refuse.
@@ -90,7 +92,7 @@ class Tail(Protocol):
         """Pieces, by offset, that together have the records of ``[start, end)``.
 
         *start* is the end of a manifest that was read after `ends`.  Records below the log start of
-        now are deleted, and in no piece.  Empty: there is no such record.
+        the cut are deleted, and in no piece.  Empty: there is no such record.
 
         Raises:
             SealedMeanwhileError: the range was sealed after its manifest was read: read the

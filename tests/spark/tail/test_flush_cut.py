@@ -23,6 +23,7 @@ from driftlog_spark_reader.tail.flush_cut import (
     cut_partitions,
     first_since,
     plan_ranges,
+    shared_reads,
     since,
     topic_batches,
 )
@@ -33,6 +34,7 @@ from driftlog_tiering.formats.columns import SCHEMA
 from driftlog_tiering.formats.flush_object import decode_footer
 from tests.spark.tail.flushes import TOPIC, FlushBody, flush_body
 
+MiB = 1024 * 1024
 OTHER = UUID(int=9)
 TP = TopicPartition(TOPIC, 1)
 
@@ -269,6 +271,28 @@ def test_control_batches_have_no_rows() -> None:
     decoder = RangeDecoder(TailRange("t", TOPIC, 1, 0, 1, (span,)))
 
     assert [] == [*decoder.add(span, marker), *decoder.take()]
+
+
+def test_an_object_is_read_once_for_pieces_that_lie_side_by_side_in_it() -> None:
+    """
+    Unless what lies between them is most of it, or the task would keep too much.
+    """
+
+    def piece(partition: int, *spans: tuple[str, int, int]) -> TailRange:
+        found = tuple(FlushSpan(key, at, length, 0, 1) for key, at, length in spans)
+        return TailRange("t", TOPIC, partition, 0, 1, found)
+
+    pieces = [
+        piece(0, ("small", 100, 50), ("far", 0, 10), ("near", 0, MiB), ("once", 0, 9)),
+        piece(1, ("small", 500_000, 50), ("far", 2 * MiB, 10), ("near", 3 * MiB, MiB)),
+    ]
+
+    assert {
+        "small": FlushSpan("small", 100, 499_950, -1, -1),
+        "near": FlushSpan("near", 0, 4 * MiB, -1, -1),
+    } == shared_reads(pieces)
+    assert ["small"] == list(shared_reads(pieces, budget_bytes=4 * MiB))
+    assert {} == shared_reads(pieces, budget_bytes=100)
 
 
 def test_columns_of_a_topic_are_its_own() -> None:

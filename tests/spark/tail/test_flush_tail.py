@@ -6,14 +6,13 @@ happens between any two of its requests.
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,6 +42,7 @@ from driftlog_spark_reader.common.errors import (
     TailUnavailableError,
 )
 from driftlog_spark_reader.tail.flush_tail import FlushTail
+from driftlog_spark_reader.tail.port import TailRange
 from driftlog_tiering.formats import bucket_files, layout
 from tests.spark.tail.flushes import TOPIC, flush_body
 from tests.support.memory_store import MemoryMetadataStore
@@ -254,18 +254,14 @@ def steps(world: World, count: int) -> None:
 
 def offsets(tail: FlushTail, partition: int, start: int, end: int) -> list[int]:
     """Of the rows of all pieces; the value of each row is its offset."""
-    return [
-        offset
-        for piece in tail.plan(T, partition, start, end)
-        for rows in tail.reader().read(piece)
-        for offset in _offsets(rows)
-    ]
+    return [row["offset"] for row in rows_of(tail, tail.plan(T, partition, start, end))]
 
 
-def _offsets(rows: pa.RecordBatch) -> Iterator[int]:
-    for row in rows.to_pylist():
-        assert b"%d" % row["offset"] == row["value"]
-        yield row["offset"]
+def rows_of(tail: FlushTail, pieces: Sequence[TailRange]) -> Iterator[dict[str, Any]]:
+    for rows in tail.reader().read(*pieces):
+        for row in rows.to_pylist():
+            assert b"%d" % row["offset"] == row["value"]
+            yield row
 
 
 @settings(deadline=None, max_examples=200)
@@ -291,9 +287,15 @@ def test_a_query_sees_what_was_committed_when_it_began(
         assert all(acknowledged[p] <= ends[p] <= world.ends[p] for p in range(PARTITIONS))
         sealed = {p: world.states.get(p, PartitionState()).sealed_end for p in range(PARTITIONS)}
         steps(world, world.rng.randint(0, 10))
+        pieces = []
         for p in range(PARTITIONS):
             start = min(sealed[p], ends[p])
             assert list(range(start, ends[p])) == offsets(tail, p, start, ends[p])
+            pieces += tail.plan(T, p, start, ends[p])
+        together = [(row["partition"], row["offset"]) for row in rows_of(tail, pieces)]
+        assert together == [
+            (p, n) for p in range(PARTITIONS) for n in range(min(sealed[p], ends[p]), ends[p])
+        ]
     tail.close()
 
 
