@@ -56,12 +56,13 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     if not ids:
         raise _unknown(files, name, topic_id)
     versions = {found: files.names(layout.topic_file_prefix(name, found)) for found in ids}
-    live = sorted(found for found, names in versions.items() if "deleted.json" not in names)
+    live = sorted(found for found, names in versions.items() if not _is_none(names))
     match live:
         case []:
             raise DeletedTopicError(
                 f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and the agents delete "
-                "its objects; a new topic of this name appears here once it is created"
+                "its objects, or its import has not ended; a new topic of this name appears here "
+                "once it is created"
             )
         case [found]:
             return _topic(files, name, found, versions[found])
@@ -70,6 +71,13 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
                 f"several topics have the name {name!r}; choose one with topic_id=: "
                 f"{', '.join(map(str, live))}"
             )
+
+
+def _is_none(names: list[str]) -> bool:
+    """Whether a folder with these files is no topic: deleted, or a bulk import that has not ended
+    or never will."""
+    begun = "import.json" in names and not any(_VERSION.fullmatch(name) for name in names)
+    return begun or "deleted.json" in names
 
 
 def _unknown(files: Files, name: str, topic_id: UUID | None) -> UnknownTopicError:
