@@ -1,4 +1,4 @@
-"""Sealed segments as Spark DataFrames.
+"""Sealed segments as Spark DataFrames, and DataFrames as topics.
 
     from driftlog_spark_reader import read_topic
     df = read_topic(spark, "s3://bucket/prefix", "flights")
@@ -6,10 +6,12 @@
 Root.
 """
 
+from driftlog_spark_reader.bulk_import.importer import ImportReport, import_parquet
 from driftlog_spark_reader.common.errors import (
     AmbiguousTopicError,
     DamagedTopicError,
     DeletedTopicError,
+    ImportTopicError,
     OffsetOutOfRangeError,
     RawSegmentSkippedWarning,
     ReadTopicError,
@@ -24,10 +26,13 @@ __all__ = [
     "AmbiguousTopicError",
     "DamagedTopicError",
     "DeletedTopicError",
+    "ImportReport",
+    "ImportTopicError",
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
     "StorageError",
     "UnknownTopicError",
+    "import_parquet",
     "read_topic",
 ]

@@ -38,6 +38,8 @@ SUITES: Final[dict[str, Suite]] = {
     "packaging": "verify",
     "simulation": "test",
     "spark": "verify",
+    "spark/bulk_import/test_pieces.py": "test",
+    "spark/bulk_import/test_segment_task.py": "test",
     "spark/test_end_to_end.py": "test",
     "spark/test_plan.py": "test",
     "test_constructors.py": "test",
@@ -72,6 +74,8 @@ REAL_PROCESSES: Final = (
     "metadata/stores/etcd/test_etcd_security.py",
     "metadata/stores/etcd/test_etcd_store.py",
     "packaging",
+    "spark/bulk_import/test_agent_imports.py",
+    "spark/bulk_import/test_importer.py",
     "spark/test_end_to_end.py",
     "tools/test_demo.py",
 )

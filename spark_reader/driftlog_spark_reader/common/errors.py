@@ -1,4 +1,4 @@
-"""The errors of reading a topic; each message is for the user of the DataFrame.
+"""The errors of reading and importing a topic; each message is for the user of the DataFrame.
 
 Pure.
 """
@@ -30,6 +30,10 @@ class DamagedTopicError(ReadTopicError):
 
 class OffsetOutOfRangeError(ReadTopicError):
     """A requested offset is not in the sealed log."""
+
+
+class ImportTopicError(Exception):
+    """A bulk import failed: there is no topic, and what was written is deleted by the agents."""
 
 
 class RawSegmentSkippedWarning(UserWarning):
