@@ -269,8 +269,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[DataFrame], DataFrame]]] 
         lambda df: df.withColumn("timestamp", F.timestamp_millis(F.lit(-5))),
     ),
     "other rows each time": (
-        Exception,
-        r"persist\(\)",
+        ImportTopicError,
+        r"^partition \d has other records.*persist\(\)",
         by_chance,
     ),
 }
