@@ -59,6 +59,19 @@ def check_columns(rows: DataFrame) -> None:
             )
 
 
+def check_keys(rows: DataFrame) -> None:
+    """Check that each record has a key: compaction would drop the others.
+
+    Raises:
+        ValueError: some have none.
+    """
+    if "key" not in rows.columns or not rows.where("key IS NULL").isEmpty():
+        raise ValueError(
+            "cleanup.policy has compact, and records have no key: compaction would delete them.  "
+            "Give them keys, leave them out, or set cleanup.policy=delete"
+        )
+
+
 def _are_headers(found: DataType) -> bool:
     if not isinstance(found, ArrayType) or not isinstance(found.elementType, StructType):
         return False

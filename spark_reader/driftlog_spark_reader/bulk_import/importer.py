@@ -28,7 +28,7 @@ from pyspark.sql.utils import is_remote
 
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.bulk_import.agent_imports import AgentImports, BegunImport, Renewal
-from driftlog_spark_reader.bulk_import.columns import check_columns, record_columns
+from driftlog_spark_reader.bulk_import.columns import check_columns, check_keys, record_columns
 from driftlog_spark_reader.bulk_import.object_writes import write_manifests
 from driftlog_spark_reader.bulk_import.pieces import (
     ImportPlan,
@@ -133,6 +133,8 @@ def import_parquet(
     if ":" not in location:
         location = str(Path(location).absolute())  # executors may have another directory
     check_columns(rows)
+    if "compact" in (configs or {}).get("cleanup.policy", ""):
+        check_keys(rows)
     agents = AgentImports(bootstrap_servers, client_config)
     begun = agents.begin(topic, partitions, _KEEPS | dict(configs or {}))
     with Renewal(begun.grace, lambda: agents.renew(begun.topic_id)):

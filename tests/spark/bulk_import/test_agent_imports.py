@@ -21,6 +21,7 @@ from driftlog_spark_reader.common.errors import ImportTopicError, ReadTopicError
 from driftlog_tiering.formats.manifest import SegmentRef
 from tests.spark.bulk_import.test_segment_task import batch, row
 from tests.support.driftlog_process import DriftlogProcess, driftlog_command
+from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,8 +47,8 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriftlogProcess]
 class Importer:
     """An importer that may stop after any step."""
 
-    def __init__(self, agent: DriftlogProcess, topic: str) -> None:
-        self.location = agent.directory / "objects"
+    def __init__(self, agent: DriftlogProcess, topic: str, location: str | None = None) -> None:
+        self.location = location or str(agent.directory / "objects")
         self.topic = topic
         self.agents = AgentImports(agent.bootstrap, None)
         self.begun: BegunImport
@@ -58,13 +59,13 @@ class Importer:
 
     def write(self) -> None:
         pieces = {0: Piece(0, 0, 0, RECORDS, 0)}
-        task = SegmentTask(str(self.location), self.topic, self.begun.topic_id, 1, pieces)
+        task = SegmentTask(self.location, self.topic, self.begun.topic_id, 1, pieces)
         rows = [batch(row(0, n), row(0, n + 1)) for n in range(0, RECORDS, 2)]
         self.refs = [segment_ref(one) for answer in task(rows) for one in answer.to_pylist()]
 
     def write_manifests(self) -> None:
         write_manifests(
-            str(self.location),
+            self.location,
             self.topic,
             self.begun.topic_id,
             {0: self.refs},
@@ -83,7 +84,7 @@ class Importer:
 
     @property
     def folder(self) -> Path:
-        return self.location / "topics" / self.topic / str(self.begun.topic_id)
+        return Path(self.location) / "topics" / self.topic / str(self.begun.topic_id)
 
 
 def values(agent: DriftlogProcess, topic: str) -> list[bytes | None]:
@@ -123,13 +124,13 @@ def test_an_importer_that_dies_leaves_no_topic_and_what_it_wrote_is_deleted(
     for step in dead.steps[:done]:
         step()
     with pytest.raises(ReadTopicError):
-        find_topic(LocalFiles(str(dead.location)), name, None)
+        find_topic(LocalFiles(dead.location), name, None)
     second = Importer(agent, name)
     for step in second.steps:
         step()
 
     assert EXPECTED == values(agent, name)
-    found = find_topic(LocalFiles(str(dead.location)), name, None)
+    found = find_topic(LocalFiles(dead.location), name, None)
     assert second.begun.topic_id == found.topic_id
     wait_for(lambda: not any(path.is_file() for path in dead.folder.rglob("*")))
     with pytest.raises(ImportTopicError, match="there is no import"):
@@ -158,6 +159,24 @@ def test_an_import_that_takes_longer_than_grace_is_published_whole(
         slow.publish()
 
     assert EXPECTED == values(agent, "slow")
+
+
+def test_an_import_into_s3_is_what_its_agent_serves(
+    moto_s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Segments, manifests and the marks go through the same store as the agent's objects.
+    """
+    for name, value in moto_s3.environment.items():
+        monkeypatch.setenv(name, value)
+    location = f"{moto_s3.location}/imports"
+    arguments = ("--store", location)
+    with DriftlogProcess(arguments=arguments, environment=moto_s3.environment) as agent:
+        importer = Importer(agent, "t", location)
+        for step in importer.steps:
+            step()
+
+        assert EXPECTED == values(agent, "t")
 
 
 def test_an_importer_without_an_agent_is_told_so() -> None:

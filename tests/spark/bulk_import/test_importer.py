@@ -294,6 +294,37 @@ def test_what_cannot_be_imported_leaves_no_topic(
     assert "wrong" not in topics_of(agent)
 
 
+def test_a_compacted_topic_takes_no_records_without_keys(
+    spark: SparkSession, agent: DriftlogProcess
+) -> None:
+    """
+    Compaction would delete them; a producer is refused, too.
+    """
+    records = history(100)
+    compacted = {"cleanup.policy": "compact"}
+
+    with pytest.raises(ValueError, match="records have no key"):
+        import_parquet(
+            frame(spark, records),
+            location(agent),
+            "compacted",
+            partitions=1,
+            bootstrap_servers=agent.bootstrap,
+            configs=compacted,
+        )
+    keyed = [one for one in records if one.key is not None]
+    import_parquet(
+        frame(spark, keyed),
+        location(agent),
+        "compacted",
+        partitions=1,
+        bootstrap_servers=agent.bootstrap,
+        configs=compacted,
+    )
+
+    assert len(keyed) == len(consumed(agent, "compacted", 1)[0])
+
+
 def test_a_name_that_is_taken_is_told(spark: SparkSession, agent: DriftlogProcess) -> None:
     """
     Before a record is read; the topic stays as it is.
