@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.arrow.reader import read_arrow as read_arrow
     from driftlog_spark_reader.arrow.reader import scan as scan
     from driftlog_spark_reader.arrow.topic_scan import TopicScan as TopicScan
+    from driftlog_spark_reader.bulk_import.importer import ImportReport as ImportReport
+    from driftlog_spark_reader.bulk_import.importer import import_parquet as import_parquet
     from driftlog_spark_reader.common.errors import AmbiguousTopicError as AmbiguousTopicError
     from driftlog_spark_reader.common.errors import DamagedTopicError as DamagedTopicError
     from driftlog_spark_reader.common.errors import DataLossError as DataLossError
     from driftlog_spark_reader.common.errors import DeletedTopicError as DeletedTopicError
+    from driftlog_spark_reader.common.errors import ImportTopicError as ImportTopicError
     from driftlog_spark_reader.common.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
     from driftlog_spark_reader.common.errors import (
         RawSegmentSkippedWarning as RawSegmentSkippedWarning,
@@ -42,11 +45,13 @@ if TYPE_CHECKING:
 _PLACES: Final = {
     "driftlog_spark_reader.arrow.reader": ("read_arrow", "scan"),
     "driftlog_spark_reader.arrow.topic_scan": ("TopicScan",),
+    "driftlog_spark_reader.bulk_import.importer": ("ImportReport", "import_parquet"),
     "driftlog_spark_reader.common.errors": (
         "AmbiguousTopicError",
         "DamagedTopicError",
         "DataLossError",
         "DeletedTopicError",
+        "ImportTopicError",
         "OffsetOutOfRangeError",
         "RawSegmentSkippedWarning",
         "ReadTopicError",
@@ -69,6 +74,8 @@ __all__ = [
     "DamagedTopicError",
     "DataLossError",
     "DeletedTopicError",
+    "ImportReport",
+    "ImportTopicError",
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
@@ -79,6 +86,7 @@ __all__ = [
     "TopicScan",
     "UnknownTopicError",
     "describe_topic",
+    "import_parquet",
     "read_arrow",
     "read_topic",
     "register",

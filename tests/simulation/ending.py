@@ -292,7 +292,7 @@ class Ending:
                         self._expect(info.key in named, info.key, "no flush record names it")
                     case layout.FinalHeadKey(session_id=session_id):
                         self._expect(session_id not in ended, info.key, "its session has nothing")
-                    case layout.TopicKey(topic_id=topic_id):
+                    case layout.TopicKey(topic_id=topic_id) | layout.ImportKey(topic_id=topic_id):
                         self._expect(topic_id in topics, info.key, "its topic does not exist")
                     case layout.DeletedKey(topic_id=topic_id):
                         stays = keys.deleted_key(topic_id) in self._tombstones()

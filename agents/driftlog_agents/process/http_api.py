@@ -12,6 +12,11 @@
                                  JSON: what the partition has lost for good; changes nothing
     POST /topics/{topic}/{partition}/loss
                                  its body: the answer to GET.  Continue without what is lost
+    POST /imports                begin the bulk import of a topic; its body: {"topic": …,
+                                 "partitions": n, "configs": {…}}; JSON: what the importer needs
+    POST /imports/{id}/renew     the importer lives
+    POST /imports/{id}/publish   its body: {"topic": …, "ends": [n, …]}; the topic exists
+    POST /imports/{id}/abandon   the importer gives up; what it wrote is deleted
 
 A POST needs the header ``X-Driftlog`` with any value (`http_guard`).
 
@@ -21,8 +26,9 @@ Shell.
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -37,7 +43,9 @@ from driftlog_agents.process import metrics
 from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
 from driftlog_agents.process.metrics import Observed
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
+from driftlog_agents.topics.validation import NewTopic
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 
@@ -47,6 +55,17 @@ _FAILING_MS: Final = 5_000
 
 _BODY_S: Final = 10.0
 
+_IMPORT_S: Final = 120.0
+"""Of one request of an importer: a publication reads the manifest of each partition."""
+
+_NO_ID: Final = str(UUID(int=0))
+_REFUSED: Final = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: 409,
+    ErrorCode.UNKNOWN_TOPIC_ID: 404,
+    ErrorCode.NOT_CONTROLLER: 503,
+}
+"""Statuses of refused imports; of all others 400."""
+
 _BETWEEN: Final = "the agent is between two sessions: try again"
 
 _RETRY_S: Final = 0.3
@@ -55,6 +74,9 @@ _NOT_OURS: Final = (
     "bring back the right store and restart every agent, or restore the cluster from its bucket "
     "(driftlog restore); the log says more"
 )
+
+_ImportChange = Callable[[dict[str, Any], UUID, Engine], Awaitable[dict[str, Any]]]
+"""Makes a step of an import: the body, the topic's id and the engine; returns the answer."""
 
 _FINISH_S: Final = 1.0
 """How long `stop` waits for answers; a seal may wait for a bucket that is unavailable."""
@@ -104,6 +126,10 @@ class HttpApi:
                 web.get("/partitions/offline", self._offline),
                 web.get("/topics/{topic}/{partition:[0-9]+}/loss", self._examine_loss),
                 web.post("/topics/{topic}/{partition:[0-9]+}/loss", self._accept_loss),
+                web.post("/imports", self._begin_import),
+                web.post("/imports/{topic_id}/renew", self._renew_import),
+                web.post("/imports/{topic_id}/publish", self._publish_import),
+                web.post("/imports/{topic_id}/abandon", self._abandon_import),
             ]
         )
         logging.getLogger("aiohttp.server").addFilter(_is_no_stranger)
@@ -210,16 +236,8 @@ class HttpApi:
         return await self._of_loss(request, None)
 
     async def _accept_loss(self, request: web.Request) -> web.Response:
-        try:
-            async with asyncio.timeout(_BODY_S):
-                shown = await request.json()
-        except TimeoutError:
-            return _error(408, "the body did not come")
-        except ValueError:
-            return _error(400, "the body is not JSON")
-        if not isinstance(shown, dict):
-            return _error(400, "the body is not what GET answers")
-        return await self._of_loss(request, shown)
+        shown = await _body(request)
+        return shown if isinstance(shown, web.Response) else await self._of_loss(request, shown)
 
     async def _of_loss(self, request: web.Request, shown: dict[str, Any] | None) -> web.Response:
         engine = self._agent.broker.engine if self._agent.ready.is_set() else None
@@ -249,6 +267,92 @@ class HttpApi:
         except (StoreError, CorruptError) as error:
             return _error(503, f"{topic}-{number}: {error}")
         return web.json_response({"goes_on_at": loss.goes_on_at, "audit": loss.key})
+
+    # ── Bulk imports ──
+
+    async def _begin_import(self, request: web.Request) -> web.Response:
+        async def begin(body: dict[str, Any], _: UUID, engine: Engine) -> dict[str, Any]:
+            match body:
+                case {"topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
+                    pass
+                case _:
+                    raise ValueError
+            new = NewTopic(
+                name=name,
+                partitions=partitions,
+                configs={str(key): str(value) for key, value in configs.items()},
+            )
+            topics = self._agent.broker.topics
+            topic = await topics.begin_import(new, timeout_s=_IMPORT_S)
+            author = engine.session.author
+            return {
+                "topic_id": str(topic.topic_id),
+                "partitions": topic.partitions,
+                "cluster_id": author.cluster_id,
+                "format_level": author.format_version,
+                "grace_ms": engine.settings.seal.grace.ms,
+            }
+
+        return await self._import(request, begin)
+
+    async def _renew_import(self, request: web.Request) -> web.Response:
+        async def renew(_: dict[str, Any], topic_id: UUID, engine: Engine) -> dict[str, Any]:
+            await self._agent.broker.topics.imports.renew(engine, topic_id)
+            return {}
+
+        return await self._import(request, renew)
+
+    async def _publish_import(self, request: web.Request) -> web.Response:
+        async def publish(body: dict[str, Any], topic_id: UUID, _: Engine) -> dict[str, Any]:
+            match body:
+                case {"topic": str(name), "ends": [*ends]} if all(type(n) is int for n in ends):
+                    pass
+                case _:
+                    raise ValueError
+            topics = self._agent.broker.topics
+            await topics.publish_import(name, topic_id, ends, timeout_s=_IMPORT_S)
+            return {}
+
+        return await self._import(request, publish)
+
+    async def _abandon_import(self, request: web.Request) -> web.Response:
+        async def abandon(_: dict[str, Any], topic_id: UUID, engine: Engine) -> dict[str, Any]:
+            await self._agent.broker.topics.imports.abandon(engine, topic_id)
+            return {}
+
+        return await self._import(request, abandon)
+
+    async def _import(self, request: web.Request, change: _ImportChange) -> web.Response:
+        body = await _body(request)
+        if isinstance(body, web.Response):
+            return body
+        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        if engine is None:
+            return _error(503, _BETWEEN)
+        try:
+            topic_id = UUID(request.match_info.get("topic_id", _NO_ID))
+            async with asyncio.timeout(_IMPORT_S):
+                answer = await change(body, topic_id, engine)
+        except ValueError:
+            return _error(400, "the request is none of this release: upgrade the importer")
+        except RefusedError as error:
+            status = _REFUSED.get(error.code, 400)
+            return _error(status, str(error))
+        except (StoreError, CorruptError, TimeoutError) as error:
+            return _error(503, f"{error or 'it took too long'}: try again")
+        return web.json_response(answer)
+
+
+async def _body(request: web.Request) -> dict[str, Any] | web.Response:
+    """The JSON object that a client sent, or the answer to it."""
+    try:
+        async with asyncio.timeout(_BODY_S):
+            shown = await request.json()
+    except TimeoutError:
+        return _error(408, "the body did not come")
+    except ValueError:
+        return _error(400, "the body is not JSON")
+    return shown if isinstance(shown, dict) else _error(400, "the body is no JSON object")
 
 
 def _why(engine: Engine | None) -> str:

@@ -67,6 +67,9 @@ class BucketTopic:
     files: list[str] = field(default_factory=list)
     """Keys of its versions, ascending."""
     is_deleted: bool = False
+    """Also where a bulk import was not finished."""
+    is_import: bool = False
+    """Whether a bulk import began it."""
     partitions: int = 0
     """As many as have objects."""
     sealed: dict[int, SealedEnds] = field(default_factory=dict)
@@ -92,6 +95,9 @@ class EvidenceReads:
             self._progress("sealed objects listed", count)
             for info in page.objects:
                 _note(found, info)
+        for folder in found.values():
+            # A file is written before the key of an imported topic (`topics/imports`).
+            folder.is_deleted |= folder.is_import and not folder.files
         return found
 
     async def topic_files(
@@ -281,7 +287,7 @@ def _note(found: dict[UUID, BucketTopic], info: ObjectInfo) -> None:
     """Add one object of a topic."""
     key = _parsed(info.key, layout.parse_key)
     match key:
-        case layout.TopicKey() | layout.DeletedKey():
+        case layout.TopicKey() | layout.DeletedKey() | layout.ImportKey():
             topic_id, partitions = key.topic_id, 0
         case (
             layout.ManifestKey()
@@ -296,9 +302,10 @@ def _note(found: dict[UUID, BucketTopic], info: ObjectInfo) -> None:
     topic.partitions = max(topic.partitions, partitions)
     topic.made_ms = min(topic.made_ms, info.modified_ms)
     topic.is_deleted |= isinstance(key, layout.DeletedKey)
+    topic.is_import |= isinstance(key, layout.ImportKey)
     if isinstance(key, layout.TopicKey):
         topic.files.append(info.key)
-    elif not isinstance(key, layout.DeletedKey):
+    elif not isinstance(key, layout.DeletedKey | layout.ImportKey):
         topic.sealed.setdefault(key.tp.partition, SealedEnds()).add(info.key, key)
 
 

@@ -22,14 +22,17 @@ import structlog
 
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.topics.host import TopicHost
 from driftlog_metadata.schema.codec import decode_at, decode_topic
 from driftlog_metadata.schema.keys import topic_key
-from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.bucket_files import DeletedTopic, TopicFile
+from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import load_newest
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError
 
 _RETRY: Final = Retry(wait_s=0.2, longest_wait_s=5.0, timeout_s=10.0)
@@ -80,6 +83,31 @@ class TopicBucketFiles:
         body = bucket_files.encode_deleted(mark)
         where = layout.deleted_key(topic.name, topic.topic_id)
         await self._repeat(engine, lambda: self._create_object(engine, where, body))
+
+    async def mark_import(self, engine: Engine, topic: Topic) -> None:
+        """Write ``import.json``; an existing one is kept."""
+        body = bucket_files.encode_import(topic)
+        where = layout.import_key(topic.name, topic.topic_id)
+        await self._repeat(engine, lambda: self._create_object(engine, where, body))
+
+    async def manifests(self, engine: Engine, topic: Topic) -> list[Manifest | None]:
+        """The newest manifest of each partition; None: it has none.
+
+        Raises:
+            CorruptError: one is damaged or missing.
+        """
+        found: list[Manifest | None] = [None] * topic.partitions
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(partition: int) -> None:
+            tp = TopicPartition(topic.topic_id, partition)
+            async with limit:
+                found[partition] = await self._repeat(
+                    engine, lambda: load_newest(self._host.objects, topic.name, tp)
+                )
+
+        await do_all(read(number) for number in range(topic.partitions))
+        return found
 
     async def _newest(self, topic: Topic) -> TopicFile | None:
         mark = layout.deleted_key(topic.name, topic.topic_id)

@@ -2,6 +2,7 @@
 
     create   topic key (create-only) ──▶ topic/1.json   ──▶ done ──▶ seen by all, led ──▶ answered
     change   topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all, led ──▶ answered
+    import   as create, but for the steps before the topic's key (`topics/imports`)
     delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
              ──▶ done ──▶ seen by all ──▶ answered
 
@@ -24,7 +25,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -41,6 +42,7 @@ from driftlog_agents.topics.bucket_files import TopicBucketFiles
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import TopicChangeQueue
 from driftlog_agents.topics.host import TopicHost
+from driftlog_agents.topics.imports import TopicImports
 from driftlog_agents.topics.reconciler import TopicReconciler
 from driftlog_agents.topics.transactions import Change, TopicTransactions
 from driftlog_agents.topics.validation import (
@@ -99,6 +101,7 @@ class Topics:
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
         """Tasks of topics that are created automatically, by name."""
         self._commits = TopicTransactions(self._turns, self._files, known)
+        self.imports = TopicImports(self._turns, self._files, known)
         self._repair = TopicReconciler(
             host, known, self._turns, self._files, self._commits.finish_deletion
         )
@@ -196,6 +199,33 @@ class Topics:
     def is_making(self, name: str) -> bool:
         """Whether this topic is being created."""
         return name in self._turns.making
+
+    async def begin_import(self, new: NewTopic, *, timeout_s: float) -> Topic:
+        """Begin the bulk import of a topic, which does not exist until `publish_import`.
+
+        Raises: as `create`; UNSUPPORTED_VERSION: the cluster's format level is too low.
+        """
+        change = Change(timeout_s)
+        topic = self._checked(await self._led(change), new)
+
+        async def begin(engine: Engine, _: Change) -> tuple[Topic, int]:
+            return await self.imports.begin(engine, topic)
+
+        return await self._made(change, begin, everywhere=False)
+
+    async def publish_import(
+        self, name: str, topic_id: UUID, ends: Sequence[int], *, timeout_s: float
+    ) -> Topic:
+        """Make a bulk import a topic, and lead it.
+
+        Raises: as `create`; UNKNOWN_TOPIC_ID: the import has ended; INVALID_REQUEST: its manifests
+        do not end at *ends*.
+        """
+
+        async def publish(engine: Engine, _: Change) -> tuple[Topic, int]:
+            return await self.imports.publish(engine, name, topic_id, ends)
+
+        return await self._made(Change(timeout_s), publish, making=name)
 
     async def delete(self, topic: Topic, *, timeout_s: float | None = None) -> None:
         """Delete a topic; clients do not see it after this returns.

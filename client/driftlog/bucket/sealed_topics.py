@@ -122,6 +122,7 @@ class TopicFolder:
     files: tuple[str, ...]
     """Keys of the versions of its file, oldest first."""
     is_deleted: bool
+    """Also where a bulk import has not ended, or never will."""
 
 
 async def topic_folders(
@@ -165,7 +166,9 @@ async def topic_folder(store: ObjectStore, name: str, topic_id: UUID) -> TopicFo
     files = layout.topic_file_prefix(name, topic_id)
     keys = [info.key async for page in store.list(files) for info in page.objects]
     versions = tuple(sorted(key for key in keys if _is_topic_file(key)))
-    return TopicFolder(name, topic_id, versions, layout.deleted_key(name, topic_id) in keys)
+    is_begun = not versions and layout.import_key(name, topic_id) in keys
+    is_deleted = is_begun or layout.deleted_key(name, topic_id) in keys
+    return TopicFolder(name, topic_id, versions, is_deleted)
 
 
 def _uuid(text: str) -> UUID | None:

@@ -11,6 +11,7 @@
     /driftlog/v1/flushes/{session_id}/{seq:020d}.{level}.{index}     FlushRecord, consolidated
     /driftlog/v1/topics/{name}                       Topic
     /driftlog/v1/deleted/{topic_id}                  Topic            tombstone
+    /driftlog/v1/imports/{topic_id}                  Topic            a bulk import, until it ends
     /driftlog/v1/leaders/{topic_id}/{partition}      Leader           on no lease
     /driftlog/v1/partitions/{topic_id}/{partition}   PartitionState
     /driftlog/v1/producer_ids                        ProducerIdBlock
@@ -55,6 +56,7 @@ HEADS_PREFIX: Final = f"{ROOT}/heads/"
 FLUSHES_PREFIX: Final = f"{ROOT}/flushes/"
 TOPICS_PREFIX: Final = f"{ROOT}/topics/"
 DELETED_PREFIX: Final = f"{ROOT}/deleted/"
+IMPORTS_PREFIX: Final = f"{ROOT}/imports/"
 LEADERS_PREFIX: Final = f"{ROOT}/leaders/"
 PARTITIONS_PREFIX: Final = f"{ROOT}/partitions/"
 GROUPS_PREFIX: Final = f"{ROOT}/groups/"
@@ -212,6 +214,20 @@ def parse_deleted_key(key: str) -> UUID:
         ValueError: *key* is not a tombstone's key of this version.
     """
     return _parse_uuid(_rest(key, DELETED_PREFIX), key)
+
+
+def import_key(topic_id: UUID) -> str:
+    """Key of a bulk import: the topic that it will be; its importer puts it again and again."""
+    return f"{IMPORTS_PREFIX}{topic_id}"
+
+
+def parse_import_key(key: str) -> UUID:
+    """Invert :func:`import_key`: the topic id.
+
+    Raises:
+        ValueError: *key* is not an import's key of this version.
+    """
+    return _parse_uuid(_rest(key, IMPORTS_PREFIX), key)
 
 
 # ── Partitions ──

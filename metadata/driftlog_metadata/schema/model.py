@@ -22,7 +22,7 @@ cluster with a larger one.
 | level | what it adds |
 |---|---|
 | 1 | |
-| 2 | manifests of format 2, footers of version 4, final heads |
+| 2 | manifests of format 2, footers of version 4, final heads, bulk imports |
 
 Each value also has a version of its own (`codec`).
 """
@@ -36,6 +36,10 @@ FINAL_HEADS_LEVEL: Final = 2
 COMPACTION_LEVEL: Final = 2
 """Format level from which on topics are compacted: older manifests have no place for cleaned end
 and horizons."""
+
+IMPORT_LEVEL: Final = 2
+"""Format level from which on topics are imported: older agents collect no import that ended, and
+older readers take its folder for a damaged topic."""
 
 CLOSED: Final = -1
 """Value of a closed head: the session can never commit again."""

@@ -57,12 +57,13 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     if not ids:
         raise _unknown(files, name, topic_id)
     versions = {found: files.names(layout.topic_file_prefix(name, found)) for found in ids}
-    live = sorted(found for found, names in versions.items() if "deleted.json" not in names)
+    live = sorted(found for found, names in versions.items() if not _is_none(names))
     match live:
         case []:
             raise DeletedTopicError(
                 f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and the agents delete "
-                "its objects; a new topic of this name appears here once it is created"
+                "its objects, or its import has not ended; a new topic of this name appears here "
+                "once it is created"
             )
         case [found]:
             return _topic(files, name, found, versions[found])
@@ -91,6 +92,13 @@ def _no_bucket(files: Files) -> UnknownTopicError:
         f"{files.root} is no driftlog bucket: {layout.CLUSTER_KEY} is missing; give "
         "the location where the agents store their objects"
     )
+
+
+def _is_none(names: list[str]) -> bool:
+    """Whether a folder with these files is no topic: deleted, or a bulk import that has not ended
+    or never will."""
+    begun = "import.json" in names and not any(_VERSION.fullmatch(name) for name in names)
+    return begun or "deleted.json" in names
 
 
 def _unknown(files: Files, name: str, topic_id: UUID | None) -> UnknownTopicError:

@@ -36,6 +36,10 @@ class DataLossError(ReadTopicError):
     """Records that a stream has not read yet are deleted, or their topic is."""
 
 
+class ImportTopicError(Exception):
+    """A bulk import failed: there is no topic, and what was written is deleted by the agents."""
+
+
 class RawSegmentSkippedWarning(UserWarning):
     """A range of offsets whose batches could not be decoded is not in the DataFrame."""
 

@@ -27,8 +27,7 @@ def tail_rows(
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for piece in batch.column(0).to_pylist():
-                yield from reader.read(pickle.loads(piece))
+            yield from reader.read(*map(pickle.loads, batch.column(0).to_pylist()))
 
     rows = tasks.repartition(min(TASKS, len(pieces))).mapInArrow(read, KAFKA_SCHEMA)
     conditions = time_conditions(time)

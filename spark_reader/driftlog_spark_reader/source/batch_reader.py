@@ -68,9 +68,8 @@ def read_task(options: SourceOptions, task: InputPartition) -> Iterator[pa.Recor
         case SegmentTask(location, slices):
             yield from read_slices(location, slices, columns)
         case TailTask(reader, pieces):
-            for piece in pieces:
-                for batch in reader.read(piece):
-                    yield batch.select(columns)
+            for batch in reader.read(*pieces):
+                yield batch.select(columns)
         case _:
             raise AssertionError(task)
 

@@ -18,7 +18,7 @@ from driftlog_agents.restore.report import RestoreReport
 from driftlog_agents.restore.restorer import WrongBucketError
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.keys import CLUSTER_KEY, GROUPS_PREFIX, deleted_key, topic_key
-from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_tiering.formats import bucket_files, layout
@@ -386,6 +386,32 @@ async def test_a_deleted_topic_of_which_only_the_mark_is_left_gets_its_tombstone
     assert (await world.restore()).is_whole
 
     assert await world.metadata.get(deleted_key(gone)) is not None
+
+
+@on_virtual_time
+async def test_an_import_that_had_not_ended_is_deleted() -> None:
+    """
+    Some of its segments and manifests are there; a topic would have a part of the records.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"a").answer()
+    await life.seal()
+    life.kill()
+    begun = Topic(name="t", topic_id=UUID(int=99), partitions=1)
+    key = layout.import_key("t", begun.topic_id)
+    await world.bucket.put(key, [bucket_files.encode_import(begun)])
+    tp = TopicPartition(begun.topic_id, 0)
+    await world.bucket.put(layout.segment_key("t", tp, 0, 1, "n"), [b"x"])
+    world.lose_everything()
+
+    report = await world.restore()
+
+    assert report.is_whole
+    assert await world.metadata.get(deleted_key(begun.topic_id)) is not None
+    kv = await world.metadata.get(topic_key("t"))
+    assert kv is not None
+    assert begun.topic_id != decode_topic(kv.value).topic_id
 
 
 @on_virtual_time

@@ -44,6 +44,7 @@ def test_keys_are_those_of_the_design() -> None:
         "groups/c-1/99999999999999995288.json",
         f"{folder}/topic/00000000000000000002.json",
         f"{folder}/topic/deleted.json",
+        f"{folder}/topic/import.json",
         f"{folder}/00007/manifest/99999999999999999998.json",
         f"{folder}/00007/manifest-lists/{twenty(9)}-1-{twenty(5)}-{twenty(8)}-n2.json",
         f"{folder}/00007/producers/00000000000000000008-n3.snapshot",
@@ -59,6 +60,7 @@ def test_keys_are_those_of_the_design() -> None:
         layout.group_snapshot_key("c-1", 4_711),
         layout.topic_key("flights", TOPIC_ID, 2),
         layout.deleted_key("flights", TOPIC_ID),
+        layout.import_key("flights", TOPIC_ID),
         layout.manifest_key("flights", TP, 1),
         layout.segment_list_key("flights", TP, 9, 1, 5, 8, "n2"),
         layout.producer_snapshot_key("flights", TP, 8, "n3"),
@@ -96,13 +98,18 @@ def test_final_heads_parse_back(session_id: str, head: int) -> None:
 @given(topics, st.uuids(), versions)
 def test_topic_keys_parse_back(topic: str, topic_id: UUID, version: int) -> None:
     """
-    The parser inverts the builder, of the versions and of the mark.
+    The parser inverts the builder, of the versions and of the marks.
     """
-    expected = [layout.TopicKey(topic, topic_id, version), layout.DeletedKey(topic, topic_id)]
+    expected = [
+        layout.TopicKey(topic, topic_id, version),
+        layout.DeletedKey(topic, topic_id),
+        layout.ImportKey(topic, topic_id),
+    ]
 
     assert expected == [
         layout.parse_key(layout.topic_key(topic, topic_id, version)),
         layout.parse_key(layout.deleted_key(topic, topic_id)),
+        layout.parse_key(layout.import_key(topic, topic_id)),
     ]
 
 

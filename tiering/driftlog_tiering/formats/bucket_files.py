@@ -1,4 +1,5 @@
-"""The bucket's small files: the cluster's identity, a topic's versions, the mark of a deleted one.
+"""The bucket's small files: the cluster's identity, a topic's versions, the marks of a deleted one
+and of a bulk import.
 
     {"format":"driftlog.cluster","format_version":2,"cluster_id":"…","release":"…",
      "grace_ms":43200000,"crc32":"…"}          since a restore also "restored_from":["…"]
@@ -6,6 +7,7 @@
      "partitions":3,"replication_factor":1,"configs":{"retention.ms":"1000"},"crc32":"…"}
     {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
      "deleted_at_ms":1700000000000,"crc32":"…"}
+    {"format":"driftlog.import","format_version":1,"name":"flights","topic_id":"…","crc32":"…"}
     {"format":"driftlog.producer-ids","format_version":1,"first_producer_id":5000,"size":1000,
      "node_id":1,"session_id":"…","crc32":"…"}
     {"format":"driftlog.final-head","format_version":1,"session_id":"…","head":7,"revision":4711,
@@ -47,6 +49,7 @@ _ANY_LEVEL: Final = 2**31 - 1
 _CLUSTER: Final = "driftlog.cluster"
 _TOPIC: Final = "driftlog.topic"
 _DELETED: Final = "driftlog.deleted-topic"
+_IMPORT: Final = "driftlog.import"
 _PRODUCER_IDS: Final = "driftlog.producer-ids"
 _FINAL_HEAD: Final = "driftlog.final-head"
 
@@ -226,6 +229,11 @@ def encode_deleted(deleted: DeletedTopic) -> bytes:
             "deleted_at_ms": deleted.deleted_at_ms,
         },
     )
+
+
+def encode_import(topic: Topic) -> bytes:
+    """The stored bytes of ``import.json``, whose key says what readers need."""
+    return encode_json(_IMPORT, FILES_FORMAT, {"name": topic.name, "topic_id": str(topic.topic_id)})
 
 
 def _topic_name(name: str) -> str:

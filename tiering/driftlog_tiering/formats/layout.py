@@ -10,6 +10,7 @@
     groups/{cluster_id}/{countdown:020d}.json                                  groups, at a revision
     topics/{topic}/{topic_id}/topic/{version:020d}.json                        name, configs, …
     topics/{topic}/{topic_id}/topic/deleted.json                               the topic is deleted
+    topics/{topic}/{topic_id}/topic/import.json                                an import began it
     {partition}/manifest/{countdown:020d}.json                                 one version each
     {partition}/manifest-lists/{version:020d}-{level}-{base:020d}-{end:020d}-{nonce}.json
     {partition}/producers/{offset:020d}-{nonce}.snapshot                       producer snapshot
@@ -77,6 +78,7 @@ _TOPIC_KEY_RE: Final = re.compile(
     rf"topics/{_TOPIC}/{_TOPIC_ID}/topic/(?P<version>[0-9]{{20}})\.json", re.ASCII
 )
 _DELETED_KEY_RE: Final = re.compile(rf"topics/{_TOPIC}/{_TOPIC_ID}/topic/deleted\.json", re.ASCII)
+_IMPORT_KEY_RE: Final = re.compile(rf"topics/{_TOPIC}/{_TOPIC_ID}/topic/import\.json", re.ASCII)
 _MANIFEST_KEY_RE: Final = re.compile(
     rf"{_PARTITION}/manifest/(?P<countdown>[0-9]{{20}})\.json", re.ASCII
 )
@@ -163,6 +165,15 @@ class DeletedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportKey:
+    """The mark of a topic that a bulk import began: while there is no version of its file, it is no
+    topic."""
+
+    topic: str
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class AuditKey:
     """The record of a loss that an operator accepted, and that the leader of an epoch carried
     out."""
@@ -237,6 +248,7 @@ Key = (
     | FinalHeadKey
     | TopicKey
     | DeletedKey
+    | ImportKey
     | AuditKey
     | ProducerIdsKey
     | GroupSnapshotKey
@@ -267,7 +279,7 @@ def topic_prefix(topic: str, topic_id: UUID) -> str:
 
 
 def topic_file_prefix(topic: str, topic_id: UUID) -> str:
-    """Prefix of a topic's files: its versions in ascending order, then ``deleted.json``."""
+    """Prefix of a topic's files: its versions in ascending order, then the marks."""
     return f"{topic_prefix(topic, topic_id)}topic/"
 
 
@@ -317,6 +329,11 @@ def topic_key(topic: str, topic_id: UUID, version: int) -> str:
 def deleted_key(topic: str, topic_id: UUID) -> str:
     """Key of the mark that the topic is deleted."""
     return f"{topic_file_prefix(topic, topic_id)}deleted.json"
+
+
+def import_key(topic: str, topic_id: UUID) -> str:
+    """Key of the mark that a bulk import began the topic."""
+    return f"{topic_file_prefix(topic, topic_id)}import.json"
 
 
 def audit_key(topic: str, tp: TopicPartition, leader_epoch: int) -> str:
@@ -428,6 +445,17 @@ def parse_deleted_key(key: str) -> DeletedKey:
     """
     match = _match(_DELETED_KEY_RE, key, "a deleted topic's mark")
     return DeletedKey(match["topic"], UUID(match["topic_id"]))
+
+
+def parse_import_key(key: str) -> ImportKey:
+    """Invert :func:`import_key`.
+
+    Raises:
+        ValueError: *key* is not such a mark's.
+
+    """
+    match = _match(_IMPORT_KEY_RE, key, "a bulk import's mark")
+    return ImportKey(match["topic"], UUID(match["topic_id"]))
 
 
 def parse_audit_key(key: str) -> AuditKey:
@@ -554,6 +582,8 @@ def parse_key(key: str) -> Key:
         return parse_producer_snapshot_key(key)
     if key.endswith("/topic/deleted.json"):
         return parse_deleted_key(key)
+    if key.endswith("/topic/import.json"):
+        return parse_import_key(key)
     match key.rsplit("/", 2)[-2:]:
         case ["topic", _]:
             return parse_topic_key(key)

@@ -28,7 +28,7 @@ Pure.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Protocol, Self
 from uuid import UUID
 
 import pyarrow as pa
@@ -155,6 +155,34 @@ class SegmentInfo:
         )
 
 
+class RowSource(Protocol):
+    """The batches that rows come from: `SegmentReader`, or `NewRows`."""
+
+    @property
+    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Theirs, ascending."""
+        ...
+
+    @property
+    def codec(self) -> Codec:
+        """That of the most bytes."""
+        ...
+
+    @property
+    def timestamp_flags(self) -> set[int]:
+        """The types of their timestamps, as flags of a batch's attributes."""
+        ...
+
+
+class NewRows:
+    """The `RowSource` of rows that were in no batch: of one leader epoch, with CreateTime."""
+
+    def __init__(self, leader_epoch: LeaderEpoch) -> None:
+        self.leader_epochs = (leader_epoch,)
+        self.codec = Codec.NONE
+        self.timestamp_flags = {0}
+
+
 class SegmentWriter:
     """Writes one segment from batches in offset order; memory stays at about one row group.
 
@@ -247,9 +275,9 @@ class SegmentWriter:
             self._decode()
         return header
 
-    def append_rows(self, rows: pa.Table, source: "SegmentReader", raw_bytes: int) -> None:
-        """Add records of another segment of the partition, the next ones in offset order: rows of
-        `columns.RECORD_COLUMNS`.
+    def append_rows(self, rows: pa.Table, source: RowSource, raw_bytes: int) -> None:
+        """Add records of another segment of the partition, or new ones, the next ones in offset
+        order: rows of `columns.RECORD_COLUMNS`.
 
         *raw_bytes*: size of their batches, uncompressed.
         """

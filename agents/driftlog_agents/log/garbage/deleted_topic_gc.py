@@ -3,10 +3,14 @@
     tombstone, the topic's key gone, mark a grace old ──▶ objects ──▶ only the mark is left,
     a grace long, and no flush object is older ──▶ mark ──▶ tombstone
 
+    import key, not renewed for a grace ──▶ tombstone
+
 1. The mark (``deleted.json``) comes before the topic's key goes (`topics/transactions`).  Where the
    key is gone and the mark is not there, it was lost: it is written again, and its grace begins.
 2. As long as there is a tombstone, every step is repeated.
-3. A topic that a store gives no answer for stops no other one.  After some in a row the pass ends.
+3. A bulk import whose key was not renewed for a grace, by the store's clock, counts as a deleted
+   topic from then on: a tombstone replaces its key in one transaction (`topics/imports`).
+4. A topic that a store gives no answer for stops no other one.  After some in a row the pass ends.
 
 Shell.
 """
@@ -25,10 +29,17 @@ from driftlog_agents.log.garbage.unreferenced_objects import UnreferencedObjects
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_topic
 from driftlog_metadata.schema.grace import Grace
-from driftlog_metadata.schema.keys import DELETED_PREFIX, parse_deleted_key, topic_key
+from driftlog_metadata.schema.keys import (
+    DELETED_PREFIX,
+    IMPORTS_PREFIX,
+    parse_deleted_key,
+    parse_import_key,
+    topic_key,
+)
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
+from driftlog_metadata.transactions.import_transactions import abandon_import
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted
 from driftlog_tiering.stores.object_store import AlreadyExistsError
@@ -61,6 +72,8 @@ class DeletedTopicGc:
         self._confirm = confirm
         self._delete = delete
         self._log = structlog.get_logger()
+        self._imports: dict[str, tuple[int, int]] = {}
+        """Of each import key: its revision, and since when it has been that one."""
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""
 
@@ -74,6 +87,7 @@ class DeletedTopicGc:
             FencedError: a store is not the cluster's.
         """
         self.strange_objects = 0
+        await self._end_imports(known.seen_ms)
         there: dict[str, int] = {}
         failures = 0
         for kv in await self._reads.prefix(DELETED_PREFIX):
@@ -111,6 +125,42 @@ class DeletedTopicGc:
                     advice="retrying; the other topics are collected",
                 )
         known.topics = there
+
+    async def _end_imports(self, now_ms: int) -> None:
+        """Put a tombstone for each import that was not renewed for a grace."""
+        seen: dict[str, tuple[int, int]] = {}
+        for kv in await self._reads.prefix(IMPORTS_PREFIX):
+            if not self._strangers.is_ours(kv.key, parse_import_key):
+                continue
+            revision, since_ms = self._imports.get(kv.key, (0, now_ms))
+            if revision != kv.mod_revision:
+                since_ms = now_ms
+            seen[kv.key] = kv.mod_revision, since_ms
+            if now_ms - since_ms < self._grace.ms:
+                continue
+            try:
+                topic = decode_at(kv.key, kv.value, decode_topic)
+            except CorruptError as error:
+                self._log.error(
+                    "import_unreadable",
+                    error=str(error),
+                    advice="restore the key, or upgrade the agent; until then no object of this "
+                    "import is deleted",
+                )
+                continue
+            await self._confirm()
+            txn = abandon_import(kv, topic)
+            async with asyncio.timeout(self._pages.deadline_ms / 1000):
+                done = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
+            if done.succeeded:
+                self._log.warning(
+                    "import_ended",
+                    topic=topic.name,
+                    topic_id=str(topic.topic_id),
+                    advice="no action needed; the import was not renewed for the cluster's grace, "
+                    "and what it wrote is deleted.  Import again",
+                )
+        self._imports = seen
 
     async def _only_marked_since(self, topic: Topic, since_ms: int | None) -> int | None:
         """As `_objects`; None also where the deletion is not finished."""
@@ -160,7 +210,7 @@ class DeletedTopicGc:
             "deleted_topic_marked",
             topic=topic.name,
             topic_id=str(topic.topic_id),
-            advice="no action needed; its deleted.json was lost, and is written again",
+            advice="no action needed; it had no deleted.json, which is written now",
         )
 
     def _is_ours(self, key: str) -> bool:

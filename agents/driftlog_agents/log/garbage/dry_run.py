@@ -36,8 +36,10 @@ from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import (
     DELETED_PREFIX,
+    IMPORTS_PREFIX,
     TOPICS_PREFIX,
     parse_deleted_key,
+    parse_import_key,
     parse_topic_key,
 )
 from driftlog_metadata.schema.model import Topic
@@ -104,6 +106,12 @@ class _DryRun:
             )
         }
         deleted = await self._deleted(objects)
+        imports = {
+            topic.topic_id
+            for topic in self._strangers.decoded(
+                await self._reads.prefix(IMPORTS_PREFIX), decode_topic, parse_import_key
+            )
+        }
         pages = ObjectPages(objects, _DEADLINE_MS, 0, PutTimes(found.grace))
         reads = PartitionReads(self._reads, pages, self._strangers, self._offload)
 
@@ -128,7 +136,7 @@ class _DryRun:
                     await unnamed.look(live, part)
                 elif topic_id in deleted:
                     self._deleted_objects(part, self._marked_ms.get(topic_id), found)
-                else:
+                elif topic_id not in imports:
                     found.unrecognised += [info.key for info in infos]
         superseded = SupersededVersions(reads, found, found.grace, pause_ms=0)
         for partition in self._walks:

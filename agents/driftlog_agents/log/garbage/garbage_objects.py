@@ -113,7 +113,7 @@ def kind_of(key: str) -> str:
             return "manifest"
         case layout.GroupSnapshotKey():
             return "group_snapshot"
-        case layout.TopicKey() | layout.DeletedKey():
+        case layout.TopicKey() | layout.DeletedKey() | layout.ImportKey():
             return "topic_file"
         case _:
             return "other"
@@ -178,7 +178,7 @@ def by_topic(objects: Iterable[ObjectInfo]) -> tuple[list[TopicObjects], list[st
         match key:
             case layout.FlushObjectKey():
                 ours.append((None, info))
-            case layout.TopicKey() | layout.DeletedKey():
+            case layout.TopicKey() | layout.DeletedKey() | layout.ImportKey():
                 ours.append((key.topic_id, info))
             case (
                 layout.SegmentKey()

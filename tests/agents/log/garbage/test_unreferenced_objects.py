@@ -40,6 +40,8 @@ from driftlog_metadata.schema.keys import (
     flush_key,
     flushes_prefix,
     head_key,
+    import_key,
+    leader_key,
     session_key,
     topic_key,
 )
@@ -52,7 +54,7 @@ from driftlog_metadata.stores.errors import (
 )
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted
+from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted, encode_import
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectInfo
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore
@@ -743,6 +745,56 @@ async def test_the_mark_of_a_deleted_topic_that_is_lost_is_written_again(world: 
     assert 3 == len(there)
     assert MARK in there
     assert 1 == [line["event"] for line in lines].count("deleted_topic_marked")
+    assert [] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+
+
+def imported() -> str:
+    """The key of a segment that an import has written."""
+    return layout.segment_key("t", TopicPartition(TOPIC.topic_id, 0), 0, 1, "a")
+
+
+async def begin_import(world: World) -> None:
+    """A bulk import has begun, and has written a segment."""
+    await world.metadata.txn((), [Put(import_key(TOPIC.topic_id), encode_topic(TOPIC))])
+    await world.bucket.put(layout.import_key("t", TOPIC.topic_id), [encode_import(TOPIC)])
+    await world.bucket.put(imported(), [b"x"])
+
+
+async def test_an_import_that_is_renewed_outlives_many_graces(world: World) -> None:
+    """
+    Terabytes take longer than a grace; nothing names what is written until the end.
+    """
+    await begin_import(world)
+    for _ in range(10):
+        await world.live(GRACE_H - 1)
+        kv = await world.metadata.get(import_key(TOPIC.topic_id))
+        assert kv is not None
+        await world.metadata.txn((), [Put(kv.key, kv.value)])
+
+    assert [imported(), layout.import_key("t", TOPIC.topic_id)] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+
+
+async def test_an_import_that_is_not_renewed_is_deleted_as_a_topic_is(world: World) -> None:
+    """
+    Its job is gone: its objects would stay for ever.  A renewal that comes late brings nothing
+    back, as the key and the tombstone exclude each other.
+    """
+    await begin_import(world)
+    leader = leader_key(TopicPartition(TOPIC.topic_id, 0))
+    await world.metadata.txn((), [Put(leader, b"x")])
+    await world.live(GRACE_H)
+    before = await world.metadata.get(import_key(TOPIC.topic_id))
+    await world.live(1)
+    after = await world.metadata.get(import_key(TOPIC.topic_id))
+    there = await world.keys()
+    await world.live(3 * GRACE_H)
+
+    assert before is not None
+    assert after is None
+    assert {imported(), layout.import_key("t", TOPIC.topic_id), MARK} == set(there)
+    assert await world.metadata.get(leader) is None
     assert [] == await world.keys()
     assert await world.metadata.get(TOMBSTONE) is None
 

@@ -1,0 +1,4 @@
+"""A DataFrame of history as sealed segments of a new topic: `import_parquet`.
+
+Root.
+"""
