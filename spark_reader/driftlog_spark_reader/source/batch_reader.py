@@ -24,7 +24,7 @@ has connections of its own."""
 
 
 @dataclass
-class SegmentTask(InputPartition):
+class SegmentsPartition(InputPartition):
     """Records of segments that one task of Spark reads."""
 
     location: str
@@ -32,7 +32,7 @@ class SegmentTask(InputPartition):
 
 
 @dataclass
-class TailTask(InputPartition):
+class TailPartition(InputPartition):
     """Records of the tail that one task of Spark reads."""
 
     reader: TailReader
@@ -47,7 +47,7 @@ def input_partitions(
 ) -> list[InputPartition]:
     """The tasks of the ranges: those of segments, and then those of the tail."""
     tasks: list[InputPartition] = [
-        SegmentTask(location, task)
+        SegmentsPartition(location, task)
         for task in plan_tasks(
             list(segment_slices(ranges)),
             min_tasks=options.min_partitions,
@@ -57,7 +57,7 @@ def input_partitions(
     if reader is not None:
         pieces = [piece for wanted in ranges for piece in wanted.tail]
         most = max(TAIL_TASKS, (options.min_partitions or 0) - len(tasks))
-        tasks += [TailTask(reader, task) for task in tail_tasks(pieces, most)]
+        tasks += [TailPartition(reader, task) for task in tail_tasks(pieces, most)]
     return tasks
 
 
@@ -65,9 +65,9 @@ def read_task(options: SourceOptions, task: InputPartition) -> Iterator[pa.Recor
     """The records of a task, on an executor."""
     columns = column_names(include_headers=options.include_headers)
     match task:
-        case SegmentTask(location, slices):
+        case SegmentsPartition(location, slices):
             yield from read_slices(location, slices, columns)
-        case TailTask(reader, pieces):
+        case TailPartition(reader, pieces):
             for batch in reader.read(*pieces):
                 yield batch.select(columns)
         case _:
@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):
         """
         ranges, reader = read_snapshot(self._location, self._options)
         tasks = input_partitions(self._location, self._options, ranges, reader)
-        return tasks or [SegmentTask(self._location, ())]
+        return tasks or [SegmentsPartition(self._location, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
