@@ -16,7 +16,7 @@ from driftlog_spark_reader.bucket.local_files import LocalFiles
 from driftlog_spark_reader.bulk_import.agent_imports import AgentImports, BegunImport, Renewal
 from driftlog_spark_reader.bulk_import.object_writes import write_manifests
 from driftlog_spark_reader.bulk_import.pieces import Piece
-from driftlog_spark_reader.bulk_import.segment_task import LEADER_EPOCH, SegmentsPartition, segment_ref
+from driftlog_spark_reader.bulk_import.segment_task import LEADER_EPOCH, SegmentTask, segment_ref
 from driftlog_spark_reader.common.errors import ImportTopicError, ReadTopicError
 from driftlog_tiering.formats.manifest import SegmentRef
 from tests.spark.bulk_import.test_segment_task import batch, row
@@ -59,7 +59,7 @@ class Importer:
 
     def write(self) -> None:
         pieces = {0: Piece(0, 0, 0, RECORDS, 0)}
-        task = SegmentsPartition(self.location, self.topic, self.begun.topic_id, 1, pieces)
+        task = SegmentTask(self.location, self.topic, self.begun.topic_id, 1, pieces)
         rows = [batch(row(0, n), row(0, n + 1)) for n in range(0, RECORDS, 2)]
         self.refs = [segment_ref(one) for answer in task(rows) for one in answer.to_pylist()]
 

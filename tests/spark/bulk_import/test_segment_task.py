@@ -10,7 +10,7 @@ import pytest
 
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_spark_reader.bulk_import.pieces import Piece
-from driftlog_spark_reader.bulk_import.segment_task import SegmentsPartition, segment_ref
+from driftlog_spark_reader.bulk_import.segment_task import SegmentTask, segment_ref
 from driftlog_spark_reader.common.errors import ImportTopicError, StorageError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
@@ -46,7 +46,7 @@ def write(
     location: Path | str, *batches: pa.RecordBatch, segment_bytes: int = 2**20
 ) -> list[tuple[int, SegmentRef]]:
     """Piece and reference of each segment."""
-    task = SegmentsPartition(str(location), "t", TOPIC_ID, segment_bytes, PIECES)
+    task = SegmentTask(str(location), "t", TOPIC_ID, segment_bytes, PIECES)
     found = [one for answer in task(batches) for one in answer.to_pylist()]
     return [(one["piece"], segment_ref(one)) for one in found]
 
