@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.errors import DamagedTopicError as DamagedTopicError
     from driftlog_spark_reader.common.errors import DataLossError as DataLossError
     from driftlog_spark_reader.common.errors import DeletedTopicError as DeletedTopicError
+    from driftlog_spark_reader.common.errors import JobError as JobError
     from driftlog_spark_reader.common.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
     from driftlog_spark_reader.common.errors import (
         RawSegmentSkippedWarning as RawSegmentSkippedWarning,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
     from driftlog_spark_reader.describe.describe import TopicDescription as TopicDescription
     from driftlog_spark_reader.describe.describe import describe_topic as describe_topic
+    from driftlog_spark_reader.jobs.convert_checkpoint import (
+        convert_checkpoint as convert_checkpoint,
+    )
     from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
     from driftlog_spark_reader.sessions.spark_session import session as session
     from driftlog_spark_reader.source.registration import register as register
@@ -47,6 +51,7 @@ _PLACES: Final = {
         "DamagedTopicError",
         "DataLossError",
         "DeletedTopicError",
+        "JobError",
         "OffsetOutOfRangeError",
         "RawSegmentSkippedWarning",
         "ReadTopicError",
@@ -57,6 +62,7 @@ _PLACES: Final = {
     "driftlog_spark_reader.common.s3_access": ("S3Access",),
     "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
     "driftlog_spark_reader.describe.describe": ("TopicDescription", "describe_topic"),
+    "driftlog_spark_reader.jobs.convert_checkpoint": ("convert_checkpoint",),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),
     "driftlog_spark_reader.sessions.spark_session": ("session",),
     "driftlog_spark_reader.source.registration": ("register",),
@@ -69,6 +75,7 @@ __all__ = [
     "DamagedTopicError",
     "DataLossError",
     "DeletedTopicError",
+    "JobError",
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
