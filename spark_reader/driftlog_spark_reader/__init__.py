@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.jobs.convert_checkpoint import (
         convert_checkpoint as convert_checkpoint,
     )
+    from driftlog_spark_reader.jobs.stats import topic_stats as topic_stats
     from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
     from driftlog_spark_reader.sessions.spark_session import session as session
     from driftlog_spark_reader.source.registration import register as register
@@ -63,6 +64,7 @@ _PLACES: Final = {
     "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
     "driftlog_spark_reader.describe.describe": ("TopicDescription", "describe_topic"),
     "driftlog_spark_reader.jobs.convert_checkpoint": ("convert_checkpoint",),
+    "driftlog_spark_reader.jobs.stats": ("topic_stats",),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),
     "driftlog_spark_reader.sessions.spark_session": ("session",),
     "driftlog_spark_reader.source.registration": ("register",),
@@ -91,6 +93,7 @@ __all__ = [
     "register",
     "scan",
     "session",
+    "topic_stats",
 ]
 
 

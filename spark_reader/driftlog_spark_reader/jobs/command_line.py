@@ -1,0 +1,269 @@
+"""The jobs' command line: `driftlog spark JOB …`, or `python -m driftlog_spark_reader.jobs JOB …`.
+
+The session is made here, so every option of Spark is a --conf.  What a job prints goes to standard
+output; progress, Spark's log and errors go to standard error.
+
+Root.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
+from driftlog.cli.common.output import complain, plural, print_json, print_table, size
+from driftlog.cli.common.parsers import (
+    Commands,
+    Parser,
+    add_command,
+    add_commands,
+    key_value,
+    moment,
+    natural,
+    new_parser,
+    parse,
+    partitions,
+    positive,
+)
+from driftlog.cli.segments.bucket_location import add_location_options, location_of
+from driftlog_spark_reader.common.errors import JobError, ReadTopicError, SessionError
+from driftlog_spark_reader.jobs import chart, chart_png
+from driftlog_spark_reader.jobs.convert_checkpoint import convert_checkpoint
+from driftlog_spark_reader.jobs.stats import TopicStats, topic_stats
+from driftlog_spark_reader.sessions.spark_session import session
+
+_QUIET: Final = {"spark.log.level": "ERROR", "spark.ui.enabled": "false"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a job; returns its exit status: 0, 1 failed or a finding, 2 a wrong command line."""
+    line = sys.argv[1:] if arguments is None else arguments
+    options = parse(parser(), parser(), line)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except CommandError as error:
+        complain(str(error))
+        return error.status
+    except (JobError, ReadTopicError, SessionError, ValueError) as error:
+        complain(str(error))
+        return FAILED
+    except (PySparkException, Py4JError) as error:
+        complain(f"Spark: {str(error).partition('JVM stacktrace')[0].strip()}")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
+
+
+def parser() -> Parser:
+    """The grammar."""
+    whole = new_parser("driftlog spark", "Jobs on Spark, safe beside live agents.")
+    commands = add_commands(whole)
+    for add in (_add_convert_checkpoint, _add_stats):
+        add(commands)
+    return whole
+
+
+# ── Sessions ──
+
+
+def _add_session_options(job: Parser) -> None:
+    job.add_argument(
+        "--master", metavar="URL", help="of the cluster (default: local[*], or what --conf says)"
+    )
+    job.add_argument(
+        "--conf",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark; may be repeated",
+    )
+    job.add_argument(
+        "--jars",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a jar, or a folder of jars; may be repeated",
+    )
+
+
+def _session(options: argparse.Namespace, *locations: str | None) -> SparkSession:
+    """A session that reaches the locations: S3A is there if one is in a bucket."""
+    given = [location for location in locations if location]
+    in_bucket = [location for location in given if location.startswith(("s3://", "s3a://"))]
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    progress = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
+    return session(
+        (in_bucket or given)[0],
+        master=options.master,
+        app_name=f"driftlog {options.parser.prog.rpartition(' ')[2]}",
+        jars=options.jars,
+        config={**_QUIET, **progress, **dict(options.conf)},
+    )
+
+
+def _optional_location(options: argparse.Namespace) -> str | None:
+    try:
+        return location_of(options)
+    except CommandError:
+        return None
+
+
+def _job(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    help: str,  # noqa: A002  # argparse's
+    description: str,
+    examples: str,
+) -> Parser:
+    job = add_command(commands, name, run, help=help, description=description, examples=examples)
+    add_location_options(job)
+    _add_session_options(job)
+    return job
+
+
+# ── convert-checkpoint ──
+
+
+def _add_convert_checkpoint(commands: Commands) -> None:
+    job = _job(
+        commands,
+        "convert-checkpoint",
+        _convert_checkpoint,
+        help="move a query from Spark's Kafka source to the format driftlog",
+        description="Copy the checkpoint of a stopped query to TARGET, which does not exist, and "
+        "check that the log has its offsets.  The same query with format driftlog goes on there, "
+        "without a gap or a repeat.  SOURCE is not changed.",
+        examples="  driftlog spark convert-checkpoint s3a://b/checkpoints/old "
+        "s3a://b/checkpoints/new --store s3://bucket/prefix\n",
+    )
+    job.add_argument("source", metavar="SOURCE", help="the query's checkpointLocation")
+    job.add_argument("target", metavar="TARGET", help="a new one")
+    job.add_argument(
+        "--source",
+        dest="sources",
+        type=natural,
+        action="append",
+        metavar="N",
+        help="a source of the query that is Kafka's, from 0 on (default: all are)",
+    )
+    job.add_argument(
+        "--include-tail",
+        action="store_true",
+        help="the query will have the option includeTail: it reads what is not sealed, too",
+    )
+
+
+def _convert_checkpoint(options: argparse.Namespace) -> int:
+    location = _optional_location(options)
+    spark = _session(options, location, options.source, options.target)
+    found = convert_checkpoint(
+        spark,
+        options.source,
+        options.target,
+        location=location,
+        sources=options.sources,
+        include_tail=options.include_tail,
+    )
+    if location is None:
+        complain("the offsets are not compared with the log: --store or --dir names it")
+    if options.json:
+        print_json(found.to_dict())
+    else:
+        print("\n".join(found.lines()))
+    return OK
+
+
+# ── stats ──
+
+
+def _add_stats(commands: Commands) -> None:
+    job = _job(
+        commands,
+        "stats",
+        _stats,
+        help="count records, bytes, keys and times of a topic",
+        description="Count the sealed records of a topic by partition, and draw them by time.",
+        examples="  driftlog spark stats flights --store s3://bucket/prefix --png flights.png\n",
+    )
+    _add_topic_options(job)
+    job.add_argument(
+        "--exact", action="store_true", help="count distinct keys exactly (default: within ~1 %%)"
+    )
+    job.add_argument(
+        "--buckets", type=positive, metavar="N", help="of time (default: the terminal's width)"
+    )
+    job.add_argument("--png", metavar="FILE", help="draw the chart there, too (matplotlib)")
+
+
+def _add_topic_options(job: Parser) -> None:
+    job.add_argument("topic", metavar="TOPIC")
+    job.add_argument("--partitions", type=partitions, metavar="N,…", help="only these")
+    job.add_argument("--since", type=moment, metavar="TIME", help="of the oldest records")
+    job.add_argument("--until", type=moment, metavar="TIME", help="of the first that are left out")
+
+
+def _stats(options: argparse.Namespace) -> int:
+    if options.png:
+        chart_png.check_matplotlib()
+    location = location_of(options)
+    columns = shutil.get_terminal_size().columns
+    found = topic_stats(
+        _session(options, location),
+        location,
+        options.topic,
+        partitions=options.partitions,
+        since=options.since,
+        until=options.until,
+        exact_keys=options.exact,
+        buckets=options.buckets or chart.columns_for_bars(columns, [10], 10**9),
+    )
+    if options.json:
+        print_json(found.to_dict())
+    else:
+        _print_stats(found)
+    if options.png and found.histogram is not None:
+        chart_png.write_png(found.histogram, options.topic, options.png)
+    elif options.png:
+        complain(f"there are no records, and {options.png} is not written")
+    return OK
+
+
+def _print_stats(found: TopicStats) -> None:
+    titles = ["PARTITION", "RECORDS", "KEY BYTES", "VALUE BYTES", "KEYS", "NO KEY", "TOMBSTONES"]
+    rows = [
+        (
+            str(each.partition),
+            each.records,
+            each.key_bytes,
+            each.value_bytes,
+            each.distinct_keys,
+            each.without_key,
+            each.without_value,
+            *(
+                None if time is None else chart.moment(time)
+                for time in (each.min_timestamp_ms, each.max_timestamp_ms)
+            ),
+        )
+        for each in found.partitions
+    ]
+    print_table([*titles, "OLDEST", "NEWEST"], rows)
+    about = "" if found.keys_are_exact else "about "
+    print(
+        f"{plural(found.records, 'record')}, {about}{plural(found.distinct_keys, 'distinct key')}, "
+        f"{plural(found.files, 'file')} of {size(found.file_bytes)}"
+    )
+    if found.histogram is not None:
+        print()
+        print("\n".join(chart.lines(found.histogram)))
