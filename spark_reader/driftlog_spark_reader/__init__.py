@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
     from driftlog_spark_reader.describe.describe import TopicDescription as TopicDescription
     from driftlog_spark_reader.describe.describe import describe_topic as describe_topic
+    from driftlog_spark_reader.jobs.audit import audit_topic as audit_topic
     from driftlog_spark_reader.jobs.convert_checkpoint import (
         convert_checkpoint as convert_checkpoint,
     )
@@ -63,6 +64,7 @@ _PLACES: Final = {
     "driftlog_spark_reader.common.s3_access": ("S3Access",),
     "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
     "driftlog_spark_reader.describe.describe": ("TopicDescription", "describe_topic"),
+    "driftlog_spark_reader.jobs.audit": ("audit_topic",),
     "driftlog_spark_reader.jobs.convert_checkpoint": ("convert_checkpoint",),
     "driftlog_spark_reader.jobs.stats": ("topic_stats",),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),

@@ -17,7 +17,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
+from driftlog import DriftlogError
+from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, plural, print_json, print_table, size
 from driftlog.cli.common.parsers import (
     Commands,
@@ -35,6 +36,7 @@ from driftlog.cli.common.parsers import (
 from driftlog.cli.segments.bucket_location import add_location_options, location_of
 from driftlog_spark_reader.common.errors import JobError, ReadTopicError, SessionError
 from driftlog_spark_reader.jobs import chart, chart_png
+from driftlog_spark_reader.jobs.audit import PartitionAudit, TopicAudit, audit_topic
 from driftlog_spark_reader.jobs.convert_checkpoint import convert_checkpoint
 from driftlog_spark_reader.jobs.stats import TopicStats, topic_stats
 from driftlog_spark_reader.sessions.spark_session import session
@@ -52,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     except CommandError as error:
         complain(str(error))
         return error.status
-    except (JobError, ReadTopicError, SessionError, ValueError) as error:
+    except (JobError, ReadTopicError, SessionError, DriftlogError, ValueError) as error:
         complain(str(error))
         return FAILED
     except (PySparkException, Py4JError) as error:
@@ -67,7 +69,7 @@ def parser() -> Parser:
     """The grammar."""
     whole = new_parser("driftlog spark", "Jobs on Spark, safe beside live agents.")
     commands = add_commands(whole)
-    for add in (_add_convert_checkpoint, _add_stats):
+    for add in (_add_convert_checkpoint, _add_stats, _add_audit):
         add(commands)
     return whole
 
@@ -267,3 +269,101 @@ def _print_stats(found: TopicStats) -> None:
     if found.histogram is not None:
         print()
         print("\n".join(chart.lines(found.histogram)))
+
+
+# ── audit ──
+
+_GAPS_SHOWN: Final = 20
+
+
+def _add_audit(commands: Commands) -> None:
+    job = _job(
+        commands,
+        "audit",
+        _audit,
+        help="check that no sealed record is lost, there twice, or other than elsewhere",
+        description="Read every sealed record of a topic: offsets without a record are named, "
+        "offsets with two records are a fault, and a digest of each partition is printed, which "
+        "is the same for the same records in other files.  Exit status 1: there is a fault.",
+        examples="  driftlog spark audit flights --store s3://bucket/prefix\n"
+        "  driftlog spark audit flights --store s3://bucket/prefix --compare-bootstrap old:9092\n",
+    )
+    job.add_argument("topic", metavar="TOPIC")
+    job.add_argument("--partitions", type=partitions, metavar="N,…", help="only these")
+    job.add_argument(
+        "--compare-bootstrap",
+        metavar="HOST:PORT",
+        help="of a cluster that must have the same records at the same offsets; Spark needs its "
+        "Kafka source",
+    )
+    job.add_argument(
+        "--compare-conf",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of its consumer, such as security.protocol=SSL; may be repeated",
+    )
+    job.add_argument("--compare-topic", metavar="TOPIC", help="its topic, if the name differs")
+    job.add_argument(
+        "--require-dense", action="store_true", help="an offset without a record is a fault"
+    )
+
+
+def _audit(options: argparse.Namespace) -> int:
+    location = location_of(options)
+    compare = None
+    if options.compare_bootstrap:
+        compare = {"kafka.bootstrap.servers": options.compare_bootstrap}
+        compare |= {f"kafka.{name}": value for name, value in options.compare_conf}
+    elif options.compare_conf or options.compare_topic:
+        raise UsageError("--compare-conf and --compare-topic need --compare-bootstrap")
+    found = audit_topic(
+        _session(options, location),
+        location,
+        options.topic,
+        partitions=options.partitions,
+        compare=compare,
+        compare_topic=options.compare_topic,
+        require_dense=options.require_dense,
+    )
+    if options.json:
+        print_json(found.to_dict())
+    else:
+        _print_audit(found)
+    for fault in found.faults:
+        complain(fault)
+    return audit_status(found)
+
+
+def audit_status(found: TopicAudit) -> int:
+    """The exit status: 1 if there is a fault."""
+    return FAILED if found.faults else OK
+
+
+def _print_audit(found: TopicAudit) -> None:
+    print_table(
+        ["PARTITION", "START", "END", "RECORDS", "OFFSETS", "DIGEST"],
+        [
+            (
+                str(each.partition),
+                each.start,
+                each.end,
+                each.records,
+                "dense" if each.is_dense else f"{plural(each.missing, 'offset')} without a record",
+                each.digest,
+            )
+            for each in found.partitions
+        ],
+    )
+    for each in found.partitions:
+        if each.gaps:
+            print(f"partition {each.partition} has no record at {_gaps(each)}")
+    if found.compared_with is not None and not found.faults:
+        print(f"the records are those of {found.compared_with}")
+
+
+def _gaps(each: PartitionAudit) -> str:
+    named = [f"{gap.start}-{gap.end - 1}" for gap in each.gaps[:_GAPS_SHOWN]]
+    is_all = each.gaps_are_all and len(named) == len(each.gaps)
+    return ", ".join(named) + ("" if is_all else ", … (--json has more)")

@@ -16,6 +16,7 @@ from driftlog.cli.common.output import complain
 from driftlog.cli.common.parsers import Commands, add_command
 
 JOBS: Final = {
+    "audit": "check that no sealed record is lost, there twice, or other than elsewhere",
     "convert-checkpoint": "move a query from Spark's Kafka source to the format driftlog",
     "stats": "count records, bytes, keys and times of a topic",
 }
