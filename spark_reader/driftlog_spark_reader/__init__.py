@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.jobs.convert_checkpoint import (
         convert_checkpoint as convert_checkpoint,
     )
+    from driftlog_spark_reader.jobs.export import export_topic as export_topic
     from driftlog_spark_reader.jobs.stats import topic_stats as topic_stats
     from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
     from driftlog_spark_reader.sessions.spark_session import session as session
@@ -66,6 +67,7 @@ _PLACES: Final = {
     "driftlog_spark_reader.describe.describe": ("TopicDescription", "describe_topic"),
     "driftlog_spark_reader.jobs.audit": ("audit_topic",),
     "driftlog_spark_reader.jobs.convert_checkpoint": ("convert_checkpoint",),
+    "driftlog_spark_reader.jobs.export": ("export_topic",),
     "driftlog_spark_reader.jobs.stats": ("topic_stats",),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),
     "driftlog_spark_reader.sessions.spark_session": ("session",),
@@ -90,6 +92,7 @@ __all__ = [
     "TopicScan",
     "UnknownTopicError",
     "describe_topic",
+    "export_topic",
     "read_arrow",
     "read_topic",
     "register",

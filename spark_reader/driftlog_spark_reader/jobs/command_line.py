@@ -38,6 +38,8 @@ from driftlog_spark_reader.common.errors import JobError, ReadTopicError, Sessio
 from driftlog_spark_reader.jobs import chart, chart_png
 from driftlog_spark_reader.jobs.audit import PartitionAudit, TopicAudit, audit_topic
 from driftlog_spark_reader.jobs.convert_checkpoint import convert_checkpoint
+from driftlog_spark_reader.jobs.export import FORMATS, export_topic
+from driftlog_spark_reader.jobs.export_plan import Unit
 from driftlog_spark_reader.jobs.stats import TopicStats, topic_stats
 from driftlog_spark_reader.sessions.spark_session import session
 
@@ -69,7 +71,7 @@ def parser() -> Parser:
     """The grammar."""
     whole = new_parser("driftlog spark", "Jobs on Spark, safe beside live agents.")
     commands = add_commands(whole)
-    for add in (_add_convert_checkpoint, _add_stats, _add_audit):
+    for add in (_add_convert_checkpoint, _add_stats, _add_audit, _add_export):
         add(commands)
     return whole
 
@@ -367,3 +369,69 @@ def _gaps(each: PartitionAudit) -> str:
     named = [f"{gap.start}-{gap.end - 1}" for gap in each.gaps[:_GAPS_SHOWN]]
     is_all = each.gaps_are_all and len(named) == len(each.gaps)
     return ", ".join(named) + ("" if is_all else ", … (--json has more)")
+
+
+# ── export ──
+
+
+def _add_export(commands: Commands) -> None:
+    job = _job(
+        commands,
+        "export",
+        _export,
+        help="write a range of times to plain Parquet or JSON",
+        description="Write the sealed records of a topic to TARGET, in folders by day or hour "
+        "(UTC) and partition.  The first run fixes which records; if it ends early, run it again: "
+        "it does what is missing.  One run at a time writes to a TARGET.",
+        examples="  driftlog spark export flights s3a://lake/flights --store s3://bucket/prefix "
+        "--since 2026-11-01 --until 2026-11-08\n",
+    )
+    _add_topic_options(job)
+    job.add_argument("target", metavar="TARGET", help="a folder that only this export writes to")
+    job.add_argument("--format", choices=FORMATS, default="parquet", help="default: parquet")
+    job.add_argument(
+        "--unit",
+        choices=[unit.value for unit in Unit],
+        default="day",
+        help="of time, whose records are written in one step (default: day)",
+    )
+    job.add_argument("--text", action="store_true", help="keys and values are strings (UTF-8)")
+    job.add_argument(
+        "--option",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of Spark's writer, such as compression=zstd; may be repeated",
+    )
+    job.add_argument(
+        "--skip-expired",
+        action="store_true",
+        help="go on without records that retention removed since the first run",
+    )
+
+
+def _export(options: argparse.Namespace) -> int:
+    location = location_of(options)
+    found = export_topic(
+        _session(options, location, options.target),
+        location,
+        options.topic,
+        options.target,
+        format=options.format,
+        unit=options.unit,
+        since=options.since,
+        until=options.until,
+        partitions=options.partitions,
+        text=options.text,
+        options=dict(options.option),
+        skip_expired=options.skip_expired,
+        progress=lambda number, count, name: complain(f"{name}: {number} of {count}"),
+    )
+    if options.json:
+        print_json(found.to_dict())
+        return OK
+    before = f"; {found.units_before:,} were done before" if found.units_before else ""
+    units = plural(found.units, options.unit)
+    print(f"{units} at {found.target}{before}; {plural(found.records, 'record')} written now")
+    return OK
