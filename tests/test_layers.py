@@ -71,6 +71,9 @@ DISTRIBUTIONS: Final = {
 }
 """What installs an import, where its name does not say."""
 
+OUTSIDE: Final = ("driftlog.cli", "driftlog.bucket.")
+"""They say so when an extra is missing."""
+
 OPTIONAL: Final = {
     # grpcio and protobuf: most clusters of Spark have versions of their own, and only a tail that
     # is read from etcd needs them, on the driver.
@@ -270,7 +273,7 @@ def test_an_extra_installs_what_its_package_imports(package: str, extra: str | N
     """
     Whatever a module of the package needs at run time, through our other packages too.
     The client's commands and what reads the bucket are outside: they say so when an extra is
-    missing; so are DuckDB and Polars, which say so, too.
+    missing; so are DuckDB, Polars and matplotlib, whose users are told, too.
     """
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     requirements = [
@@ -278,16 +281,11 @@ def test_an_extra_installs_what_its_package_imports(package: str, extra: str | N
         *(project["optional-dependencies"][extra] if extra else []),
     ]
     installed = {re.split(r"[^A-Za-z0-9._-]", r)[0] for r in requirements}
-    starts = [
-        m
-        for m in TREES
-        if f"{m}.".startswith(f"{package}.")
-        and not m.startswith(("driftlog.cli", "driftlog.bucket."))
-    ]
+    starts = [m for m in TREES if f"{m}.".startswith(f"{package}.") and not m.startswith(OUTSIDE)]
 
     needed = {DISTRIBUTIONS.get(root, root) for root in _third_parties(starts)}
 
-    assert set() == needed - installed - {"duckdb", "polars"}
+    assert set() == needed - installed - {"duckdb", "matplotlib", "polars"}
 
 
 def _third_parties(modules: list[str]) -> set[str]:
@@ -297,7 +295,7 @@ def _third_parties(modules: list[str]) -> set[str]:
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module in seen or module not in TREES:
+        if module in seen or module not in TREES or module.startswith(OUTSIDE):
             continue
         seen.add(module)
         for name in imported(TREES[module]):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.errors import DataLossError as DataLossError
     from driftlog_spark_reader.common.errors import DeletedTopicError as DeletedTopicError
     from driftlog_spark_reader.common.errors import ImportTopicError as ImportTopicError
+    from driftlog_spark_reader.common.errors import JobError as JobError
     from driftlog_spark_reader.common.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
     from driftlog_spark_reader.common.errors import (
         RawSegmentSkippedWarning as RawSegmentSkippedWarning,
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
     from driftlog_spark_reader.describe.describe import TopicDescription as TopicDescription
     from driftlog_spark_reader.describe.describe import describe_topic as describe_topic
+    from driftlog_spark_reader.jobs.audit import audit_topic as audit_topic
+    from driftlog_spark_reader.jobs.convert_checkpoint import (
+        convert_checkpoint as convert_checkpoint,
+    )
+    from driftlog_spark_reader.jobs.export import export_topic as export_topic
+    from driftlog_spark_reader.jobs.stats import topic_stats as topic_stats
     from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
     from driftlog_spark_reader.sessions.spark_session import session as session
     from driftlog_spark_reader.source.registration import register as register
@@ -52,6 +59,7 @@ _PLACES: Final = {
         "DataLossError",
         "DeletedTopicError",
         "ImportTopicError",
+        "JobError",
         "OffsetOutOfRangeError",
         "RawSegmentSkippedWarning",
         "ReadTopicError",
@@ -62,6 +70,10 @@ _PLACES: Final = {
     "driftlog_spark_reader.common.s3_access": ("S3Access",),
     "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
     "driftlog_spark_reader.describe.describe": ("TopicDescription", "describe_topic"),
+    "driftlog_spark_reader.jobs.audit": ("audit_topic",),
+    "driftlog_spark_reader.jobs.convert_checkpoint": ("convert_checkpoint",),
+    "driftlog_spark_reader.jobs.export": ("export_topic",),
+    "driftlog_spark_reader.jobs.stats": ("topic_stats",),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),
     "driftlog_spark_reader.sessions.spark_session": ("session",),
     "driftlog_spark_reader.source.registration": ("register",),
@@ -76,6 +88,7 @@ __all__ = [
     "DeletedTopicError",
     "ImportReport",
     "ImportTopicError",
+    "JobError",
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
@@ -86,12 +99,14 @@ __all__ = [
     "TopicScan",
     "UnknownTopicError",
     "describe_topic",
+    "export_topic",
     "import_parquet",
     "read_arrow",
     "read_topic",
     "register",
     "scan",
     "session",
+    "topic_stats",
 ]
 
 

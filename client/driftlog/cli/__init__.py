@@ -13,6 +13,7 @@
     driftlog cost workload|cluster     dollars a month: of a workload beside Kafka, of this cluster
     driftlog gc --dry-run              the objects that the agents would delete
     driftlog buffer replay DIR         produce the records that an agent has set aside on its disk
+    driftlog spark JOB …               jobs on Spark: statistics, checks, exports, checkpoints
     driftlog completion bash|zsh|fish  a script that completes these commands in the shell
 
 Each module of commands has `add_commands`.
@@ -37,6 +38,7 @@ from driftlog.cli.connection.readiness_notice import ReadinessNotice
 from driftlog.cli.groups import groups
 from driftlog.cli.records import buffer, consume, produce
 from driftlog.cli.segments import segments, verification
+from driftlog.cli.spark import spark
 from driftlog.cli.topics import topics
 
 __all__ = ["main", "parser"]
@@ -56,6 +58,7 @@ _MODULES = (
     garbage,
     restore,
     buffer,
+    spark,
 )
 
 

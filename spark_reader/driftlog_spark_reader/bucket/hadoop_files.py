@@ -48,7 +48,7 @@ class HadoopFiles:
             self._fs: Any = path.getFileSystem(conf)
             self.root: str = self._fs.makeQualified(path).toString().rstrip("/")
         except Py4JError as error:
-            said = _message(error)
+            said = failure(error)
             hint = f"; {_S3A_HINT}" if "S3AFileSystem not found" in said else ""
             raise StorageError(f"{location}: {said}{hint}") from error
 
@@ -75,7 +75,7 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if _is_missing(error):
                 return []
-            raise StorageError(f"cannot list {folder}: {_message(error)}") from error
+            raise StorageError(f"cannot list {folder}: {failure(error)}") from error
         return names
 
     def read(self, key: str) -> bytes | None:
@@ -94,7 +94,7 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if _is_missing(error):
                 return None
-            raise StorageError(f"cannot read {path}: {_message(error)}") from error
+            raise StorageError(f"cannot read {path}: {failure(error)}") from error
 
     def read_range(self, key: str, start: int, end: int) -> bytes | None:
         """The bytes ``[start, end)`` of a file, fewer where it ends before; None: no such file.
@@ -113,7 +113,7 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if _is_missing(error):
                 return None
-            raise StorageError(f"cannot read {path}: {_message(error)}") from error
+            raise StorageError(f"cannot read {path}: {failure(error)}") from error
 
     def close(self) -> None:
         """Nothing to release: Hadoop keeps its file systems."""
@@ -124,7 +124,7 @@ def _is_missing(error: Py4JJavaError) -> bool:
     return error.java_exception.getClass().getName() in _MISSING
 
 
-def _message(error: Py4JError) -> str:
+def failure(error: Py4JError) -> str:
     """The message of the JVM, without its stack."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString())

@@ -58,3 +58,7 @@ class WriteTopicError(Exception):
 
 class SessionError(Exception):
     """There is no Spark session as asked for; the message says what to install or to change."""
+
+
+class JobError(Exception):
+    """A job cannot do what it is asked for; the message says why, and what to do."""

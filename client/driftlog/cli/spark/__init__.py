@@ -1,0 +1,4 @@
+"""`driftlog spark`: jobs on Spark, in a process of their own.
+
+Shell.
+"""

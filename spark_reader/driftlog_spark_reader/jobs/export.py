@@ -1,0 +1,231 @@
+"""A time range of a topic as plain Parquet or JSON, day by day or hour by hour: `export_topic`.
+
+    plan, once ──▶ for each unit that is not done:
+        read its records ──▶ write to _driftlog/part ──▶ rename to date=… ──▶ mark it as done
+
+A run that ends anywhere is run again: it deletes what is in the place of a unit that is not marked,
+and does what is missing.  One run at a time writes to a target.
+
+Root.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from driftlog_spark_reader.bucket.hadoop_folders import HadoopFolders
+from driftlog_spark_reader.common.errors import JobError
+from driftlog_spark_reader.describe.describe import describe_topic
+from driftlog_spark_reader.jobs.export_plan import (
+    DONE_PREFIX,
+    PLAN_KEY,
+    Plan,
+    Request,
+    Unit,
+    check_same,
+    decode_plan,
+    encode_plan,
+)
+from driftlog_spark_reader.native.topic_reader import read_topic
+from driftlog_spark_reader.options.time_range import Timestamp, timestamp_ms
+
+FORMATS: Final = ("parquet", "json")
+_TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
+
+Progress = Callable[[int, int, str], None]
+"""Is called before each unit, with its number from 1 on, how many there are, and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What the target has, and what this run did of it."""
+
+    target: str
+    topic: str
+    units: int
+    units_before: int
+    """Done by runs before this one."""
+    records: int
+    """Written by this run."""
+    offsets: Mapping[int, tuple[int, int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "target": self.target,
+            "topic": self.topic,
+            "units": self.units,
+            "units_before": self.units_before,
+            "records": self.records,
+            "offsets": {str(p): list(ends) for p, ends in self.offsets.items()},
+        }
+
+
+def export_topic(
+    spark: SparkSession,
+    location: str,
+    topic: str,
+    target: str,
+    *,
+    format: str = "parquet",  # noqa: A002  # Spark's word
+    unit: str = "day",
+    since: Timestamp | None = None,
+    until: Timestamp | None = None,
+    partitions: Collection[int] | None = None,
+    text: bool = False,
+    options: Mapping[str, str] = MappingProxyType({}),
+    skip_expired: bool = False,
+    progress: Progress | None = None,
+) -> Export:
+    """Write the sealed records of *topic* to *target*, each once.
+
+    Args:
+        spark: a classic session; its Hadoop settings reach both locations.
+        location: a directory, or ``s3://bucket/prefix``.
+        topic: its name.
+        target: a folder that does not exist, or that the same export has begun.
+        format: ``"parquet"`` or ``"json"``, whose keys and values are base64 unless *text*.
+        unit: ``"day"`` or ``"hour"``, of UTC.
+        since, until: records with timestamps in ``[since, until)``.
+        partitions: only these.
+        text: key and value are strings (UTF-8).
+        options: of Spark's writer, such as ``compression``.
+        skip_expired: go on without records that retention removed since the export began.
+        progress: is told of each unit.
+
+    Raises:
+        ValueError: an argument is invalid.
+        JobError: the target has other files, or is of another export.
+        OffsetOutOfRangeError: records of the export are gone; see *skip_expired*.
+        StorageError: the target cannot be written.
+        ReadTopicError: the topic cannot be read, as `read_topic` says.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format is {format!r}; it can be parquet or json")
+    if unit not in tuple(Unit):
+        raise ValueError(f"unit is {unit!r}; it can be day or hour")
+    request = Request(
+        location=location,
+        topic=topic,
+        format=format,
+        unit=Unit(unit),
+        since_ms=timestamp_ms("since", since),
+        until_ms=timestamp_ms("until", until),
+        partitions=None if partitions is None else tuple(sorted(set(partitions))),
+        text=text,
+        options=dict(options),
+    )
+    folders = HadoopFolders(spark, target)
+    plan = _plan(spark, folders, request)
+    done = set(folders.files.names(DONE_PREFIX))
+    left = [unit_ for unit_ in sorted(plan.units) if f"{plan.name(unit_)}.json" not in done]
+    records = 0
+    for number, unit_ in enumerate(left, 1 + len(plan.units) - len(left)):
+        if progress is not None:
+            progress(number, len(plan.units), plan.name(unit_))
+        records += _write(spark, folders, plan, unit_, skip_expired=skip_expired)
+    return Export(
+        folders.root, topic, len(plan.units), len(plan.units) - len(left), records, plan.offsets
+    )
+
+
+def _plan(spark: SparkSession, folders: HadoopFolders, request: Request) -> Plan:
+    """The plan at the target; a new one where there is none."""
+    body = folders.files.read(PLAN_KEY)
+    plan = None if body is None else decode_plan(body)
+    if plan is not None:
+        check_same(request, plan.request)
+        return plan
+    if folders.files.names(DONE_PREFIX):
+        raise JobError(f"{folders.files.path(PLAN_KEY)} is damaged: give another target")
+    if others := sorted(set(folders.files.names("")) - {"_driftlog"}):
+        raise JobError(f"{folders.root} has other files ({others[0]}): give another target")
+    plan = _new_plan(spark, request)
+    folders.write(PLAN_KEY, encode_plan(plan))
+    return plan
+
+
+def _new_plan(spark: SparkSession, request: Request) -> Plan:
+    described = describe_topic(spark, request.location, request.topic)
+    offsets = {
+        each.partition: (each.log_start, each.sealed_end)
+        for each in described.partitions
+        if request.partitions is None or each.partition in request.partitions
+    }
+    if request.partitions is not None and len(offsets) != len(request.partitions):
+        raise JobError(f"topic {request.topic} has partitions 0 to {len(described.partitions) - 1}")
+    without_units = Plan(request, described.topic_id, offsets, {})
+    rows = _rows(spark, without_units, (request.since_ms, request.until_ms), skip_expired=False)
+    unit = F.floor(F.unix_millis("timestamp") / F.lit(request.unit.ms)).cast("bigint")
+    counts = {row.unit: row["count"] for row in rows.groupBy(unit.alias("unit")).count().collect()}
+    plan = Plan(request, described.topic_id, offsets, dict(sorted(counts.items())))
+    for unit_ in plan.units:
+        try:
+            plan.folder(unit_)
+        except OverflowError:
+            raise JobError(
+                f"{plan.units[unit_]} records have a timestamp that is in no calendar "
+                f"({unit_ * request.unit.ms} ms): leave them out with since and until"
+            ) from None
+    return plan
+
+
+def _rows(
+    spark: SparkSession, plan: Plan, times: tuple[int | None, int | None], *, skip_expired: bool
+) -> DataFrame:
+    return read_topic(
+        spark,
+        plan.request.location,
+        plan.request.topic,
+        partitions=plan.offsets.keys(),
+        starting_offsets={p: start for p, (start, _) in plan.offsets.items()},
+        ending_offsets={p: end for p, (_, end) in plan.offsets.items()},
+        since=times[0],
+        until=times[1],
+        topic_id=plan.topic_id,
+        fail_on_data_loss=not skip_expired,
+    )
+
+
+def _write(
+    spark: SparkSession, folders: HadoopFolders, plan: Plan, unit: int, *, skip_expired: bool
+) -> int:
+    rows = _rows(spark, plan, plan.times(unit), skip_expired=skip_expired)
+    if plan.request.text:
+        rows = rows.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
+    written = Observation("unit")
+    part = HadoopFolders(spark, f"{folders.root}/{plan.part(unit)}")
+    part.delete("")
+    writer = rows.observe(written, F.count(F.lit(1)).alias("records")).write
+    writer = writer.options(timeZone="UTC", ignoreNullFields="false").options(
+        **plan.request.options
+    )
+    with _timestamps_of_parquet(spark):
+        writer.partitionBy("partition").format(plan.request.format).save(part.root)
+    records: int = written.get["records"]
+    folders.delete(plan.folder(unit))
+    folders.rename_here(part, plan.folder(unit))
+    folders.write(plan.done_key(unit), json.dumps({"records": records}).encode())
+    return records
+
+
+@contextmanager
+def _timestamps_of_parquet(spark: SparkSession) -> Iterator[None]:
+    """Timestamps are written as Parquet's own type, unless the user has chosen another.
+
+    Spark's default is INT96, which other readers call deprecated, and the writer has no option.
+    """
+    if spark.conf.get(_TIMESTAMPS) != "INT96":
+        yield
+        return
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.unset(_TIMESTAMPS)
