@@ -18,7 +18,7 @@ FRAMES ?= 10000000
 chaos: SECONDS ?= 150
 churn: SECONDS ?= 3600
 attack attack-long: SECONDS ?= 300
-chaos-compacted: SECONDS ?= 600
+chaos-compacted spark-chaos: SECONDS ?= 600
 long-topics: SECONDS ?= 3600
 REQUESTS ?= 10000000
 SEED ?= 1
@@ -29,7 +29,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd clean distclean
+.PHONY: help setup demo test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -44,6 +44,7 @@ help:
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
 	@echo "make chaos-compacted  the same on compacted topics: each reader must end with the latest values (SECONDS=600)"
+	@echo "make spark-chaos    A stream of Spark while its agent and the query are killed (SECONDS=600)"
 	@echo "make long-topics    Kafka Streams, Connect and a schema registry on compacted topics (SECONDS=3600)"
 	@echo "make churn          garbage of every kind made and collected under kills, then the bucket, etcd and memory (SECONDS=3600 SEED=1)"
 	@echo "make attack         hostile clients against real agents, one attack after the other (SECONDS=300 SEED=1 ONLY=name)"
@@ -160,6 +161,9 @@ chaos-compacted: setup etcd localstack
 
 long-topics: setup kafka-applications schema-registry
 	@$(BIN)/python -m tests.long_topics --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+spark-chaos: setup
+	@$(BIN)/python -m tests.spark.chaos --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 churn: setup etcd
 	@$(BIN)/python -m tests.churn --seconds $(SECONDS) --seed $(SEED) --agents $(AGENTS) $(ARGS)

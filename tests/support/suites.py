@@ -86,6 +86,7 @@ REAL_PROCESSES: Final = (
     "metadata/stores/etcd/test_etcd_store.py",
     "packaging",
     "spark/bulk_import/test_agent_imports.py",
+    "spark/chaos",
     "spark/bulk_import/test_importer.py",
     "spark/sink/test_rows_writer.py",
     "spark/tail/test_tail.py",
