@@ -97,7 +97,7 @@ def _dev_from_ready_to_drained(command: Path, folder: Path) -> int:
     return code
 
 
-def test_wheel_holds_five_packages_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     """
     No tests, no benchmarks, no generated C; types and licence ship.
     """
@@ -108,6 +108,7 @@ def test_wheel_holds_five_packages_and_nothing_else(wheel: Path) -> None:
         "driftlog_metadata",
         "driftlog_spark_reader",
         "driftlog_tiering",
+        "pyspark_driftlog",
     }
 
     assert packages | {"driftlog-0.2.0.dist-info"} == {name.partition("/")[0] for name in names}

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from driftlog import Admin
-from driftlog_spark_reader.common.errors import JobError
+from driftlog_spark_reader.common.errors import JobError, OffsetOutOfRangeError
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
 from driftlog_spark_reader.describe.describe import describe_topic
 from driftlog_spark_reader.describe.topic_description import PartitionDescription
@@ -34,6 +34,10 @@ from driftlog_spark_reader.tail.kafka_properties import librdkafka_properties
 
 MOST_BLOCKS: Final = 4096
 """Whose gaps are named: 4 KiB each go to the driver.  More: gaps of larger topics are all named."""
+
+_LOOKS: Final = 2
+"""At a topic whose files do not have the records that its manifests say: agents may have compacted
+or deleted records between the looks at manifests and files."""
 
 _MOST_NAMED: Final = 20
 """Of places that differ or are there twice.  More: longer messages."""
@@ -106,6 +110,27 @@ def audit_topic(
         ReadTopicError: the topic cannot be read, as `read_topic` says.
         DriftlogError: the other cluster does not answer, or does not know the topic.
     """
+    for _ in range(_LOOKS - 1):
+        try:
+            found = _look(
+                spark, location, topic, partitions, compare, compare_topic or topic, require_dense
+            )
+        except OffsetOutOfRangeError:
+            continue  # The log start moved.
+        if not found.faults:
+            return found
+    return _look(spark, location, topic, partitions, compare, compare_topic or topic, require_dense)
+
+
+def _look(
+    spark: SparkSession,
+    location: str,
+    topic: str,
+    partitions: Collection[int] | None,
+    compare: Mapping[str, str] | None,
+    other: str,
+    require_dense: bool,  # handed on
+) -> TopicAudit:
     described = describe_topic(spark, location, topic)
     wanted = {
         each.partition: each
@@ -134,7 +159,6 @@ def audit_topic(
             )
         incomplete = blocks_with_gaps(blocks, MOST_BLOCKS + 1).collect()
         if compare is not None:
-            other = compare_topic or topic
             theirs = _theirs(spark, compare, other, wanted, faults)
             if theirs is not None:
                 _compare(topic, blocks, blocks_of(theirs, other), faults)

@@ -40,6 +40,7 @@ def write_png(histogram: Histogram, title: str, path: str) -> None:
         ticks, [moment(histogram.start_ms + tick * histogram.bucket_ms) for tick in ticks]
     )
     axes.set_ylabel("records")
+    axes.set_ylim(0, 1.05 * max(below, default=1))
     axes.set_title(f"{title} (UTC)")
     if 1 < len(histogram.counts) <= 20:
         axes.legend()
