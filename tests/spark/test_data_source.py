@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from driftlog_spark_reader import DataLossError, read_topic, register
+from driftlog_spark_reader.options.bounds import offsets_json
+from driftlog_spark_reader.source.stream_position import decode
 from driftlog_tiering.formats.manifest import ReplaceSegments, SetLogStart
 from tests.spark.test_read_topic import flights, message, offsets, plan
 from tests.support.s3_servers import S3Server
@@ -196,7 +198,7 @@ class Stream:
         """The offset of the last batch, as the checkpoint has it."""
         files = [f for f in (self._checkpoint / "offsets").iterdir() if f.name.isdecimal()]
         newest = max(files, key=lambda file: int(file.name))
-        return json.loads(newest.read_text().splitlines()[-1])
+        return offsets_json(decode(json.loads(newest.read_text().splitlines()[-1])).offsets)
 
 
 def places(partition: int, *of: int) -> list[tuple[int, int]]:
@@ -260,6 +262,38 @@ def test_expired_history_fails_the_stream_unless_it_may_lose_it(
     assert DataLossError.__name__ in str(caught.value)
     kept = Stream(spark, tmp_path, location, failOnDataLoss="false").run()
     assert places(0, *range(10, 20)) == kept
+
+
+def test_a_topic_that_is_made_again_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    However many records it has; a stream that may lose records reads it from its first one.
+    """
+    location = str(tmp_path / "objects")
+    topic = SealedTopic(location, "t").create()
+    topic.seal(0, 0, [message(0, i) for i in range(3)])
+    assert places(0, 0, 1, 2) == Stream(spark, tmp_path, location).run()
+    topic.delete()
+    again = SealedTopic(location, "t").create()
+    again.seal(0, 0, [message(0, i) for i in range(8)])
+
+    with pytest.raises(Exception, match="t-0: the topic was deleted and made again"):
+        Stream(spark, tmp_path, location).run()
+
+    kept = Stream(spark, tmp_path, location, failOnDataLoss="false").run()
+    assert places(0, *range(8)) == kept
+
+
+def test_names_of_views_that_differ_in_case_only_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    One view would hide the other.
+    """
+    flights(str(tmp_path))
+    SealedTopic(str(tmp_path), "Flights").create()
+
+    with pytest.raises(ValueError, match="Flights, flights differ in case only"):
+        register(spark, str(tmp_path))
 
 
 def test_read_topic_takes_several_topics(spark: SparkSession, tmp_path: Path) -> None:

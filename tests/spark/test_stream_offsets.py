@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_spark_reader.common.errors import DataLossError
+from driftlog_spark_reader.common.errors import DataLossError, OffsetOutOfRangeError
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.source.stream_offsets import batch_ranges, limited_ends, new_offsets
@@ -81,7 +81,7 @@ def test_a_new_partition_is_read_from_its_first_record() -> None:
     """
     It is no loss if that is offset 0.
     """
-    found = batch_ranges({P0: 5}, {P0: 9, P1: 4}, {P0: 0, P1: 0}, fail_on_data_loss=True)
+    found = batch_ranges({P0: 5}, {P0: 9, P1: 4}, ends((0, 9), (0, 4)), fail_on_data_loss=True)
 
     assert {P0: (5, 9), P1: (0, 4)} == found
 
@@ -91,7 +91,7 @@ def test_a_new_partition_is_read_from_its_first_record() -> None:
     [
         ({P0: 5}, {P0: 9}, {P0: 7}, "offsets 5 to 6 are gone", {P0: (7, 9)}),
         ({P0: 5}, {P0: 9}, {P0: 12}, "offsets 5 to 8 are gone", {P0: (9, 9)}),
-        ({P0: 5}, {P0: 3}, {P0: 0}, "deleted and made again", {P0: (5, 5)}),
+        ({P0: 5}, {P0: 3}, {P0: 0}, "deleted and made again", {P0: (3, 3)}),
         ({P0: 5, P1: 2}, {P0: 9}, {P0: 0}, "t-1: deleted", {P0: (5, 9)}),
         ({P0: 5, P1: 2}, {P0: 9, P1: 3}, {P0: 0}, "t-1: deleted", {P0: (5, 9)}),
         ({P0: 5}, {P0: 9, P1: 8}, {P0: 0, P1: 6}, "t-1: offsets 0 to 5", {P0: (5, 9), P1: (6, 8)}),
@@ -107,6 +107,28 @@ def test_lost_records_fail_the_query_unless_it_may_lose_them(
     """
     The error says which are gone; with failOnDataLoss=false the rest is read.
     """
+    logs = {named: LogEnds(log_start, 12) for named, log_start in log_starts.items()}
+
     with pytest.raises(DataLossError, match=said):
-        batch_ranges(start, end, log_starts, fail_on_data_loss=True)
-    assert goes_on_with == batch_ranges(start, end, log_starts, fail_on_data_loss=False)
+        batch_ranges(start, end, logs, fail_on_data_loss=True)
+    assert goes_on_with == batch_ranges(start, end, logs, fail_on_data_loss=False)
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_batch_that_cannot_be_read_to_its_end_is_never_cut(fail_on_data_loss: bool) -> None:
+    """
+    Its last records are in the tail, which the query does not read any more.
+    """
+    with pytest.raises(OffsetOutOfRangeError, match="includeTail"):
+        batch_ranges({P0: 0}, {P0: 10}, ends((0, 3)), fail_on_data_loss=fail_on_data_loss)
+
+
+def test_a_topic_that_is_made_again_starts_at_its_first_record() -> None:
+    """
+    However far the query was in the one before.
+    """
+    logs = ends((2, 9))
+
+    with pytest.raises(DataLossError, match="t-0: the topic was deleted and made again"):
+        batch_ranges({P0: 5}, {P0: 9}, logs, [P0], fail_on_data_loss=True)
+    assert {P0: (2, 9)} == batch_ranges({P0: 5}, {P0: 9}, logs, [P0], fail_on_data_loss=False)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.query.wanted_files import PartitionRange
-from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices
+from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices, tail_tasks
+from driftlog_spark_reader.tail.port import TailRange
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentRef
@@ -104,3 +105,29 @@ def test_slices_are_what_of_each_segment_is_asked_for() -> None:
     found = segment_slices([PartitionRange(NamedPartition("t", 0), 5, 33, held)])
 
     assert [(5, 10), (10, 20), (30, 33)] == [(piece.start, piece.end) for piece in found]
+
+
+@pytest.mark.parametrize(
+    ("cut", "max_records"), [(False, None), (True, None), (True, 7), (False, 7)]
+)
+def test_pieces_of_the_tail_are_cut_as_asked(cut: bool, max_records: int | None) -> None:
+    """
+    Every offset once; as many tasks as asked for, or as the limit needs.
+    """
+    sizes = (100, 3, 40)
+    pieces = [TailRange("t", UUID(int=1), p, 10, 10 + size) for p, size in enumerate(sizes)]
+
+    tasks = tail_tasks(pieces, 8, cut=cut, max_records=max_records)
+
+    found = sorted(
+        (part.partition, offset)
+        for task in tasks
+        for part in task
+        for offset in range(part.start, part.end)
+    )
+    assert [(p, 10 + i) for p, size in enumerate(sizes) for i in range(size)] == found
+    most = max(sum(part.end - part.start for part in task) for task in tasks)
+    if max_records is not None:
+        assert most <= max_records
+    elif cut:
+        assert 8 == len(tasks)

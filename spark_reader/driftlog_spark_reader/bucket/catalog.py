@@ -130,7 +130,8 @@ def newest_manifest(
 ) -> Manifest:
     """The partition's newest manifest; the empty one when there is none.
 
-    *known* is returned if it is still the newest: it is not read again.
+    *known* is returned if none is newer: it is not read again, and a listing that lags does not
+    hide it.
 
     Raises:
         DamagedTopicError: the manifest is damaged.
@@ -140,7 +141,7 @@ def newest_manifest(
     if not names:
         return empty_manifest(topic, tp)
     key = f"{folder}{min(names)}"
-    if known is not None and known.key == key:
+    if known is not None and known.tp == tp and known.key <= key:  # counted down
         return known
     try:
         manifest = decode_manifest(_present(files, key))

@@ -42,6 +42,7 @@ class StoreFiles:
         try:
             self._store: ObjectStore = self._result(_open(location))
         except ValueError as error:
+            self._end()
             raise StorageError(str(error)) from error
 
     def path(self, key: str) -> str:
@@ -78,6 +79,9 @@ class StoreFiles:
     def close(self) -> None:
         """Release connections.  The files are not used afterwards."""
         self._result(self._store.close())
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

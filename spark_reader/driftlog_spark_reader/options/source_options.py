@@ -105,7 +105,7 @@ class SourceOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
-    tail: Mapping[str, str] = field(default_factory=dict)
+    tail: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may have passwords
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:

@@ -108,15 +108,19 @@ def read_states(
     pool: ThreadPoolExecutor,
     tail: Tail | None = None,
     known: Mapping[NamedPartition, PartitionState] = MappingProxyType({}),
+    *,
+    strict: bool = True,
 ) -> dict[NamedPartition, PartitionState]:
     """The selected partitions with their newest manifests; those of *known* that still are the
     newest are not read again.
+
+    *strict*: a topic that is named and not there is an error.
 
     Raises:
         ReadTopicError, ValueError: as `query_ranges` says.
     """
     topic_id = None if options.topic_id is None else UUID(options.topic_id)
-    partitions = select_partitions(files, options.selection, topic_id)
+    partitions = select_partitions(files, options.selection, pool, topic_id, strict=strict)
     cuts = {} if tail is None else _cuts(tail, partitions)  # before the manifests: `tail.port`
 
     def read(named: NamedPartition) -> PartitionState:

@@ -4,7 +4,8 @@ Shell.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from uuid import UUID
 
 from driftlog_metadata.schema.model import Topic
@@ -22,9 +23,17 @@ from driftlog_tiering.formats.layout import is_topic_name
 
 
 def select_partitions(
-    files: Files, selection: Selection, topic_id: UUID | None = None
+    files: Files,
+    selection: Selection,
+    pool: Executor,
+    topic_id: UUID | None = None,
+    *,
+    strict: bool = True,
 ) -> dict[NamedPartition, Topic]:
     """The partitions that are read, each with its topic, by name and number.
+
+    Args:
+        strict: False: leave out named topics and partitions that are not there.
 
     Raises:
         ValueError: a name cannot be a topic's, or a topic has no such partition.
@@ -35,40 +44,42 @@ def select_partitions(
     """
     match selection:
         case Subscribe(names):
-            return _all_partitions(_topics(files, names, topic_id))
+            return _all_partitions(_topics(files, names, pool, topic_id, strict=strict))
         case SubscribePattern(pattern):
             matches = re.compile(pattern).search  # anywhere in the name, as Spark's source
-            return _all_partitions(_live(files, filter(matches, topic_names(files))))
+            names = tuple(filter(matches, topic_names(files)))
+            return _all_partitions(_topics(files, names, pool, None, strict=False))
         case Assign(partitions):
-            topics = _topics(files, {named.topic for named in partitions}, topic_id)
+            names = tuple(sorted({named.topic for named in partitions}))
+            topics = _topics(files, names, pool, topic_id, strict=strict)
             by_name = {topic.name: topic for topic in topics}
-            for named in partitions:
+            there = [named for named in partitions if named.topic in by_name]
+            for named in there:
                 count = by_name[named.topic].partitions
                 if named.partition >= count:
                     raise ValueError(
                         f"topic {named.topic} has partitions 0 to {count - 1}, not "
                         f"{named.partition}"
                     )
-            return {named: by_name[named.topic] for named in partitions}
+            return {named: by_name[named.topic] for named in there}
 
 
-def _topics(files: Files, names: Iterable[str], topic_id: UUID | None) -> list[Topic]:
-    found = []
+def _topics(
+    files: Files, names: Sequence[str], pool: Executor, topic_id: UUID | None, *, strict: bool
+) -> list[Topic]:
     for name in names:
         if not is_topic_name(name):
             raise ValueError(f"{name!r} cannot be a topic's name")
-        found.append(find_topic(files, name, topic_id))
-    return found
 
-
-def _live(files: Files, names: Iterable[str]) -> list[Topic]:
-    found = []
-    for name in sorted(names):
+    def find(name: str) -> Topic | None:
         try:
-            found.append(find_topic(files, name, None))
+            return find_topic(files, name, topic_id)
         except (UnknownTopicError, DeletedTopicError):
-            continue
-    return found
+            if strict:
+                raise
+            return None
+
+    return [topic for topic in pool.map(find, names) if topic is not None]
 
 
 def _all_partitions(topics: Iterable[Topic]) -> dict[NamedPartition, Topic]:

@@ -4,8 +4,8 @@ Shell.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -57,7 +57,10 @@ def input_partitions(
     if reader is not None:
         pieces = [piece for wanted in ranges for piece in wanted.tail]
         most = max(TAIL_TASKS, (options.min_partitions or 0) - len(tasks))
-        tasks += [TailPartition(reader, task) for task in tail_tasks(pieces, most)]
+        found = tail_tasks(
+            pieces, most, cut=options.min_partitions is not None, max_records=options.max_records
+        )
+        tasks += [TailPartition(reader, task) for task in found]
     return tasks
 
 
@@ -80,6 +83,10 @@ class BatchReader(DataSourceReader):
     def __init__(self, location: str, options: SourceOptions) -> None:
         self._location = location
         self._options = options
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors need: no passwords."""
+        return {**self.__dict__, "_options": replace(self._options, tail={})}
 
     def partitions(self) -> list[InputPartition]:
         """The tasks; an empty one if there are no records.

@@ -13,7 +13,11 @@ from pyspark.sql import SparkSession
 
 from driftlog_spark_reader.bucket.catalog import topic_names
 from driftlog_spark_reader.bucket.session_files import session_files
-from driftlog_spark_reader.common.errors import DeletedTopicError, UnknownTopicError
+from driftlog_spark_reader.common.errors import (
+    AmbiguousTopicError,
+    DeletedTopicError,
+    UnknownTopicError,
+)
 from driftlog_spark_reader.native.topic_reader import read_topic
 from driftlog_spark_reader.source.data_source import bound_source
 from driftlog_spark_reader.source.session_location import SETTING
@@ -40,7 +44,7 @@ def register(
         topics: these only; None: all live ones.
 
     Raises:
-        ValueError: no location is given.
+        ValueError: no location is given, or names of topics differ in case only.
         UnknownTopicError, DeletedTopicError, AmbiguousTopicError: there is not one such topic.
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
@@ -51,11 +55,18 @@ def register(
             f"where is the log?  Call register(spark, location), or set {SETTING} in the session"
         )
     spark.dataSource.register(bound_source(found))
+    names = topic_names(session_files(spark, found)) if topics is None else list(topics)
+    lower = [name.lower() for name in names]
+    if twice := sorted(name for name in names if lower.count(name.lower()) > 1):
+        raise ValueError(
+            f"the topics {', '.join(twice)} differ in case only, and names of views do not: "
+            "register them one by one (topics=[…]), with a prefix each"
+        )
     views = []
-    for topic in topic_names(session_files(spark, found)) if topics is None else topics:
+    for topic in names:
         try:
             records = read_topic(spark, found, topic)
-        except (UnknownTopicError, DeletedTopicError):
+        except (UnknownTopicError, DeletedTopicError, AmbiguousTopicError):
             if topics is not None:
                 raise
             continue  # It goes, or went, while the topics were listed.

@@ -46,11 +46,26 @@ class StreamLog:
     def refresh(self) -> dict[NamedPartition, LogEnds]:
         """Look at topics and manifests; returns what of each partition can be read.
 
+        With failOnDataLoss=false, topics that are not there any more are left out.
+
         Raises:
             ReadTopicError: the topics cannot be read, as `query_ranges` says.
         """
-        self._states = read_states(self._files, self._options, self._pool, self._tail, self._states)
+        return self._look(strict=self._options.fail_on_data_loss)
+
+    def _look(self, *, strict: bool) -> dict[NamedPartition, LogEnds]:
+        self._states = read_states(
+            self._files, self._options, self._pool, self._tail, self._states, strict=strict
+        )
+        return self.logs()
+
+    def logs(self) -> dict[NamedPartition, LogEnds]:
+        """What of each partition could be read at the last look."""
         return {named: state.log for named, state in self._states.items()}
+
+    def ids(self) -> dict[str, str]:
+        """The ids of the topics at the last look, by name."""
+        return {named.topic: str(state.topic.topic_id) for named, state in self._states.items()}
 
     def initial_offsets(self) -> dict[NamedPartition, int]:
         """Where the stream starts without a checkpoint.
@@ -59,7 +74,7 @@ class StreamLog:
             ValueError: the options do not fit the topics.
             ReadTopicError: the topics cannot be read.
         """
-        check_all_named("the start", self._options.starting, self.refresh())
+        check_all_named("the start", self._options.starting, self._look(strict=True))
         return bound_offsets(
             self._files,
             self._options.starting,
@@ -69,14 +84,12 @@ class StreamLog:
             is_start=True,
         )
 
-    def log_starts(self, end: Mapping[NamedPartition, int]) -> dict[NamedPartition, int]:
-        """The log starts of all partitions, once what is known of them reaches *end*."""
-        if any(
-            named not in self._states or self._states[named].log.end < offset
-            for named, offset in end.items()
-        ):
-            self.refresh()
-        return {named: state.log.start for named, state in self._states.items()}
+    def logs_to(self, end: Mapping[NamedPartition, int]) -> dict[NamedPartition, LogEnds]:
+        """What of each partition can be read, looked at again where that does not reach *end*."""
+        logs = self.logs()
+        if any(named not in logs or logs[named].end < offset for named, offset in end.items()):
+            return self.refresh()
+        return logs
 
     def with_segments(
         self, ranges: Mapping[NamedPartition, tuple[int, int]]

@@ -11,10 +11,10 @@ Pure.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from driftlog_spark_reader.common.errors import DataLossError
+from driftlog_spark_reader.common.errors import DataLossError, OffsetOutOfRangeError
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.resolution import LogEnds
 
@@ -66,37 +66,50 @@ def limited_ends(
 def batch_ranges(
     start: ByPartition,
     end: ByPartition,
-    log_starts: ByPartition,
+    logs: Mapping[NamedPartition, LogEnds],
+    made_again: Collection[NamedPartition] = (),
     *,
     fail_on_data_loss: bool,
 ) -> dict[NamedPartition, tuple[int, int]]:
     """What a batch reads of each partition of *end*.
 
-    *log_starts*: of the partitions that are there now.
+    Args:
+        logs: of the partitions that are there now.
+        made_again: those whose topic is another one than at *start*: they start at its first
+            record.
 
     Raises:
         DataLossError: records of the batch, or of a partition that is gone, were deleted before
             they were read.
+        OffsetOutOfRangeError: records of the batch cannot be read yet.
     """
     lost: list[str] = []
-    if deleted := sorted((start.keys() - end.keys()) | (end.keys() - log_starts.keys())):
+    if deleted := sorted((start.keys() - end.keys()) | (end.keys() - logs.keys())):
         lost.append(f"{_names(deleted)}: deleted, with the records that were not read yet")
+    if again := sorted(set(made_again)):
+        lost.append(f"{_names(again)}: the topic was deleted and made again")
     ranges = {}
-    for named in sorted(end.keys() & log_starts.keys()):
-        first, last, log_start = start.get(named, 0), end[named], log_starts[named]
-        if last < first:
+    for named in sorted(end.keys() & logs.keys()):
+        first, last, log = start.get(named, 0), end[named], logs[named]
+        if named in made_again:
+            first = log.start
+        if last > log.end:
+            raise OffsetOutOfRangeError(
+                f"{named}: the batch ends at {last}, and the log can be read to {log.end}: seal "
+                "the rest with `driftlog segments seal TOPIC`, or read it with includeTail"
+            )
+        if last < first and named not in made_again:
             lost.append(
                 f"{named}: the log ends at {last}, and the query has read to {first}: the topic "
                 "was deleted and made again"
             )
-            last = first
-        elif first < min(log_start, last):
-            gone = min(log_start, last)
+        elif first < min(log.start, last):
+            gone = min(log.start, last)
             lost.append(
                 f"{named}: offsets {first} to {gone - 1} are gone: retention or DeleteRecords "
                 "removed them before they were read"
             )
-        first = min(max(first, log_start), last)
+        first = min(max(first, log.start), last)
         ranges[named] = (first, last)
     if lost and fail_on_data_loss:
         raise DataLossError(f"records are lost to this query: {'; '.join(lost)}.  {_ADVICE}")

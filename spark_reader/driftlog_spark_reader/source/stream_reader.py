@@ -1,16 +1,17 @@
 """The reader of a stream: offsets of its micro-batches on the driver, records from executors.
 
-An offset of the stream has the form of Spark's Kafka source, ``{"flights": {"0": 5, "1": 7}}``: the
-next offset to read of each partition.  A batch between two such offsets is the same records
+An offset of the stream is that of Spark's Kafka source, and the ids of its topics
+(`stream_position`).  A batch between two such offsets is the same records
 whenever it is planned, from whatever manifest version, but for those that compaction or retention
 has removed since.
 
 Shell.
 """
 
-import json
+import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +24,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from driftlog_spark_reader.options.bounds import NamedPartition, offsets_json, parse_offsets
+from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.source.batch_reader import input_partitions, read_task
 from driftlog_spark_reader.source.stream_log import StreamLog
 from driftlog_spark_reader.source.stream_offsets import batch_ranges, limited_ends, new_offsets
+from driftlog_spark_reader.source.stream_position import Position, decode, encode
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -42,11 +44,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[NamedPartition, LogEnds] = {}
         self._target: dict[NamedPartition, LogEnds] | None = None
         """Of Trigger.AvailableNow: where the query ends."""
-        self._triggered_s = 0.0
+        self._triggered_s = -math.inf
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors need: neither connections nor passwords."""
+        return {**self.__dict__, "_options": replace(self._options, tail={}), "_log": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts."""
-        return offsets_json(self._opened().initial_offsets())
+        log = self._opened()
+        offsets = log.initial_offsets()
+        return encode(Position(offsets, log.ids(), is_first=True))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends now."""
@@ -65,33 +73,63 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; *start* where there is none yet."""
-        begun = _offsets(start)
+        begun = decode(start)
         log = self._opened()
-        self._latest = log.refresh() if self._target is None else self._target
-        if isinstance(limit, ReadMinRows) and self._is_delayed(begun, limit.min_rows):
+        self._latest = _up_to(self._target, log.refresh())
+        ids = log.ids()
+        same = {
+            n: o
+            for n, o in begun.offsets.items()
+            if begun.ids.get(n.topic) in (None, ids.get(n.topic))
+        }
+        if isinstance(limit, ReadMinRows) and self._is_delayed(same, limit.min_rows):
             return start
-        ends = {named: reach.end for named, reach in self._latest.items()}
+        # No listing that lags, and no tail that is not read any more, takes a query back.
+        ends = {named: max(reach.end, same.get(named, 0)) for named, reach in self._latest.items()}
         most = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets
         if most is not None:
-            ends = limited_ends(begun, self._latest, most, log.segment_ends)
-        return offsets_json(ends) or start
+            reached = {n: LogEnds(reach.start, ends[n]) for n, reach in self._latest.items()}
+            ends = limited_ends(same, reached, most, log.segment_ends)
+        if ends == begun.offsets and len(same) == len(begun.offsets):
+            return start
+        return encode(Position(ends, ids, start=begun.offsets if begun.is_first else None))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of the log, for the query's progress."""
-        return offsets_json({named: reach.end for named, reach in self._latest.items()}) or None
+        return encode(Position({n: reach.end for n, reach in self._latest.items()})) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch.
 
         Raises:
             DataLossError: records of the batch are gone.
+            OffsetOutOfRangeError: records of the batch cannot be read yet.
         """
+        last = decode(end)
+        if last.is_first:
+            return []  # The first batch had no record.
+        begun = decode(start)
+        first = begun.offsets if last.start is None else last.start
         log = self._opened()
-        wanted = _offsets(end)
+        logs = log.logs_to(last.offsets)
+        ids = log.ids()
+        gone = {
+            named
+            for named in last.offsets
+            if named in logs and last.ids.get(named.topic) not in (None, ids.get(named.topic))
+        }
+        made_again = {
+            named
+            for named in first.keys() & last.offsets.keys()
+            if last.start is None
+            and begun.ids.get(named.topic) is not None
+            and last.ids.get(named.topic) not in (None, begun.ids[named.topic])
+        }
         ranges = batch_ranges(
-            _offsets(start),
-            wanted,
-            log.log_starts(wanted),
+            first,
+            last.offsets,
+            {named: reach for named, reach in logs.items() if named not in gone},
+            made_again - gone,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
         return input_partitions(
@@ -130,5 +168,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
 
-def _offsets(offset: dict[str, Any]) -> dict[NamedPartition, int]:
-    return parse_offsets("the stream's offset", json.dumps(offset))
+def _up_to(
+    target: dict[NamedPartition, LogEnds] | None, logs: dict[NamedPartition, LogEnds]
+) -> dict[NamedPartition, LogEnds]:
+    """The logs as far as the query goes."""
+    if target is None:
+        return logs
+    return {
+        named: LogEnds(reach.start, min(reach.end, target[named].end))
+        for named, reach in logs.items()
+        if named in target
+    }

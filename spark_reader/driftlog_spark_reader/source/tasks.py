@@ -67,15 +67,37 @@ def plan_tasks(
     return [part for task in tasks for part in _of_records(task, max_records)]
 
 
-def tail_tasks(pieces: Sequence[TailRange], most: int) -> list[tuple[TailRange, ...]]:
-    """The pieces of the tail in at most *most* tasks of about equal numbers of offsets."""
-    tasks: list[list[TailRange]] = [[] for _ in range(min(most, len(pieces)))]
-    sizes = [0] * len(tasks)
-    for piece in sorted(pieces, key=lambda piece: piece.start - piece.end):
+def tail_tasks(
+    pieces: Sequence[TailRange], most: int, *, cut: bool = False, max_records: int | None = None
+) -> list[tuple[TailRange, ...]]:
+    """The pieces of the tail in tasks of about equal numbers of offsets.
+
+    Args:
+        most: tasks, unless *max_records* needs more.
+        cut: cut pieces, so that there are so many where there are as many offsets.
+        max_records: most offsets of one task.
+    """
+    total = sum(piece.end - piece.start for piece in pieces)
+    size = max(1, total // most) if cut else total
+    if max_records is not None:
+        size = min(size, max_records)
+    parts = [part for piece in pieces for part in _cut_piece(piece, size)]
+    count = len(parts) if max_records is not None else min(most, len(parts))
+    tasks: list[list[TailRange]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for part in sorted(parts, key=lambda part: part.start - part.end):
         smallest = sizes.index(min(sizes))
-        tasks[smallest].append(piece)
-        sizes[smallest] += piece.end - piece.start
+        tasks[smallest].append(part)
+        sizes[smallest] += part.end - part.start
     return [tuple(task) for task in tasks]
+
+
+def _cut_piece(piece: TailRange, size: int) -> Iterator[TailRange]:
+    """The piece in parts of at most *size* offsets; a part has the batches that it needs."""
+    for start in range(piece.start, piece.end, size):
+        end = min(start + size, piece.end)
+        spans = tuple(span for span in piece.spans if span.base < end and start < span.end)
+        yield replace(piece, start=start, end=end, spans=spans)
 
 
 def _packed(
