@@ -5,6 +5,9 @@ next offset to read of each partition.  A batch between two such offsets is the 
 whenever it is planned, from whatever manifest version, but for those that compaction or retention
 has removed since.
 
+Spark keeps the end of a batch, and asks again where the first one starts if it must run again.  A
+start at the latest offset is another one then, so the first batch of such a query is empty.
+
 Shell.
 """
 
@@ -23,7 +26,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from driftlog_spark_reader.options.bounds import NamedPartition, offsets_json, parse_offsets
+from driftlog_spark_reader.options.bounds import (
+    LATEST,
+    Everywhere,
+    NamedPartition,
+    offsets_json,
+    parse_offsets,
+)
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.source.batch_reader import input_partitions, read_task
@@ -42,11 +51,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[NamedPartition, LogEnds] = {}
         self._target: dict[NamedPartition, LogEnds] | None = None
         """Of Trigger.AvailableNow: where the query ends."""
+        self._first: dict[NamedPartition, int] | None = None
+        """Where a query without a checkpoint starts, if that is the latest offset."""
         self._triggered_s = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts."""
-        return offsets_json(self._opened().initial_offsets())
+        found = self._opened().initial_offsets()
+        if self._options.starting == Everywhere(LATEST):
+            self._first = found
+        return offsets_json(found)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends now."""
@@ -66,6 +80,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; *start* where there is none yet."""
         begun = _offsets(start)
+        if begun == self._first:
+            self._first = None
+            return start
         log = self._opened()
         self._latest = log.refresh() if self._target is None else self._target
         if isinstance(limit, ReadMinRows) and self._is_delayed(begun, limit.min_rows):
@@ -87,9 +104,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: records of the batch are gone.
         """
         log = self._opened()
-        wanted = _offsets(end)
+        begun, wanted = _offsets(start), _offsets(end)
+        if begun == self._first:  # The first batch runs again: it was empty.
+            begun = wanted
         ranges = batch_ranges(
-            _offsets(start),
+            begun,
             wanted,
             log.log_starts(wanted),
             fail_on_data_loss=self._options.fail_on_data_loss,
