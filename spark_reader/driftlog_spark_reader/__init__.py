@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.common.errors import ReadTopicError as ReadTopicError
     from driftlog_spark_reader.common.errors import SessionError as SessionError
     from driftlog_spark_reader.common.errors import StorageError as StorageError
+    from driftlog_spark_reader.common.errors import TailUnavailableError as TailUnavailableError
     from driftlog_spark_reader.common.errors import UnknownTopicError as UnknownTopicError
+    from driftlog_spark_reader.common.errors import WriteTopicError as WriteTopicError
     from driftlog_spark_reader.common.s3_access import S3Access as S3Access
     from driftlog_spark_reader.common.schema import KAFKA_SCHEMA as KAFKA_SCHEMA
     from driftlog_spark_reader.describe.describe import TopicDescription as TopicDescription
@@ -65,7 +67,9 @@ _PLACES: Final = {
         "ReadTopicError",
         "SessionError",
         "StorageError",
+        "TailUnavailableError",
         "UnknownTopicError",
+        "WriteTopicError",
     ),
     "driftlog_spark_reader.common.s3_access": ("S3Access",),
     "driftlog_spark_reader.common.schema": ("KAFKA_SCHEMA",),
@@ -95,9 +99,13 @@ __all__ = [
     "S3Access",
     "SessionError",
     "StorageError",
+    "TailUnavailableError",
     "TopicDescription",
     "TopicScan",
     "UnknownTopicError",
+    "WriteTopicError",
+    "audit_topic",
+    "convert_checkpoint",
     "describe_topic",
     "export_topic",
     "import_parquet",

@@ -2,7 +2,7 @@
 
     newest manifest of each partition ──▶ ranges ──▶ exact files ──▶ Spark's own Parquet scan
 
-No code of driftlog runs per record, or on executors.
+No code of driftlog runs per record, and on executors only for the tail.
 
 Root.
 """

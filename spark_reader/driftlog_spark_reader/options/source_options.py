@@ -43,9 +43,10 @@ _KNOWN: Final = {
         *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
         *("topicId", "includeTail", "etcd", "etcd.cacert", "etcd.cert", "etcd.key"),
         *("etcd.user", "etcd.password"),
+        # `load(path)`; and how long a read of the tail from agents waits.
+        *("path", "kafkaConsumer.pollTimeoutMs"),
         # Of Spark's Kafka source, without a meaning here.
-        *("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries"),
-        *("fetchOffset.retryIntervalMs", "path"),
+        *("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     )
 }
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
