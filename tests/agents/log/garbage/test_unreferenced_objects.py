@@ -799,6 +799,26 @@ async def test_an_import_that_is_not_renewed_is_deleted_as_a_topic_is(world: Wor
     assert await world.metadata.get(TOMBSTONE) is None
 
 
+async def test_a_published_import_whose_key_came_back_with_a_backup_keeps_everything(
+    world: World,
+) -> None:
+    """
+    The metadata store was put back from before the publication: the topic's file says that there
+    was one.  The log says what to do.
+    """
+    await begin_import(world)
+    await world.bucket.put(layout.topic_key("t", TOPIC.topic_id, 1), [b"x"])
+    before = await world.keys()
+    with capture_logs() as lines:
+        await world.live(4 * GRACE_H)
+
+    assert before == await world.keys()
+    assert await world.metadata.get(import_key(TOPIC.topic_id)) is not None
+    assert await world.metadata.get(TOMBSTONE) is None
+    found = [line for line in lines if line["event"] == "published_import_found"]
+    assert {("error", "t")} == {(line["log_level"], line["topic"]) for line in found}
+
+
 async def test_a_topic_without_an_answer_stops_no_other_one(world: World) -> None:
     """
     The bucket does not list one deleted topic: the other one goes, and no grace begins again.
