@@ -11,7 +11,8 @@
 3. A bulk import whose key was not renewed for a grace, by the store's clock, counts as a deleted
    topic from then on: a tombstone replaces its key in one transaction (`topics/imports`).  Not if
    the topic's file is there: the topic may have been published, and the key be of a backup.
-4. A topic that a store gives no answer for stops no other one.  After some in a row the pass ends.
+4. A topic or import that a store gives no answer for stops no other one.  After some topics in a
+   row the pass ends; after some imports, no other import is ended in this pass.
 
 Shell.
 """
@@ -119,17 +120,21 @@ class DeletedTopicGc:
                     raise
                 if name in known.topics:
                     there[name] = known.topics[name]
-                self._log.warning(
-                    "collection_abandoned",
-                    topic=topic.name,
-                    error=repr(error),
-                    advice="retrying; the other topics are collected",
-                )
+                self._say_abandoned(topic, error)
         known.topics = there
+
+    def _say_abandoned(self, topic: Topic, error: Exception) -> None:
+        self._log.warning(
+            "collection_abandoned",
+            topic=topic.name,
+            error=repr(error),
+            advice="retrying; the other topics are collected",
+        )
 
     async def _end_imports(self, now_ms: int) -> None:
         """Put a tombstone for each import that was not renewed for a grace."""
         seen: dict[str, tuple[int, int]] = {}
+        over: list[tuple[KeyValue, Topic]] = []
         for kv in await self._reads.prefix(IMPORTS_PREFIX):
             if not self._strangers.is_ours(kv.key, parse_import_key):
                 continue
@@ -140,7 +145,7 @@ class DeletedTopicGc:
             if now_ms - since_ms < self._grace.ms:
                 continue
             try:
-                topic = decode_at(kv.key, kv.value, decode_topic)
+                over.append((kv, decode_at(kv.key, kv.value, decode_topic)))
             except CorruptError as error:
                 self._log.error(
                     "import_unreadable",
@@ -148,9 +153,17 @@ class DeletedTopicGc:
                     advice="restore the key, or upgrade the agent; until then no object of this "
                     "import is deleted",
                 )
-                continue
-            await self._end_import(kv, topic)
         self._imports = seen
+        failures = 0
+        for kv, topic in over:
+            try:
+                await self._end_import(kv, topic)
+                failures = 0
+            except NO_ANSWER as error:
+                failures += 1
+                self._say_abandoned(topic, error)
+                if failures >= MOST_FAILURES:
+                    return
 
     async def _end_import(self, kv: KeyValue, topic: Topic) -> None:
         if await self._has_file(topic):

@@ -844,6 +844,38 @@ async def test_a_topic_without_an_answer_stops_no_other_one(world: World) -> Non
     assert {"held"} == {line["topic"] for line in lines if line["event"] == "collection_abandoned"}
 
 
+async def test_an_import_without_an_answer_stops_no_deleted_topic_and_no_other_import(
+    world: World,
+) -> None:
+    """
+    The bucket does not list it; when it does, the import ends at once.
+    """
+    await delete_topic(world)
+    held = Topic(name="held", topic_id=UUID(int=1, version=4), partitions=1)
+    await world.metadata.txn((), [Put(import_key(held.topic_id), encode_topic(held))])
+    other = Topic(name="other", topic_id=UUID(int=2, version=4), partitions=1)
+    await world.metadata.txn((), [Put(import_key(other.topic_id), encode_topic(other))])
+    works = world.bucket.list
+
+    def list_others(prefix: str, **options: Any) -> Any:
+        if prefix.startswith("topics/held/"):
+            raise UnavailableError("503")
+        return works(prefix, **options)
+
+    world.bucket.list = list_others  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        await world.live(3 * GRACE_H)
+    world.bucket.list = works  # type: ignore[method-assign]
+
+    assert [] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+    assert await world.metadata.get(import_key(other.topic_id)) is None
+    assert await world.metadata.get(import_key(held.topic_id)) is not None
+    assert {"held"} == {line["topic"] for line in lines if line["event"] == "collection_abandoned"}
+    await world.live(1)
+    assert await world.metadata.get(import_key(held.topic_id)) is None
+
+
 async def test_a_new_topic_of_the_same_name_keeps_its_objects(world: World) -> None:
     """
     Objects lie under the topic's id.
