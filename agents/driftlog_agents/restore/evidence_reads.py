@@ -67,15 +67,22 @@ class BucketTopic:
     files: list[str] = field(default_factory=list)
     """Keys of its versions, ascending."""
     is_deleted: bool = False
-    """Also where a bulk import was not finished."""
     is_import: bool = False
     """Whether a bulk import began it."""
+    is_led: bool = False
+    """Whether sealed objects show that an agent led it: it was published."""
     partitions: int = 0
     """As many as have objects."""
     sealed: dict[int, SealedEnds] = field(default_factory=dict)
     """Of each partition that has sealed objects."""
     made_ms: int = 0
     """When the first object was put that is left."""
+
+    @property
+    def is_unpublished(self) -> bool:
+        """Whether it is a bulk import that did not end, unless a footer names it.  A file is
+        written before the key of an imported topic (`topics/imports`); it may be lost."""
+        return self.is_import and not self.files and not self.is_led
 
 
 class EvidenceReads:
@@ -95,9 +102,6 @@ class EvidenceReads:
             self._progress("sealed objects listed", count)
             for info in page.objects:
                 _note(found, info)
-        for folder in found.values():
-            # A file is written before the key of an imported topic (`topics/imports`).
-            folder.is_deleted |= folder.is_import and not folder.files
         return found
 
     async def topic_files(
@@ -307,6 +311,7 @@ def _note(found: dict[UUID, BucketTopic], info: ObjectInfo) -> None:
         topic.files.append(info.key)
     elif not isinstance(key, layout.DeletedKey | layout.ImportKey):
         topic.sealed.setdefault(key.tp.partition, SealedEnds()).add(info.key, key)
+        topic.is_led |= layout.is_of_agent(key)
 
 
 def _by_session(infos: Iterable[ObjectInfo]) -> list[tuple[str, list[ObjectInfo]]]:

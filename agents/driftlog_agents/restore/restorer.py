@@ -288,7 +288,7 @@ class Restorer:
         wanted = [
             (folder.name, tp)
             for folder in folders.values()
-            if not folder.is_deleted
+            if not (folder.is_deleted or folder.is_unpublished)
             for number in range(folder.partitions)
             for tp in (TopicPartition(folder.topic_id, number),)
             if self._is_left(tp, is_finished=is_finished)
@@ -394,9 +394,13 @@ class Restorer:
     # ── 4: topics ──
 
     def _name(self, folders: dict[UUID, BucketTopic], evidence: FlushEvidence) -> None:
-        """Add the topics that only footers name: a topic's key comes before its file."""
+        """Add the topics that only footers name: a topic's key comes before its file.  An import
+        that none names is deleted."""
         for topic_id, name in evidence.topic_names.items():
             folders.setdefault(UUID(bytes=topic_id), BucketTopic(name, UUID(bytes=topic_id)))
+        for folder in folders.values():
+            if folder.is_unpublished and folder.topic_id.bytes not in evidence.topic_names:
+                folder.is_deleted = True
 
     async def _find_topics(
         self,

@@ -2,6 +2,8 @@
 
     request ──▶ a task, few at a time ──▶ the lock of the name ──▶ done ──▶ answer
 
+No error of a change ends the other changes: whatever it is, the change is refused.
+
 Shell.
 """
 
@@ -45,7 +47,8 @@ class TopicChangeQueue:
 
         Raises:
             RefusedError: from *work*; NOT_CONTROLLER: the agent starts or leaves, its session
-                ended, or too many changes are pending; UNKNOWN_SERVER_ERROR: damaged metadata.
+                ended, or too many changes are pending; UNKNOWN_SERVER_ERROR: damaged metadata, or a
+                bug.
         """
         tasks = self.tasks
         if tasks is None or self.pending >= _MAX_PENDING:
@@ -78,6 +81,10 @@ class TopicChangeQueue:
                 if not done.done():
                     refused = RefusedError(ErrorCode.NOT_CONTROLLER, "the session ended: try again")
                     done.set_exception(refused)
+            except Exception as bug:  # noqa: BLE001  # it would end the agent
+                if not done.done():
+                    done.set_exception(RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(bug)))
+                self._log.exception("topic_change_bug", advice="report it; the change is refused")
             else:
                 if not done.done():
                     done.set_result(result)

@@ -10,7 +10,8 @@
 1. The topic's key decides, in one transaction, as for every topic (`topics/service`).  The keys of
    its partitions and its file precede it: clients find the topic with all of its records.
 2. The file precedes the topic's key, unlike that of a created topic: a restore takes a folder with
-   ``import.json`` and without a file for an import that did not end, and deletes it.
+   ``import.json`` and without a file for an import that did not end, and deletes it, unless an
+   agent has written to it since.
 3. The partitions' keys are written from manifests that were read back, not from what the job says.
 4. Each step may be repeated, by any agent.  An import that nobody renews is abandoned by the
    collector (`log/garbage/deleted_topic_gc`); after that it cannot be published.

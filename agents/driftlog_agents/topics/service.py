@@ -49,6 +49,7 @@ from driftlog_agents.topics.validation import (
     MAX_PARTITIONS,
     NewTopic,
     check_partitions,
+    check_topic_name,
     check_total,
 )
 from driftlog_metadata.schema.keys import TOPICS_PREFIX
@@ -221,6 +222,7 @@ class Topics:
         Raises: as `create`; UNKNOWN_TOPIC_ID: the import has ended; INVALID_REQUEST: its manifests
         do not end at *ends*.
         """
+        check_topic_name(name)
 
         async def publish(engine: Engine, _: Change) -> tuple[Topic, int]:
             return await self.imports.publish(engine, name, topic_id, ends)

@@ -8,7 +8,7 @@ Shell.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -166,9 +166,20 @@ async def topic_folder(store: ObjectStore, name: str, topic_id: UUID) -> TopicFo
     files = layout.topic_file_prefix(name, topic_id)
     keys = [info.key async for page in store.list(files) for info in page.objects]
     versions = tuple(sorted(key for key in keys if _is_topic_file(key)))
-    is_begun = not versions and layout.import_key(name, topic_id) in keys
-    is_deleted = is_begun or layout.deleted_key(name, topic_id) in keys
+    is_deleted = layout.deleted_key(name, topic_id) in keys
+    if not is_deleted and not versions and layout.import_key(name, topic_id) in keys:
+        is_deleted = not await _was_led(store, name, topic_id)
     return TopicFolder(name, topic_id, versions, is_deleted)
+
+
+async def _was_led(store: ObjectStore, name: str, topic_id: UUID) -> bool:
+    """Whether agents have sealed records of the topic: it was published, and its file is lost."""
+    async for page in store.list(layout.topic_prefix(name, topic_id)):
+        for info in page.objects:
+            with suppress(ValueError):  # not driftlog's
+                if layout.is_of_agent(layout.parse_key(info.key)):
+                    return True
+    return False
 
 
 def _uuid(text: str) -> UUID | None:

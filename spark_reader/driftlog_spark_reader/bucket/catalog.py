@@ -8,6 +8,7 @@ Shell.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -57,7 +58,9 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     if not ids:
         raise _unknown(files, name, topic_id)
     versions = {found: files.names(layout.topic_file_prefix(name, found)) for found in ids}
-    live = sorted(found for found, names in versions.items() if not _is_none(names))
+    live = sorted(
+        found for found, names in versions.items() if not _is_none(files, name, found, names)
+    )
     match live:
         case []:
             raise DeletedTopicError(
@@ -94,11 +97,23 @@ def _no_bucket(files: Files) -> UnknownTopicError:
     )
 
 
-def _is_none(names: list[str]) -> bool:
+def _is_none(files: Files, name: str, topic_id: UUID, names: list[str]) -> bool:
     """Whether a folder with these files is no topic: deleted, or a bulk import that has not ended
     or never will."""
-    begun = "import.json" in names and not any(_VERSION.fullmatch(name) for name in names)
-    return begun or "deleted.json" in names
+    begun = "import.json" in names and not any(_VERSION.fullmatch(one) for one in names)
+    return "deleted.json" in names or (begun and not _was_led(files, name, topic_id))
+
+
+def _was_led(files: Files, name: str, topic_id: UUID) -> bool:
+    """Whether agents have sealed records of the topic: it was published, and its file is lost."""
+    folder = layout.topic_prefix(name, topic_id)
+    for partition in files.names(folder):
+        for kind in ("manifest", "producers"):
+            for found in files.names(f"{folder}{partition}/{kind}/"):
+                with suppress(ValueError):  # not driftlog's
+                    if layout.is_of_agent(layout.parse_key(f"{folder}{partition}/{kind}/{found}")):
+                        return True
+    return False
 
 
 def _unknown(files: Files, name: str, topic_id: UUID | None) -> UnknownTopicError:

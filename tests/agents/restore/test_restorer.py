@@ -414,6 +414,70 @@ async def test_an_import_that_had_not_ended_is_deleted() -> None:
     assert begun.topic_id != decode_topic(kv.value).topic_id
 
 
+async def mark_import(world: Lost) -> Topic:
+    """A bulk import began the topic."""
+    topic = world.topics["t"]
+    key = layout.import_key("t", topic.topic_id)
+    await world.bucket.put(key, [bucket_files.encode_import(topic)])
+    return topic
+
+
+@on_virtual_time
+async def test_a_published_import_is_restored() -> None:
+    """
+    Its mark stays beside its file; no agent has written to it yet.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    topic = await mark_import(world)
+    assert "committed" == await life.produce(b"a").answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    await world.bucket.delete(world.bucket.keys("flush/"))
+
+    report = await world.restore()
+
+    assert report.is_whole
+    kv = await world.metadata.get(topic_key("t"))
+    assert kv is not None
+    assert topic == decode_topic(kv.value)
+    assert await world.metadata.get(deleted_key(topic.topic_id)) is None
+
+
+@pytest.mark.parametrize("sealed", [0, 1, 2])
+@on_virtual_time
+async def test_a_published_import_whose_file_is_lost_keeps_all_records(sealed: int) -> None:
+    """
+    An agent has written to it: a second manifest version, or a flush object.  It is no import that
+    did not end.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    topic = await mark_import(world)
+    values = [b"a", b"b"]
+    for number, value in enumerate(values):
+        assert "committed" == await life.produce(value).answer()
+        if number < sealed:
+            await life.seal()
+    life.kill()
+    if sealed == 2:
+        await world.bucket.delete(world.bucket.keys("flush/"))
+    world.lose_everything()
+    await world.bucket.delete([layout.topic_key("t", topic.topic_id, 1)])
+
+    report = await world.restore()
+
+    assert [layout.topic_file_prefix("t", topic.topic_id)] == list(report.unreadable)
+    assert await world.metadata.get(deleted_key(topic.topic_id)) is None
+    kv = await world.metadata.get(topic_key("t"))
+    assert kv is not None
+    assert "-1" == decode_topic(kv.value).configs["retention.ms"]
+    life = await world.come_back()
+    assert values == list((await records(life)).values())
+    life.kill()
+
+
 @on_virtual_time
 async def test_a_group_key_of_a_later_release_is_left_out() -> None:
     """

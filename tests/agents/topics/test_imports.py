@@ -216,5 +216,22 @@ async def test_an_import_goes_over_the_http_port(tmp_path: Path) -> None:
         assert 409 == (await post("", asked()))[0]
         assert 400 == (await post("", asked(topic="a b")))[0]
         assert 400 == (await post("", asked(topic="u", configs={"no.such": "1"})))[0]
+        for name in ("", "\ud800"):
+            assert 400 == (await post(f"/{topic_id}/publish", {"topic": name, "ends": []}))[0]
+        assert 400 == (await post("", asked(topic="u", configs={"segment.ms": "\ud800"})))[0]
         assert 400 == (await post("/no-id/renew", {}))[0]
         await http.stop()
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "a/b", "x" * 250])
+async def test_a_publication_with_no_topic_name_is_refused_and_the_agent_goes_on(
+    tmp_path: Path, name: str
+) -> None:
+    """
+    Any client of the HTTP port can send it.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        publication = topics(agent).publish_import(name, UUID(int=7), [], timeout_s=LIMIT_S)
+        assert ErrorCode.INVALID_TOPIC_EXCEPTION is await code_of(publication)
+
+        await client.create("after")

@@ -17,11 +17,17 @@ from driftlog_spark_reader.bulk_import.agent_imports import AgentImports, BegunI
 from driftlog_spark_reader.bulk_import.object_writes import write_manifests
 from driftlog_spark_reader.bulk_import.pieces import Piece
 from driftlog_spark_reader.bulk_import.segment_task import LEADER_EPOCH, SegmentTask, segment_ref
-from driftlog_spark_reader.common.errors import ImportTopicError, ReadTopicError
+from driftlog_spark_reader.common.errors import (
+    DamagedTopicError,
+    DeletedTopicError,
+    ImportTopicError,
+    ReadTopicError,
+)
 from driftlog_tiering.formats.manifest import SegmentRef
 from tests.spark.bulk_import.test_segment_task import batch, row
 from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 from tests.support.s3_servers import S3Server
+from tests.support.sealed_topics import Message, SealedTopic
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -177,6 +183,23 @@ def test_an_import_into_s3_is_what_its_agent_serves(
             step()
 
         assert EXPECTED == values(agent, "t")
+
+
+def test_a_published_import_whose_file_is_lost_is_damaged_and_not_deleted(tmp_path: Path) -> None:
+    """
+    An agent has sealed records behind the imported ones.
+    """
+    topic = SealedTopic(str(tmp_path), "t").create()
+    topic.seal(0, 0, [Message(1, value=b"imported")])
+    (file,) = tmp_path.glob("topics/*/*/topic/*")
+    file.rename(file.with_name("import.json"))
+    with pytest.raises(DeletedTopicError):
+        find_topic(LocalFiles(str(tmp_path)), "t", None)
+
+    topic.seal(0, 1, [Message(2, value=b"produced")])
+
+    with pytest.raises(DamagedTopicError, match="the topic's file is missing"):
+        find_topic(LocalFiles(str(tmp_path)), "t", None)
 
 
 def test_an_importer_without_an_agent_is_told_so() -> None:

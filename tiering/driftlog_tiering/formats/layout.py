@@ -258,6 +258,19 @@ Key = (
     | SegmentKey
 )
 
+
+def is_of_agent(key: Key) -> bool:
+    """Whether an agent wrote this sealed object: a bulk import writes one manifest version of a
+    partition, and no producer snapshot."""
+    match key:
+        case ManifestKey():
+            return key.version > 1
+        case ProducerSnapshotKey():
+            return True
+        case _:
+            return False
+
+
 # ── Prefixes ──
 
 

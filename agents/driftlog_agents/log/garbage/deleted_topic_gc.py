@@ -9,8 +9,10 @@
    key is gone and the mark is not there, it was lost: it is written again, and its grace begins.
 2. As long as there is a tombstone, every step is repeated.
 3. A bulk import whose key was not renewed for a grace, by the store's clock, counts as a deleted
-   topic from then on: a tombstone replaces its key in one transaction (`topics/imports`).
-4. A topic that a store gives no answer for stops no other one.  After some in a row the pass ends.
+   topic from then on: a tombstone replaces its key in one transaction (`topics/imports`).  Not if
+   the topic's file is there: the topic may have been published, and the key be of a backup.
+4. A topic or import that a store gives no answer for stops no other one.  After some topics in a
+   row the pass ends; after some imports, no other import is ended in this pass.
 
 Shell.
 """
@@ -118,17 +120,21 @@ class DeletedTopicGc:
                     raise
                 if name in known.topics:
                     there[name] = known.topics[name]
-                self._log.warning(
-                    "collection_abandoned",
-                    topic=topic.name,
-                    error=repr(error),
-                    advice="retrying; the other topics are collected",
-                )
+                self._say_abandoned(topic, error)
         known.topics = there
+
+    def _say_abandoned(self, topic: Topic, error: Exception) -> None:
+        self._log.warning(
+            "collection_abandoned",
+            topic=topic.name,
+            error=repr(error),
+            advice="retrying; the other topics are collected",
+        )
 
     async def _end_imports(self, now_ms: int) -> None:
         """Put a tombstone for each import that was not renewed for a grace."""
         seen: dict[str, tuple[int, int]] = {}
+        over: list[tuple[KeyValue, Topic]] = []
         for kv in await self._reads.prefix(IMPORTS_PREFIX):
             if not self._strangers.is_ours(kv.key, parse_import_key):
                 continue
@@ -139,7 +145,7 @@ class DeletedTopicGc:
             if now_ms - since_ms < self._grace.ms:
                 continue
             try:
-                topic = decode_at(kv.key, kv.value, decode_topic)
+                over.append((kv, decode_at(kv.key, kv.value, decode_topic)))
             except CorruptError as error:
                 self._log.error(
                     "import_unreadable",
@@ -147,20 +153,51 @@ class DeletedTopicGc:
                     advice="restore the key, or upgrade the agent; until then no object of this "
                     "import is deleted",
                 )
-                continue
-            await self._confirm()
-            txn = abandon_import(kv, topic)
-            async with asyncio.timeout(self._pages.deadline_ms / 1000):
-                done = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
-            if done.succeeded:
-                self._log.warning(
-                    "import_ended",
-                    topic=topic.name,
-                    topic_id=str(topic.topic_id),
-                    advice="no action needed; the import was not renewed for the cluster's grace, "
-                    "and what it wrote is deleted.  Import again",
-                )
         self._imports = seen
+        failures = 0
+        for kv, topic in over:
+            try:
+                await self._end_import(kv, topic)
+                failures = 0
+            except NO_ANSWER as error:
+                failures += 1
+                self._say_abandoned(topic, error)
+                if failures >= MOST_FAILURES:
+                    return
+
+    async def _end_import(self, kv: KeyValue, topic: Topic) -> None:
+        if await self._has_file(topic):
+            self._log.error(
+                "published_import_found",
+                topic=topic.name,
+                topic_id=str(topic.topic_id),
+                advice="the topic's file is in the bucket, and the metadata store has the key of "
+                "its import.  If the store was put back from a backup, bring the newer one back, "
+                "or restore the cluster (driftlog restore).  If the import failed: POST /imports/"
+                f"{topic.topic_id}/abandon to an agent's HTTP port deletes what it wrote",
+            )
+            return
+        await self._confirm()
+        txn = abandon_import(kv, topic)
+        async with asyncio.timeout(self._pages.deadline_ms / 1000):
+            done = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
+        if done.succeeded:
+            self._log.warning(
+                "import_ended",
+                topic=topic.name,
+                topic_id=str(topic.topic_id),
+                advice="no action needed; the import was not renewed for the cluster's grace, "
+                "and what it wrote is deleted.  Import again",
+            )
+
+    async def _has_file(self, topic: Topic) -> bool:
+        """Whether a publication has written the topic's file."""
+        async for page in self._pages.of(layout.topic_file_prefix(topic.name, topic.topic_id)):
+            for info in page.objects:
+                with suppress(ValueError):  # the mark of the import
+                    layout.parse_topic_key(info.key)
+                    return True
+        return False
 
     async def _only_marked_since(self, topic: Topic, since_ms: int | None) -> int | None:
         """As `_objects`; None also where the deletion is not finished."""

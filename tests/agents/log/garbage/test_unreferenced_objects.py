@@ -799,6 +799,26 @@ async def test_an_import_that_is_not_renewed_is_deleted_as_a_topic_is(world: Wor
     assert await world.metadata.get(TOMBSTONE) is None
 
 
+async def test_a_published_import_whose_key_came_back_with_a_backup_keeps_everything(
+    world: World,
+) -> None:
+    """
+    The metadata store was put back from before the publication: the topic's file says that there
+    was one.  The log says what to do.
+    """
+    await begin_import(world)
+    await world.bucket.put(layout.topic_key("t", TOPIC.topic_id, 1), [b"x"])
+    before = await world.keys()
+    with capture_logs() as lines:
+        await world.live(4 * GRACE_H)
+
+    assert before == await world.keys()
+    assert await world.metadata.get(import_key(TOPIC.topic_id)) is not None
+    assert await world.metadata.get(TOMBSTONE) is None
+    found = [line for line in lines if line["event"] == "published_import_found"]
+    assert {("error", "t")} == {(line["log_level"], line["topic"]) for line in found}
+
+
 async def test_a_topic_without_an_answer_stops_no_other_one(world: World) -> None:
     """
     The bucket does not list one deleted topic: the other one goes, and no grace begins again.
@@ -822,6 +842,38 @@ async def test_a_topic_without_an_answer_stops_no_other_one(world: World) -> Non
     assert await world.metadata.get(TOMBSTONE) is None
     assert await world.metadata.get(deleted_key(held.topic_id)) is not None
     assert {"held"} == {line["topic"] for line in lines if line["event"] == "collection_abandoned"}
+
+
+async def test_an_import_without_an_answer_stops_no_deleted_topic_and_no_other_import(
+    world: World,
+) -> None:
+    """
+    The bucket does not list it; when it does, the import ends at once.
+    """
+    await delete_topic(world)
+    held = Topic(name="held", topic_id=UUID(int=1, version=4), partitions=1)
+    await world.metadata.txn((), [Put(import_key(held.topic_id), encode_topic(held))])
+    other = Topic(name="other", topic_id=UUID(int=2, version=4), partitions=1)
+    await world.metadata.txn((), [Put(import_key(other.topic_id), encode_topic(other))])
+    works = world.bucket.list
+
+    def list_others(prefix: str, **options: Any) -> Any:
+        if prefix.startswith("topics/held/"):
+            raise UnavailableError("503")
+        return works(prefix, **options)
+
+    world.bucket.list = list_others  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        await world.live(3 * GRACE_H)
+    world.bucket.list = works  # type: ignore[method-assign]
+
+    assert [] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+    assert await world.metadata.get(import_key(other.topic_id)) is None
+    assert await world.metadata.get(import_key(held.topic_id)) is not None
+    assert {"held"} == {line["topic"] for line in lines if line["event"] == "collection_abandoned"}
+    await world.live(1)
+    assert await world.metadata.get(import_key(held.topic_id)) is None
 
 
 async def test_a_new_topic_of_the_same_name_keeps_its_objects(world: World) -> None:

@@ -106,6 +106,24 @@ def test_a_lost_manifest_is_damage(topic: SealedTopic, capsys: pytest.CaptureFix
     assert "what to do: missing: bring the object back under its key" in captured.out
 
 
+def test_a_lost_file_of_an_imported_topic_is_damage(
+    topic: SealedTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    An import that did not end has none either, and no agent has sealed records of it.
+    """
+    (file,) = Path(topic.location).glob("topics/*/*/topic/*")
+    file.rename(file.with_name("import.json"))
+    assert 0 == cli.main(["verify", "--store", topic.location])
+    capsys.readouterr()
+    topic.seal(1, 0, [Message(1, value=b"v")])
+    topic.seal(1, 1, [Message(2, value=b"v")])
+
+    assert 1 == cli.main(["verify", "--store", topic.location])
+
+    assert f"{file.name}: it is missing" in capsys.readouterr().out
+
+
 def test_a_damaged_topic_file_is_damage(
     topic: SealedTopic, capsys: pytest.CaptureFixture[str]
 ) -> None:
