@@ -90,32 +90,37 @@ class TopicImports:
     ) -> tuple[Topic, int]:
         """Make the import a topic.  *ends*: where each partition's records end."""
         async with self._turns.only(name):
-            done = await self._published(engine, name, topic_id)
-            if done is not None:
-                return done
-            kv = await self._import_of(engine, topic_id)
-            topic = topic_of(kv)
-            if (topic.name, topic.partitions) != (name, len(ends)):
-                raise RefusedError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"the import is of {topic.name} with {topic.partitions} partitions",
-                )
-            self._known.check_new_name(name)
-            states = await self._states(engine, topic, ends)
-            for txn in put_partitions(kv, states, _lives(engine)):
-                await self._transact(engine, txn, topic_id)
-            await self._files.create(engine, topic)
-            result = await engine.session.transact(publish_import(kv, topic, _lives(engine)))
-            if not result.succeeded:
+            try:
+                return await self._publish(engine, name, topic_id, ends)
+            except RefusedError:
                 done = await self._published(engine, name, topic_id)
-                if done is not None:
-                    return done  # An earlier attempt, whose answer was lost.
-                if result.reads[0]:
-                    raise RefusedError(
-                        ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
-                    )
-                await self._import_of(engine, topic_id)
-                raise FencedError("the session ended before the topic was published")
+                if done is None:
+                    raise
+                return done  # By an earlier attempt, or at another agent meanwhile.
+
+    async def _publish(
+        self, engine: Engine, name: str, topic_id: UUID, ends: Sequence[int]
+    ) -> tuple[Topic, int]:
+        kv = await self._import_of(engine, topic_id)
+        topic = topic_of(kv)
+        if (topic.name, topic.partitions) != (name, len(ends)):
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"the import is of {topic.name} with {topic.partitions} partitions",
+            )
+        self._known.check_new_name(name)
+        states = await self._states(engine, topic, ends)
+        for txn in put_partitions(kv, states, _lives(engine)):
+            await self._transact(engine, txn, topic_id)
+        await self._files.create(engine, topic)
+        result = await engine.session.transact(publish_import(kv, topic, _lives(engine)))
+        if not result.succeeded:
+            if result.reads[0]:
+                raise RefusedError(
+                    ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
+                )
+            await self._import_of(engine, topic_id)
+            raise FencedError("the session ended before the topic was published")
         self._log.info(
             "import_published",
             topic=name,

@@ -123,6 +123,25 @@ async def test_a_session_that_ends_within_a_publication_is_followed_by_one_that_
         assert 3 == agent.log("t").high_watermark
 
 
+async def test_a_publication_that_another_agent_makes_meanwhile_is_done(tmp_path: Path) -> None:
+    """
+    The importer repeats a request that took long, at another agent: its import is published.
+    """
+    async with Serving(tmp_path / "a") as agent, Serving(tmp_path / "b", beside=agent) as other:
+        topic = await begun(agent)
+        await written(agent, topic)
+        agent.objects.reads_of = "/manifest/"
+        agent.objects.reads.close()
+        first = asyncio.create_task(published(agent, topic))
+        await eventually(lambda: agent.objects.reads.waiting == 1)
+        second = asyncio.create_task(published(other, topic))
+        await eventually(lambda: "t" in topics(other).by_name)
+        agent.objects.reads.open()
+
+        assert topic == await first
+        assert topic == await second
+
+
 async def test_a_name_that_a_client_takes_meanwhile_is_refused(tmp_path: Path) -> None:
     """
     At the beginning and at the publication; the client's topic stays as it is.
