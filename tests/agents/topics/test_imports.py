@@ -13,14 +13,19 @@ import pytest
 from aiohttp import ClientSession
 
 from benchmarks.batches import encode_batch
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.imports import MOST_IMPORTS
 from driftlog_agents.topics.service import Topics
 from driftlog_agents.topics.validation import NewTopic
+from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import deleted_key, import_key, topic_key
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
 from tests.agents.network.serving import Serving, eventually
 from tests.support.sealed_topics import Message, SealedTopic
@@ -157,6 +162,52 @@ async def test_a_name_that_a_client_takes_meanwhile_is_refused(tmp_path: Path) -
 
         kept = topics(agent).by_name["t"]
         assert kept.topic_id != topic.topic_id
+
+
+async def test_imports_count_as_partitions_when_they_begin_and_when_they_are_published(
+    tmp_path: Path,
+) -> None:
+    """
+    driftlog.max.partitions: an import would be a way around it.
+    """
+    limits = Limits(driftlog_max_partitions=5)
+    async with (
+        Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
+        agent.client() as client,
+    ):
+        first = await begun(agent)
+        second = await begun(agent, "u")
+        assert ErrorCode.POLICY_VIOLATION is await code_of(begun(agent, "v"))
+        await topics(agent).imports.abandon(agent.engine, second.topic_id)
+        await begun(agent, "v")
+        await written(agent, first)
+        await client.create("taken", 4)
+
+        assert ErrorCode.POLICY_VIOLATION is await code_of(published(agent, first))
+
+        await topics(agent).delete(topics(agent).by_name["taken"])
+        assert first == await published(agent, first)
+
+
+async def test_there_are_not_more_open_imports_than_the_metadata_store_should_hold(
+    tmp_path: Path,
+) -> None:
+    """
+    Each has a key that a client of the HTTP port can make, and that stays for a grace.
+    """
+    async with Serving(tmp_path) as agent:
+        ids = [UUID(int=number, version=4) for number in range(MOST_IMPORTS - 1)]
+        for topic_id in ids:
+            value = encode_topic(Topic(name="t", topic_id=topic_id, partitions=1))
+            await agent.metadata_store.txn((), [Put(import_key(topic_id), value)])
+        last = await begun(agent)
+
+        with pytest.raises(RefusedError, match=f"{MOST_IMPORTS} imports are open") as refused:
+            await begun(agent)
+
+        assert ErrorCode.POLICY_VIOLATION is refused.value.code
+        await topics(agent).imports.abandon(agent.engine, last.topic_id)
+        await begun(agent)
 
 
 async def test_an_abandoned_import_is_no_topic_any_more(tmp_path: Path) -> None:
