@@ -285,6 +285,7 @@ async def test_an_import_goes_over_the_http_port(tmp_path: Path) -> None:
         assert 404 == (await post(f"/{topic_id}/abandon", {}))[0]
         assert 409 == (await post("", asked()))[0]
         assert 400 == (await post("", asked(topic="a b")))[0]
+        assert 400 == (await post("", asked(topic="u", partitions=True)))[0]
         assert 400 == (await post("", asked(topic="u", configs={"no.such": "1"})))[0]
         for name in ("", "\ud800"):
             assert 400 == (await post(f"/{topic_id}/publish", {"topic": name, "ends": []}))[0]
