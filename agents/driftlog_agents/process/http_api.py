@@ -273,7 +273,9 @@ class HttpApi:
     async def _begin_import(self, request: web.Request) -> web.Response:
         async def begin(body: dict[str, Any], _: UUID, engine: Engine) -> dict[str, Any]:
             match body:
-                case {"topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
+                case {"topic": str(name), "partitions": partitions, "configs": dict(configs)} if (
+                    type(partitions) is int
+                ):
                     pass
                 case _:
                     raise ValueError

@@ -15,7 +15,9 @@
 3. The partitions' keys are written from manifests that were read back, not from what the job says.
 4. Each step may be repeated, by any agent.  An import that nobody renews is abandoned by the
    collector (`log/garbage/deleted_topic_gc`); after that it cannot be published.
-5. No collector looks at the sealed objects before the topic's key is there, and then the manifests
+5. An import's partitions are within the cluster's limit when it begins, beside those of all open
+   imports, and again when it is published.
+6. No collector looks at the sealed objects before the topic's key is there, and then the manifests
    name them: an import may take longer than grace.
 
 Source: docs/departures.md, "Bulk import".
@@ -23,7 +25,9 @@ Source: docs/departures.md, "Bulk import".
 Shell.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -33,9 +37,9 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.bucket_files import TopicBucketFiles, topic_of
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import TopicChangeQueue
-from driftlog_metadata.schema.keys import import_key, session_key, topic_key
+from driftlog_metadata.schema.keys import IMPORTS_PREFIX, import_key, session_key, topic_key
 from driftlog_metadata.schema.model import IMPORT_LEVEL, PartitionState, Topic, TopicPartition
-from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import CreateRevisionIs, KeyValue
 from driftlog_metadata.transactions.import_transactions import (
     abandon_import,
@@ -46,17 +50,29 @@ from driftlog_metadata.transactions.import_transactions import (
 )
 from driftlog_metadata.transactions.session_transactions import Txn
 
+MOST_IMPORTS: Final = 1_000
+"""That are open at once.  Each has a key, which stays for a grace where its importer is gone."""
+
 
 class TopicImports:
     """See the module.
+
+    Args:
+        check_total: raises RefusedError if the cluster may not have so many more partitions, beside
+            as many that are reserved.
 
     All raise RefusedError; with UNKNOWN_TOPIC_ID: the import has ended.  And FencedError: the
     session ended.
     """
 
     def __init__(
-        self, turns: TopicChangeQueue, files: TopicBucketFiles, known: TopicCatalog
+        self,
+        turns: TopicChangeQueue,
+        files: TopicBucketFiles,
+        known: TopicCatalog,
+        check_total: Callable[[int, int], None],
     ) -> None:
+        self._check_total = check_total
         self._turns = turns
         self._files = files
         self._known = known
@@ -71,6 +87,7 @@ class TopicImports:
                 f"the cluster's format level is {level}, and imports need {IMPORT_LEVEL}: upgrade "
                 "all agents, then run driftlog cluster upgrade",
             )
+        await self._check_others(engine, topic)
         result = await engine.session.transact(begin_import(topic, _lives(engine)))
         if not result.succeeded and not result.reads[0]:
             raise FencedError("the session ended before the import began")
@@ -90,32 +107,38 @@ class TopicImports:
     ) -> tuple[Topic, int]:
         """Make the import a topic.  *ends*: where each partition's records end."""
         async with self._turns.only(name):
-            done = await self._published(engine, name, topic_id)
-            if done is not None:
-                return done
-            kv = await self._import_of(engine, topic_id)
-            topic = topic_of(kv)
-            if (topic.name, topic.partitions) != (name, len(ends)):
-                raise RefusedError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"the import is of {topic.name} with {topic.partitions} partitions",
-                )
-            self._known.check_new_name(name)
-            states = await self._states(engine, topic, ends)
-            for txn in put_partitions(kv, states, _lives(engine)):
-                await self._transact(engine, txn, topic_id)
-            await self._files.create(engine, topic)
-            result = await engine.session.transact(publish_import(kv, topic, _lives(engine)))
-            if not result.succeeded:
+            try:
+                return await self._publish(engine, name, topic_id, ends)
+            except RefusedError:
                 done = await self._published(engine, name, topic_id)
-                if done is not None:
-                    return done  # An earlier attempt, whose answer was lost.
-                if result.reads[0]:
-                    raise RefusedError(
-                        ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
-                    )
-                await self._import_of(engine, topic_id)
-                raise FencedError("the session ended before the topic was published")
+                if done is None:
+                    raise
+                return done  # By an earlier attempt, or at another agent meanwhile.
+
+    async def _publish(
+        self, engine: Engine, name: str, topic_id: UUID, ends: Sequence[int]
+    ) -> tuple[Topic, int]:
+        kv = await self._import_of(engine, topic_id)
+        topic = topic_of(kv)
+        if (topic.name, topic.partitions) != (name, len(ends)):
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"the import is of {topic.name} with {topic.partitions} partitions",
+            )
+        self._known.check_new_name(name)
+        self._check_total(topic.partitions, 0)
+        states = await self._states(engine, topic, ends)
+        for txn in put_partitions(kv, states, _lives(engine)):
+            await self._transact(engine, txn, topic_id)
+        await self._files.create(engine, topic)
+        result = await engine.session.transact(publish_import(kv, topic, _lives(engine)))
+        if not result.succeeded:
+            if result.reads[0]:
+                raise RefusedError(
+                    ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
+                )
+            await self._import_of(engine, topic_id)
+            raise FencedError("the session ended before the topic was published")
         self._log.info(
             "import_published",
             topic=name,
@@ -136,6 +159,22 @@ class TopicImports:
         self._log.info("import_abandoned", topic=topic.name, topic_id=str(topic_id))
 
     # ── Steps ──
+
+    async def _check_others(self, engine: Engine, topic: Topic) -> None:
+        """Check that *topic* may begin beside the imports that are open."""
+        own = import_key(topic.topic_id)  # there where an attempt's answer was lost
+        others = [kv for kv in await engine.session.read_prefix(IMPORTS_PREFIX) if kv.key != own]
+        if len(others) >= MOST_IMPORTS:
+            raise RefusedError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{len(others)} imports are open, and there may be {MOST_IMPORTS}: wait until some "
+                "are published.  One whose job is gone ends after the cluster's grace",
+            )
+        reserved = 0
+        for kv in others:
+            with suppress(CorruptError):  # the collector says so
+                reserved += topic_of(kv).partitions
+        self._check_total(topic.partitions, reserved)
 
     async def _import_of(self, engine: Engine, topic_id: UUID) -> KeyValue:
         kv = await engine.session.read(import_key(topic_id))

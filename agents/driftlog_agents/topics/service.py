@@ -102,7 +102,7 @@ class Topics:
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
         """Tasks of topics that are created automatically, by name."""
         self._commits = TopicTransactions(self._turns, self._files, known)
-        self.imports = TopicImports(self._turns, self._files, known)
+        self.imports = TopicImports(self._turns, self._files, known, self._check_total)
         self._repair = TopicReconciler(
             host, known, self._turns, self._files, self._commits.finish_deletion
         )
@@ -469,11 +469,11 @@ class Topics:
 
     # ── Checks ──
 
-    def _check_total(self, added: int) -> None:
+    def _check_total(self, added: int, reserved: int = 0) -> None:
         agents = len(self._host.view.agents)
         most = self._host.settings.limits.driftlog_max_partitions
         try:
-            check_total(self._known.partitions, added, agents, most)
+            check_total(self._known.partitions + reserved, added, agents, most)
         except RefusedError:
             self._host.refusals.count(MAX_PARTITIONS)
             raise

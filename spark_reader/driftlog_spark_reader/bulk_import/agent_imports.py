@@ -111,9 +111,21 @@ class AgentImports:
         """
         self._ask(f"/imports/{topic_id}/publish", {"topic": topic, "ends": list(ends)})
 
-    def abandon(self, topic_id: UUID) -> None:
-        """Have the agents delete what the import wrote; raises as `begin`."""
-        self._ask(f"/imports/{topic_id}/abandon", {}, patience_s=0.0)
+    def abandon(self, topic: str, topic_id: UUID, *, is_publication_sent: bool) -> str:
+        """Have the agents delete what the import wrote; returns what the user must know, if any.
+
+        *is_publication_sent*: `publish` was called: its answer may be lost.
+        """
+        try:
+            self._ask(f"/imports/{topic_id}/abandon", {}, patience_s=0.0)
+        except ImportTopicError as error:
+            if not is_publication_sent:
+                return f"agents delete what it wrote a grace later: {error}"
+            return (
+                f"the topic may be published ({error}): check with driftlog topics describe "
+                f"{topic}, whose id is {topic_id} then; agents delete what was not published"
+            )
+        return ""
 
     def _ask(
         self, path: str, body: dict[str, Any], patience_s: float = _PATIENCE_S

@@ -122,7 +122,8 @@ def import_parquet(
 
     Raises:
         ValueError: an argument, or a column.
-        ImportTopicError: the topic exists, or the import failed, and nothing exists of it.
+        ImportTopicError: the topic exists, or the import failed.  Nothing exists of it then, unless
+            a line on stderr says that it may be published: the answer was lost.
         StorageError: the bucket.
     """
     if not layout.is_topic_name(topic):
@@ -138,14 +139,18 @@ def import_parquet(
     agents = AgentImports(bootstrap_servers, client_config)
     begun = agents.begin(topic, partitions, _KEEPS | dict(configs or {}))
     with Renewal(begun.grace, lambda: agents.renew(begun.topic_id)):
+        is_publication_sent = False
         try:
             _check_location(location, topic, begun.topic_id)
             importer = _Importer(location, topic, begun, partitions, segment_bytes)
             report = importer.write(rows)
             importer.say("publishing the topic")
+            is_publication_sent = True
             agents.publish(topic, begun.topic_id, importer.ends)
         except BaseException:
-            _abandon(agents, begun.topic_id)
+            what = agents.abandon(topic, begun.topic_id, is_publication_sent=is_publication_sent)
+            if what:
+                sys.stderr.write(f"import {begun.topic_id} of {topic}: {what}\n")
             raise
     importer.say(f"{report.records} records, {report.bytes} bytes in {report.segments} segments")
     return report
@@ -168,13 +173,6 @@ def _check_location(location: str, topic: str, topic_id: UUID) -> None:
             )
     finally:
         files.close()
-
-
-def _abandon(agents: AgentImports, topic_id: UUID) -> None:
-    try:
-        agents.abandon(topic_id)
-    except ImportTopicError as error:
-        sys.stderr.write(f"import {topic_id}: agents delete what it wrote a grace later: {error}\n")
 
 
 def _placed(records: DataFrame, plan: ImportPlan) -> DataFrame:

@@ -13,14 +13,19 @@ import pytest
 from aiohttp import ClientSession
 
 from benchmarks.batches import encode_batch
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.imports import MOST_IMPORTS
 from driftlog_agents.topics.service import Topics
 from driftlog_agents.topics.validation import NewTopic
+from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import deleted_key, import_key, topic_key
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
 from tests.agents.network.serving import Serving, eventually
 from tests.support.sealed_topics import Message, SealedTopic
@@ -123,6 +128,25 @@ async def test_a_session_that_ends_within_a_publication_is_followed_by_one_that_
         assert 3 == agent.log("t").high_watermark
 
 
+async def test_a_publication_that_another_agent_makes_meanwhile_is_done(tmp_path: Path) -> None:
+    """
+    The importer repeats a request that took long, at another agent: its import is published.
+    """
+    async with Serving(tmp_path / "a") as agent, Serving(tmp_path / "b", beside=agent) as other:
+        topic = await begun(agent)
+        await written(agent, topic)
+        agent.objects.reads_of = "/manifest/"
+        agent.objects.reads.close()
+        first = asyncio.create_task(published(agent, topic))
+        await eventually(lambda: agent.objects.reads.waiting == 1)
+        second = asyncio.create_task(published(other, topic))
+        await eventually(lambda: "t" in topics(other).by_name)
+        agent.objects.reads.open()
+
+        assert topic == await first
+        assert topic == await second
+
+
 async def test_a_name_that_a_client_takes_meanwhile_is_refused(tmp_path: Path) -> None:
     """
     At the beginning and at the publication; the client's topic stays as it is.
@@ -138,6 +162,52 @@ async def test_a_name_that_a_client_takes_meanwhile_is_refused(tmp_path: Path) -
 
         kept = topics(agent).by_name["t"]
         assert kept.topic_id != topic.topic_id
+
+
+async def test_imports_count_as_partitions_when_they_begin_and_when_they_are_published(
+    tmp_path: Path,
+) -> None:
+    """
+    driftlog.max.partitions: an import would be a way around it.
+    """
+    limits = Limits(driftlog_max_partitions=5)
+    async with (
+        Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
+        agent.client() as client,
+    ):
+        first = await begun(agent)
+        second = await begun(agent, "u")
+        assert ErrorCode.POLICY_VIOLATION is await code_of(begun(agent, "v"))
+        await topics(agent).imports.abandon(agent.engine, second.topic_id)
+        await begun(agent, "v")
+        await written(agent, first)
+        await client.create("taken", 4)
+
+        assert ErrorCode.POLICY_VIOLATION is await code_of(published(agent, first))
+
+        await topics(agent).delete(topics(agent).by_name["taken"])
+        assert first == await published(agent, first)
+
+
+async def test_there_are_not_more_open_imports_than_the_metadata_store_should_hold(
+    tmp_path: Path,
+) -> None:
+    """
+    Each has a key that a client of the HTTP port can make, and that stays for a grace.
+    """
+    async with Serving(tmp_path) as agent:
+        ids = [UUID(int=number, version=4) for number in range(MOST_IMPORTS - 1)]
+        for topic_id in ids:
+            value = encode_topic(Topic(name="t", topic_id=topic_id, partitions=1))
+            await agent.metadata_store.txn((), [Put(import_key(topic_id), value)])
+        last = await begun(agent)
+
+        with pytest.raises(RefusedError, match=f"{MOST_IMPORTS} imports are open") as refused:
+            await begun(agent)
+
+        assert ErrorCode.POLICY_VIOLATION is refused.value.code
+        await topics(agent).imports.abandon(agent.engine, last.topic_id)
+        await begun(agent)
 
 
 async def test_an_abandoned_import_is_no_topic_any_more(tmp_path: Path) -> None:
@@ -215,6 +285,7 @@ async def test_an_import_goes_over_the_http_port(tmp_path: Path) -> None:
         assert 404 == (await post(f"/{topic_id}/abandon", {}))[0]
         assert 409 == (await post("", asked()))[0]
         assert 400 == (await post("", asked(topic="a b")))[0]
+        assert 400 == (await post("", asked(topic="u", partitions=True)))[0]
         assert 400 == (await post("", asked(topic="u", configs={"no.such": "1"})))[0]
         for name in ("", "\ud800"):
             assert 400 == (await post(f"/{topic_id}/publish", {"topic": name, "ends": []}))[0]

@@ -185,6 +185,30 @@ def test_an_import_into_s3_is_what_its_agent_serves(
         assert EXPECTED == values(agent, "t")
 
 
+def test_an_importer_that_gives_up_is_told_whether_its_topic_may_exist(
+    agent: DriftlogProcess,
+) -> None:
+    """
+    The answer to its publication was lost: it is no import any more, and was not deleted.
+    """
+    importer = Importer(agent, "done")
+    for step in importer.steps:
+        step()
+    topic_id, agents = importer.begun.topic_id, importer.agents
+
+    told = agents.abandon("done", topic_id, is_publication_sent=True)
+
+    assert "may be published" in told
+    assert "driftlog topics describe done" in told
+    assert EXPECTED == values(agent, "done")
+    importer = Importer(agent, "not-done")
+    importer.begin()
+    topic_id = importer.begun.topic_id
+    assert not agents.abandon("not-done", topic_id, is_publication_sent=True)
+    told = agents.abandon("not-done", topic_id, is_publication_sent=False)
+    assert told.startswith("agents delete what it wrote a grace later")
+
+
 def test_a_published_import_whose_file_is_lost_is_damaged_and_not_deleted(tmp_path: Path) -> None:
     """
     An agent has sealed records behind the imported ones.

@@ -7,7 +7,7 @@ from uuid import UUID
 from driftlog_agents.log.garbage.dry_run import report
 from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_metadata.schema.codec import encode_flush_record, encode_topic
-from driftlog_metadata.schema.keys import deleted_key, flush_key
+from driftlog_metadata.schema.keys import deleted_key, flush_key, import_key
 from driftlog_metadata.schema.model import Cluster, FlushRecord, Topic, TopicPartition
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
@@ -69,3 +69,20 @@ async def test_all_kinds_of_garbage_are_told_and_nothing_is_deleted() -> None:
     } == reasons
     assert young.key not in reasons
     assert Garbage(flushes[0], 2, GarbageReason.NO_RECORD) in found.garbage
+
+
+async def test_what_an_open_import_has_written_is_neither_garbage_nor_unrecognised() -> None:
+    """
+    Whatever its age: its publication names it.
+    """
+    history = await History().begin()
+    await history.bucket.put(layout.CLUSTER_KEY, [encode_cluster(Cluster("a"))])
+    segment = layout.segment_key("gone", TopicPartition(GONE.topic_id, 0), 0, 1, "a")
+    for key in (segment, layout.import_key("gone", GONE.topic_id)):
+        await history.bucket.put(key, [b"x"])
+    await history.metadata.txn((), [Put(import_key(GONE.topic_id), encode_topic(GONE))])
+    history.now_h += 3 * GRACE_H
+
+    found = await report(history.metadata, history.bucket, at_once)
+
+    assert ([], []) == (found.garbage, found.unrecognised)
