@@ -460,6 +460,8 @@ class _Requests:
         wanted: Iterable[K],
         ask: Callable[[list[K]], Mapping[K, Future[Any]]],
     ) -> dict[K, Any]:
+        self._admin().poll(0)  # What connections said since the last request leaves its queue,
+        self._errors.refusal = None  # and says nothing of this one.
         deadline = time.monotonic() + self._settings.timeout_s
         waiting = list(wanted)
         found: dict[K, Any] = {}
