@@ -228,7 +228,7 @@ def _run(seed: int, folder: Path, options: dict[str, str], *, expires: bool) -> 
     return query
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("limit", [None, 4])
 def test_each_record_is_in_the_sink_once(seed: int, limit: int | None, tmp_path: Path) -> None:
     """
@@ -245,7 +245,7 @@ def test_each_record_is_in_the_sink_once(seed: int, limit: int | None, tmp_path:
     assert query.log.records - set(rows) <= query.log.removed
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_query_that_may_lose_records_has_the_others_once(seed: int, tmp_path: Path) -> None:
     """
     With failOnDataLoss=false, beside retention.
@@ -277,7 +277,7 @@ def test_a_query_that_must_lose_none_fails_where_it_would(tmp_path: Path) -> Non
     assert 0 < len(ended) < 10
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_query_from_the_latest_offsets_has_what_comes_then(seed: int, tmp_path: Path) -> None:
     """
     Its first batch is repeated from where it began, and not from where the log ends by then.

@@ -20,7 +20,7 @@ def test_every_acknowledged_record_is_in_the_sink_once(tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 or later, and there is none on PATH")
 
-    report = Run(tmp_path, seed=7, seconds=60).run()
+    report = Run(tmp_path, seed=7, seconds=40).run()
 
     assert [] == report.failures
     assert report.acknowledged > 1_000
