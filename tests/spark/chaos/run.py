@@ -114,7 +114,7 @@ class Run:
         while not self._ended.wait(self._random.uniform(1, 6)):
             try:
                 agent.seal(TOPIC)
-            except (AssertionError, OSError):
+            except (AssertionError, OSError, subprocess.CalledProcessError):
                 continue  # It was killed.
 
     def _query(self, agent: DriftlogProcess, *more: str) -> "subprocess.Popen[bytes]":
