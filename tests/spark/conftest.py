@@ -14,12 +14,6 @@ from tests.support.s3_servers import S3Server, moto_endpoint, moto_s3
 __all__ = ["moto_endpoint", "moto_s3"]
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "spark-jars"
-KAFKA_JARS = (
-    "spark-sql-kafka-*.jar",
-    "spark-token-provider-kafka-*.jar",
-    "kafka-clients-*.jar",
-    "commons-pool2-*.jar",
-)
 S3A_JARS = ("hadoop-aws-*.jar", "bundle-*.jar", "analyticsaccelerator-s3-*.jar")
 KAFKA_JARS = (
     "spark-sql-kafka-*.jar",

@@ -5,7 +5,6 @@ Shell.
 
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,10 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
 from driftlog_spark_reader.native.plan import time_conditions
 from driftlog_spark_reader.options.time_range import TimeRange
-from driftlog_spark_reader.tail.port import TailRange, TailReader
-
-TASKS: Final = 4
-"""At most.  More: a long tail is read by more cores; each has connections of its own."""
+from driftlog_spark_reader.tail.port import TAIL_TASKS, TailRange, TailReader
 
 
 def tail_rows(
@@ -29,6 +25,6 @@ def tail_rows(
         for batch in batches:
             yield from reader.read(*map(pickle.loads, batch.column(0).to_pylist()))
 
-    rows = tasks.repartition(min(TASKS, len(pieces))).mapInArrow(read, KAFKA_SCHEMA)
+    rows = tasks.repartition(min(TAIL_TASKS, len(pieces))).mapInArrow(read, KAFKA_SCHEMA)
     conditions = time_conditions(time)
     return rows.where(" AND ".join(conditions)) if conditions else rows

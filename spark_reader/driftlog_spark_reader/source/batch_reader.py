@@ -5,7 +5,7 @@ Shell.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,11 +16,7 @@ from driftlog_spark_reader.query.snapshot import read_snapshot
 from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.source.segment_rows import read_slices
 from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices, tail_tasks
-from driftlog_spark_reader.tail.port import TailRange, TailReader
-
-TAIL_TASKS: Final = 4
-"""Of one query, at most, without ``minPartitions``.  More: a long tail is read by more cores; each
-has connections of its own."""
+from driftlog_spark_reader.tail.port import TAIL_TASKS, TailRange, TailReader
 
 
 @dataclass

@@ -20,12 +20,16 @@ Port: `tests/spark/tail/test_tail.py` is its definition.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 import pyarrow as pa
 
 from driftlog_metadata.schema.model import Topic
+
+TAIL_TASKS: Final = 4
+"""Tasks of Spark that read a tail, at most, unless the query asks for more.  More: a long tail is
+read by more cores; each has connections of its own."""
 
 
 @dataclass(frozen=True, slots=True)
