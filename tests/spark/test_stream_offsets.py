@@ -123,6 +123,17 @@ def test_a_batch_that_cannot_be_read_to_its_end_is_never_cut(fail_on_data_loss: 
         batch_ranges({P0: 0}, {P0: 10}, ends((0, 3)), fail_on_data_loss=fail_on_data_loss)
 
 
+def test_a_partition_without_new_records_stops_no_batch() -> None:
+    """
+    The query is further than what can be read of it, and the batch has records of another one.
+    """
+    found = batch_ranges(
+        {P0: 10, P1: 0}, {P0: 10, P1: 4}, ends((0, 8), (0, 4)), fail_on_data_loss=True
+    )
+
+    assert {P0: (10, 10), P1: (0, 4)} == found
+
+
 def test_a_topic_that_is_made_again_starts_at_its_first_record() -> None:
     """
     However far the query was in the one before.

@@ -93,7 +93,7 @@ def batch_ranges(
         first, last, log = start.get(named, 0), end[named], logs[named]
         if named in made_again:
             first = log.start
-        if last > log.end:
+        if first < last and last > log.end:
             raise OffsetOutOfRangeError(
                 f"{named}: the batch ends at {last}, and the log can be read to {log.end}: seal "
                 "the rest with `driftlog segments seal TOPIC`, or read it with includeTail"
