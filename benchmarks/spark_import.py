@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="spark-import-") as folder:
         spark = (
             SparkSession.builder.master("local[2]")
-            .config("spark.driver.memory", "2g")
+            .config("spark.driver.memory", "4g")
             .config("spark.local.dir", f"{folder}/local")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")

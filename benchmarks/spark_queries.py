@@ -95,7 +95,9 @@ def _measure(spark: SparkSession, folder: Path, mib: int, runs: int) -> None:
         records = 0
         for name, peer in found.items():
             with connected(peer.bootstrap) as connection:
-                connection.create_topic(TOPIC, len(PARTITIONS))
+                # The load has one timestamp; records get the time of their append.
+                stamped = {"message.timestamp.type": "LogAppendTime"}
+                connection.create_topic(TOPIC, len(PARTITIONS), stamped)
             sent = produce(peer.bootstrap, TOPIC, PARTITIONS, batches, volume, acks=-1, window=64)
             records = sent.records
             if name == OURS:
