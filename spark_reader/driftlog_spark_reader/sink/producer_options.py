@@ -5,8 +5,8 @@
     kafka.NAME                a config of Java's producer, or of librdkafka
 
 Options are not case-sensitive; those without ``kafka.`` concern the source and are ignored.  Most
-configs of Java's producer have the same name in librdkafka, which checks them; `JAVA_CONFIGS` has
-the others.
+configs of Java's producer have the same name in librdkafka, which checks them; `JAVA_CONFIGS` and
+`common.kafka_security` have the others.
 Sources: org.apache.spark.sql.kafka010.KafkaSourceProvider#kafkaParamsForProducer,
 org.apache.kafka.clients.producer.ProducerConfig of Kafka 3.9.
 Pure.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from driftlog.common.settings import ProducerSettings
+from driftlog_spark_reader.common.kafka_security import SECURITY, security_properties
 
 _PREFIX: Final = "kafka."
 _MiB: Final = 1024 * 1024
@@ -62,10 +63,6 @@ class ClientArgument:
 _NOT_THERE: Final = Refused("librdkafka has no such config: leave it out")
 _METRICS: Final = Refused("librdkafka has no metrics of Java's client: leave it out")
 _JAVA_CLASS: Final = Refused("librdkafka cannot load a Java class: leave it out")
-_JAVA_STORE: Final = Refused(
-    "librdkafka reads PEM files, and no Java key stores: give kafka.ssl.ca.location, "
-    "kafka.ssl.certificate.location and kafka.ssl.key.location"
-)
 _OAUTH: Final = Refused(
     "librdkafka has another OAuth client: see its configs that begin with sasl.oauthbearer."
 )
@@ -108,7 +105,6 @@ JAVA_CONFIGS: Final[Mapping[str, Renamed | Refused | ClientArgument]] = {
     "metrics.recording.level": _METRICS,
     "metrics.sample.window.ms": _METRICS,
     # Credentials and certificates.
-    "sasl.jaas.config": ClientArgument(),
     "sasl.client.callback.handler.class": _JAVA_CLASS,
     "sasl.login.callback.handler.class": _JAVA_CLASS,
     "sasl.login.class": _JAVA_CLASS,
@@ -139,16 +135,6 @@ JAVA_CONFIGS: Final[Mapping[str, Renamed | Refused | ClientArgument]] = {
     "ssl.keymanager.algorithm": _NOT_THERE,
     "ssl.trustmanager.algorithm": _NOT_THERE,
     "ssl.secure.random.implementation": _NOT_THERE,
-    "ssl.endpoint.identification.algorithm": Renamed(
-        "ssl.endpoint.identification.algorithm", {"": "none"}
-    ),
-    "ssl.truststore.location": _JAVA_STORE,
-    "ssl.truststore.password": _JAVA_STORE,
-    "ssl.truststore.type": _JAVA_STORE,
-    "ssl.truststore.certificates": Renamed("ssl.ca.pem"),
-    "ssl.keystore.type": _JAVA_STORE,
-    "ssl.keystore.certificate.chain": Renamed("ssl.certificate.pem"),
-    "ssl.keystore.key": Renamed("ssl.key.pem"),
 }
 """The configs of Java's producer that librdkafka does not take as they are."""
 
@@ -171,6 +157,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     servers = java.get("bootstrap.servers", "").strip()
     config: dict[str, str] = {}
     for name, value in java.items():
+        if name in SECURITY:
+            continue
         match JAVA_CONFIGS.get(name):
             case None:
                 config[name] = value
@@ -184,7 +172,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise ValueError(
             "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer"
         )
-    config |= _level(java) | _credentials(java.get("sasl.jaas.config"))
+    config |= _level(java) | security_properties(java)
     if java.get("delivery.timeout.ms", "").strip() == "0":
         raise ValueError("Kafka option 'delivery.timeout.ms' is 0: give it milliseconds above 0")
     max_block_ms = _number(java, "max.block.ms", 60_000)
@@ -245,27 +233,6 @@ def _level(java: Mapping[str, str]) -> dict[str, str]:
     codec = java.get("compression.type", ProducerSettings().compression).strip().lower()
     level = java.get(f"compression.{codec}.level")
     return {} if level is None else {"compression.level": level}
-
-
-_LOGIN: Final = re.compile(r"\s*\S+\.(?:PlainLoginModule|ScramLoginModule)\s+required\s")
-_CREDENTIAL: Final = re.compile(r'\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
-
-
-def _credentials(jaas: str | None) -> dict[str, str]:
-    """User name and password of a JAAS config; its text is in no message."""
-    if jaas is None:
-        return {}
-    found = {
-        name: re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
-        for name, quoted, plain in _CREDENTIAL.findall(jaas)
-    }
-    if not _LOGIN.match(jaas) or found.keys() != {"username", "password"}:
-        raise ValueError(
-            "Kafka option 'sasl.jaas.config' is understood for PlainLoginModule and "
-            "ScramLoginModule with username and password; for others, give librdkafka's configs "
-            "that begin with sasl."
-        )
-    return {f"sasl.{name}": value for name, value in found.items()}
 
 
 def _number(java: Mapping[str, str], name: str, default: int) -> int:

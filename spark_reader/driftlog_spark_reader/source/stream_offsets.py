@@ -26,6 +26,14 @@ _ADVICE: Final = (
 )
 
 
+def made_again(
+    partitions: Iterable[NamedPartition], before: Mapping[str, str], now: Mapping[str, str]
+) -> set[NamedPartition]:
+    """Those whose topic has another id *now*; a checkpoint of Spark's Kafka source has no ids."""
+    others = {topic for topic in before.keys() & now.keys() if before[topic] != now[topic]}
+    return {named for named in partitions if named.topic in others}
+
+
 def new_offsets(start: ByPartition, ends: Mapping[NamedPartition, LogEnds]) -> int:
     """How many offsets are behind *start*; a new partition's count from its log start."""
     return sum(max(0, log.end - start.get(named, log.start)) for named, log in ends.items())
@@ -67,7 +75,7 @@ def batch_ranges(
     start: ByPartition,
     end: ByPartition,
     logs: Mapping[NamedPartition, LogEnds],
-    made_again: Collection[NamedPartition] = (),
+    remade: Collection[NamedPartition] = (),
     *,
     fail_on_data_loss: bool,
 ) -> dict[NamedPartition, tuple[int, int]]:
@@ -75,8 +83,7 @@ def batch_ranges(
 
     Args:
         logs: of the partitions that are there now.
-        made_again: those whose topic is another one than at *start*: they start at its first
-            record.
+        remade: those whose topic is another one than at *start*: they start at its first record.
 
     Raises:
         DataLossError: records of the batch, or of a partition that is gone, were deleted before
@@ -86,19 +93,19 @@ def batch_ranges(
     lost: list[str] = []
     if deleted := sorted((start.keys() - end.keys()) | (end.keys() - logs.keys())):
         lost.append(f"{_names(deleted)}: deleted, with the records that were not read yet")
-    if again := sorted(set(made_again)):
+    if again := sorted(set(remade)):
         lost.append(f"{_names(again)}: the topic was deleted and made again")
     ranges = {}
     for named in sorted(end.keys() & logs.keys()):
         first, last, log = start.get(named, 0), end[named], logs[named]
-        if named in made_again:
+        if named in remade:
             first = log.start
         if first < last and last > log.end:
             raise OffsetOutOfRangeError(
                 f"{named}: the batch ends at {last}, and the log can be read to {log.end}: seal "
                 "the rest with `driftlog segments seal TOPIC`, or read it with includeTail"
             )
-        if last < first and named not in made_again:
+        if last < first and named not in remade:
             lost.append(
                 f"{named}: the log ends at {last}, and the query has read to {first}: the topic "
                 "was deleted and made again"

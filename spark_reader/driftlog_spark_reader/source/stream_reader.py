@@ -29,7 +29,12 @@ from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.source.batch_reader import input_partitions, read_task
 from driftlog_spark_reader.source.stream_log import StreamLog
-from driftlog_spark_reader.source.stream_offsets import batch_ranges, limited_ends, new_offsets
+from driftlog_spark_reader.source.stream_offsets import (
+    batch_ranges,
+    limited_ends,
+    made_again,
+    new_offsets,
+)
 from driftlog_spark_reader.source.stream_position import Position, decode, encode
 
 
@@ -77,11 +82,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._opened()
         self._latest = _up_to(self._target, log.refresh())
         ids = log.ids()
-        same = {
-            n: o
-            for n, o in begun.offsets.items()
-            if begun.ids.get(n.topic) in (None, ids.get(n.topic))
-        }
+        remade = made_again(begun.offsets, begun.ids, ids)
+        same = {named: begun.offsets[named] for named in begun.offsets.keys() - remade}
         if isinstance(limit, ReadMinRows) and self._is_delayed(same, limit.min_rows):
             return start
         # No listing that lags, and no tail that is not read any more, takes a query back.
@@ -90,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if most is not None:
             reached = {n: LogEnds(reach.start, ends[n]) for n, reach in self._latest.items()}
             ends = limited_ends(same, reached, most, log.segment_ends)
-        if ends == begun.offsets and len(same) == len(begun.offsets):
+        if ends == begun.offsets and not remade:
             return start
         return encode(Position(ends, ids, start=begun.offsets if begun.is_first else None))
 
@@ -112,24 +114,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = begun.offsets if last.start is None else last.start
         log = self._opened()
         logs = log.logs_to(last.offsets)
-        ids = log.ids()
-        gone = {
-            named
-            for named in last.offsets
-            if named in logs and last.ids.get(named.topic) not in (None, ids.get(named.topic))
-        }
-        made_again = {
-            named
-            for named in first.keys() & last.offsets.keys()
-            if last.start is None
-            and begun.ids.get(named.topic) is not None
-            and last.ids.get(named.topic) not in (None, begun.ids[named.topic])
-        }
+        gone = made_again(last.offsets, last.ids, log.ids())
+        before = begun.ids if last.start is None else {}
         ranges = batch_ranges(
             first,
             last.offsets,
             {named: reach for named, reach in logs.items() if named not in gone},
-            made_again - gone,
+            made_again(first.keys() & last.offsets.keys(), before, last.ids) - gone,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
         return input_partitions(
