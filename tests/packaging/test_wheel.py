@@ -42,14 +42,17 @@ print(kernel.__file__)
 
 
 def build(out: Path, **environment: str) -> Path:
-    """The wheel that pip builds of this checkout, by the build hook, in *out*."""
+    """The wheel that pip builds of the source distribution, by the build hook, in *out*."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(out),
+        cwd=str(REPOSITORY))  # fmt: skip
+    [source] = out.glob("driftlog-*.tar.gz")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q",
-        "-w", str(out), str(REPOSITORY), **environment)  # fmt: skip
+        "-w", str(out), str(source), **environment)  # fmt: skip
     [wheel] = out.glob("driftlog-*.whl")
     return wheel
 
 
-def run(*command: str, **environment: str) -> str:
+def run(*command: str, cwd: str = "/", **environment: str) -> str:
     """Its standard output; what it said on standard error where it fails."""
     done = subprocess.run(
         command,
@@ -57,7 +60,7 @@ def run(*command: str, **environment: str) -> str:
         text=True,
         stdin=subprocess.DEVNULL,
         check=False,
-        cwd="/",
+        cwd=cwd,
         env=os.environ | environment,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
