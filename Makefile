@@ -29,7 +29,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd clean distclean
+.PHONY: help setup demo test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd prometheus clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -49,7 +49,7 @@ help:
 	@echo "make churn          garbage of every kind made and collected under kills, then the bucket, etcd and memory (SECONDS=3600 SEED=1)"
 	@echo "make attack         hostile clients against real agents, one attack after the other (SECONDS=300 SEED=1 ONLY=name)"
 	@echo "make attack-long    the same again and again, until so many requests were sent (REQUESTS=10000000)"
-	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, kaskade, etcd"
+	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, kaskade, etcd, Prometheus"
 	@echo "make clean          what builds and tests leave; distclean: $(VENV) and .cache too"
 
 # ── Set-up ──
@@ -71,7 +71,7 @@ $(STAMPS)/setup: pyproject.toml hatch_build.py $(KERNEL_SOURCES)
 
 # ── What tests need beside Python packages; each is fetched once, and again when its list changes ──
 
-components: kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd
+components: kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd prometheus
 
 kafka-jars: .cache/kafka-jars.stamp
 kafka-applications: .cache/kafka-applications.stamp
@@ -80,6 +80,7 @@ spark-jars: .cache/spark-jars.stamp
 localstack: .cache/localstack.stamp
 kaskade: .cache/kaskade.stamp
 etcd: .cache/etcd-go.stamp .cache/etcd-debian.stamp
+prometheus: .cache/prometheus.stamp
 
 .cache/kafka-jars.stamp: tools/kafka-peer/pom.xml
 	@tools/fetch-jars kafka-peer kafka-jars
@@ -111,6 +112,9 @@ etcd: .cache/etcd-go.stamp .cache/etcd-debian.stamp
 
 .cache/etcd-debian.stamp:
 	@tools/fetch-etcd debian
+
+.cache/prometheus.stamp: tools/prometheus/go.mod
+	@tools/fetch-prometheus
 
 # ── Work ──
 

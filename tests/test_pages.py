@@ -60,7 +60,7 @@ def test_each_relative_link_resolves(file: Path) -> None:
             continue
         path, _, anchor = link.partition("#")
         target = (file.parent / path).resolve() if path else file
-        if not target.exists() or (anchor and anchor not in _anchors(target)):
+        if not target.exists() or (anchor and anchor not in anchors(target)):
             dead.append(link)
 
     assert [] == dead
@@ -125,7 +125,7 @@ def _links(file: Path) -> list[str]:
     return _LINK.findall(_CODE.sub("", file.read_text()))
 
 
-def _anchors(file: Path) -> set[str]:
+def anchors(file: Path) -> set[str]:
     """As GitHub makes them from headings."""
     headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)

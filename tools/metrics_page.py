@@ -2,8 +2,8 @@
 
     python -m tools.metrics_page         writes the page; a test fails when it is not up to date
 
-The names and texts are read from the source of `process/metrics.py`: some metrics exist only
-while an agent serves, or only with etcd.
+The names and texts are read from the source of `process/metrics/`: some metrics exist only while an
+agent serves, or only with etcd.
 
 Shell.
 """
@@ -13,9 +13,10 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from driftlog_agents.process import metrics
+from driftlog_agents.process.metrics import groups, log, partitions, process, requests, stores
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 
@@ -37,11 +38,15 @@ _FAMILIES: Final = {
     "GaugeMetricFamily": "gauge",
     "HistogramMetricFamily": "histogram",
     "InfoMetricFamily": "info",
-    "_counter": "counter",
-    "_gauge": "gauge",
+    "counter": "counter",
+    "gauge": "gauge",
+    "histogram": "histogram",
+    "histograms": "histogram",
 }
+_MODULES: Final = (requests, stores, log, partitions, groups, process)
+
 _TABLES: Final = ("_LOG_COUNTERS", "_GROUP_COUNTERS")
-"""Dictionaries of the module: names of counters, and their texts."""
+"""Dictionaries of the modules: names of counters, and their texts."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,11 +71,16 @@ def page() -> str:
 
 def described() -> Iterator[Described]:
     """Every metric that the module can export."""
+    for module in _MODULES:
+        yield from _of(module)
+
+
+def _of(module: ModuleType) -> Iterator[Described]:
     for name in _TABLES:
-        for key, text in getattr(metrics, name).items():
+        for key, text in getattr(module, name, {}).items():
             name = key if key.startswith("driftlog_") else f"driftlog_{key}"
             yield Described(f"{name}_total", "counter", (), text)
-    for call in ast.walk(ast.parse(inspect.getsource(metrics))):
+    for call in ast.walk(ast.parse(inspect.getsource(module))):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
         kind = _FAMILIES.get(call.func.id)
@@ -80,6 +90,8 @@ def described() -> Iterator[Described]:
         suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
         labels = next((word.value for word in call.keywords if word.arg == "labels"), None)
         listed = () if labels is None else tuple(ast.literal_eval(labels))
+        if call.func.id == "histograms":
+            listed = (ast.literal_eval(call.args[2]),)
         yield Described(name.removesuffix(suffix) + suffix, kind, listed, text)
 
 

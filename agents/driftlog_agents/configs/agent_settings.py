@@ -143,6 +143,12 @@ class BrokerSettings:
         ConfigType.LONG,
         at_least(1024),
     )
+    driftlog_metrics_max_partitions: int = setting(
+        500,
+        "Most partitions, and most committed offsets of groups, that /metrics shows with series of "
+        "their own, by name; it sums the others as (others).",
+        check=at_least(0),
+    )
     limits: Limits = field(default_factory=Limits)
     given: frozenset[str] = frozenset()
     """Names of the configs that `--config` set at the start, even to their defaults."""

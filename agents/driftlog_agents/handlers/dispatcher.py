@@ -24,6 +24,7 @@ from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large,
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.coordinator.budget import ASKING
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
 from driftlog_agents.handlers.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
@@ -32,7 +33,7 @@ from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_versio
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.connection import Connection
-from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.network.queued_requests import Begin, QueuedRequest
 from driftlog_agents.network.slots import LargeSlot
 from driftlog_agents.protocol.api import (
     MAX_REQUEST_ELEMENTS,
@@ -116,7 +117,8 @@ class Dispatcher:
         self._tasks: asyncio.TaskGroup | None = None
         self._one_large = asyncio.Lock()
         """One large Produce is decoded and admitted at a time."""
-        self.producing = ProduceHandler(broker, offload, self.spawn)
+        self.times = RequestTimes(now_ms)
+        self.producing = ProduceHandler(broker, offload, self.spawn, self.times)
         self.fetching = FetchHandler(broker, self.spawn, rng)
         self._counts: Counter[ApiKey] = Counter()
         self._answer_bytes: Counter[ApiKey] = Counter()
@@ -338,7 +340,13 @@ class Dispatcher:
                 f"{size * (weight + 1)} when it is decoded, of {most} that all requests together "
                 f"may hold: ask for less at once",
             )
-        connection.ask(frame, weight, partial(begin, header))
+        timed = self.times.other(header.api_key)
+        connection.ask(frame, weight, partial(self._timed, timed, partial(begin, header)))
+
+    @staticmethod
+    def _timed(timed: RequestTimer, begin: Begin, slot: QueuedRequest, frame: memoryview) -> None:
+        slot.on_answer = timed.answered
+        begin(slot, frame)
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         """Run the request; if its API has large answers, once there is room for one."""

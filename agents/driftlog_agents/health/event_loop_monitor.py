@@ -11,6 +11,8 @@ import asyncio
 import time
 from typing import Final
 
+from driftlog_agents.foundation.histogram import Histogram
+
 _EVERY_S: Final = 0.02
 """Shorter: stalls are measured more exactly, and an idle agent uses more CPU (this is 0.1 %)."""
 
@@ -23,6 +25,8 @@ class EventLoopMonitor:
     def __init__(self) -> None:
         self._longest_s = self._longest_before_s = 0.0
         self._since_s = 0.0
+        self.delays = Histogram()
+        """Every delay."""
 
     @property
     def longest_stall_s(self) -> float:
@@ -43,3 +47,4 @@ class EventLoopMonitor:
             self._longest_before_s, self._longest_s = self._longest_s, 0.0
             self._since_s = now_s
         self._longest_s = max(self._longest_s, late_s)
+        self.delays.add(max(late_s, 0.0))

@@ -23,7 +23,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import work_for
 from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
-from driftlog_agents.network.slots import Slot
+from driftlog_agents.network.slots import Buffer, Slot
 
 REQUEST_BYTES: Final = 1_024
 """Bytes that a request holds beside its frame."""
@@ -121,6 +121,7 @@ class QueuedRequest(Slot):
         "_waits",
         "_weight",
         "held_bytes",
+        "on_answer",
         "runs",
         "trusted",
     )
@@ -147,6 +148,14 @@ class QueuedRequest(Slot):
         """Tasks that use it.  They continue, and its memory counts, after the connection closes."""
         self.trusted = False
         self.held_bytes = 0
+        self.on_answer: Callable[[], None] | None = None
+        """Called when the answer is made."""
+
+    def respond(self, answer: Sequence[Buffer]) -> None:
+        """See `Slot`."""
+        if self.on_answer is not None:
+            self.on_answer()
+        super().respond(answer)
 
     def hold(self, size_bytes: int) -> None:
         """Count *size_bytes* that the request holds (negative: no longer)."""

@@ -205,6 +205,11 @@ class AgentProcess:
         self._footers: FooterCache | None = None
         """The cache of the last session: the next one takes over what that session wrote."""
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         """Drain and leave (SIGTERM)."""
         self._stopping.set()

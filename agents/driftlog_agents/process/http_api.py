@@ -1,10 +1,10 @@
 """The agent's HTTP port: for Prometheus, for supervisors, and for `driftlog segments seal`.
 
     GET  /metrics                Prometheus text
-    GET  /healthz                200 while the event loop runs
-    GET  /readyz                 200 while it serves; else 503 and why: between two sessions, the
-                                 metadata store went back or is another one, or no commit has
-                                 succeeded for a while
+    GET  /healthz                200 while the event loop runs: a supervisor restarts the process
+                                 when no answer comes
+    GET  /readyz                 200 while it serves; else 503 and each reason (`health/readiness`);
+                                 with ?json as JSON, with codes
     POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition;
                                  429 when a topic is sealed too often
     GET  /partitions/offline     JSON: partitions that this agent cannot serve, and why
@@ -36,13 +36,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
-from driftlog_agents.process import metrics
 from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
-from driftlog_agents.process.metrics import Observed
+from driftlog_agents.process.metrics.collect import collect
+from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
 from driftlog_agents.topics.validation import NewTopic
@@ -50,9 +51,6 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 
 _SEAL_DEADLINE_S: Final = 600
-_FAILING_MS: Final = 5_000
-"""Commits that fail for less are normal: retries handle them."""
-
 _BODY_S: Final = 10.0
 
 _IMPORT_S: Final = 120.0
@@ -70,10 +68,8 @@ _BETWEEN: Final = "the agent is between two sessions: try again"
 
 _RETRY_S: Final = 0.3
 
-_NOT_OURS: Final = (
-    "bring back the right store and restart every agent, or restore the cluster from its bucket "
-    "(driftlog restore); the log says more"
-)
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus 3 refuses what it does not know."""
 
 _ImportChange = Callable[[dict[str, Any], UUID, Engine], Awaitable[dict[str, Any]]]
 """Makes a step of an import: the body, the topic's id and the engine; returns the answer."""
@@ -88,12 +84,12 @@ def _is_no_stranger(record: logging.LogRecord) -> bool:
     return not isinstance(error, HttpProcessingError)
 
 
-class _Metrics(Collector):
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
+class _Collected(Collector):
+    def __init__(self, collected: list[Metric]) -> None:
+        self._collected = collected
 
     def collect(self) -> list[Metric]:
-        return list(metrics.collect(self._observed))
+        return self._collected
 
 
 class HttpApi:
@@ -107,6 +103,7 @@ class HttpApi:
         self._observed = observed
         self._agent = observed.agent
         self._names = names
+        self._readiness = Readiness()
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
         limits = self._agent.settings.broker.limits
@@ -149,31 +146,47 @@ class HttpApi:
         if not self._agent.ready.is_set():
             return web.Response(status=503, text="starting\n")
         registry = CollectorRegistry()
-        registry.register(_Metrics(self._observed))
-        return web.Response(body=generate_latest(registry), content_type="text/plain")
+        registry.register(_Collected(list(collect(self._observed))))
+        # Some milliseconds for a thousand series.
+        text = await asyncio.to_thread(generate_latest, registry)
+        return web.Response(body=text, headers={"Content-Type": _METRICS_TYPE})
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    async def _healthz(self, request: web.Request) -> web.Response:
+        if "json" not in request.query:
+            return web.Response(text="ok\n")
+        stall_s = round(self._observed.loop_watch.longest_stall_s, 3)
+        return web.json_response({"alive": True, "longest_stall_seconds": stall_s})
 
-    async def _readyz(self, _: web.Request) -> web.Response:
-        if not self._agent.ready.is_set():
-            return web.Response(status=503, text="starting\n")
-        evidence = self._agent.store_watch.evidence
-        if evidence is not None:
-            text = f"{evidence.reason}: {_NOT_OURS}\n"
-            return web.Response(status=503, text=text)
-        if self._agent.fitness.unfit:
-            text = "unfit: this agent cannot commit while other agents can; the log says why\n"
-            return web.Response(status=503, text=text)
-        engine = self._agent.broker.engine
-        if engine is None or not engine.ready.is_set():
-            return web.Response(status=503, text=f"between two sessions{_why(engine)}\n")
-        outage = engine.health.flushes
-        lasted_ms = outage.lasted_ms(engine.ports.now_ms())
-        if lasted_ms >= _FAILING_MS:
-            text = f"nothing was committed for {lasted_ms / 1000:.0f} s: {outage.error}\n"
-            return web.Response(status=503, text=text)
-        return web.Response(text="ok\n")
+    async def _readyz(self, request: web.Request) -> web.Response:
+        facts = self._facts()
+        reasons = self._readiness.judge(facts, now_ms())
+        status = 503 if reasons else 200
+        if "json" not in request.query:
+            lines = [reason.text for reason in reasons] or ["ok"]
+            return web.Response(status=status, text="".join(f"{line}\n" for line in lines))
+        session = facts.session
+        answer: dict[str, Any] = {
+            "ready": not reasons,
+            "reasons": [{"code": reason.code, "text": reason.text} for reason in reasons],
+            "session": None if session is None else session.session_id,
+        }
+        if session is not None:
+            counts = {"led": session.led, "loading": session.loading, "offline": session.offline}
+            answer["partitions"] = counts
+        return web.json_response(answer, status=status)
+
+    def _facts(self) -> AgentFacts:
+        agent = self._agent
+        if not agent.ready.is_set():
+            return AgentFacts(started=False)
+        engine, evidence = agent.broker.engine, agent.store_watch.evidence
+        return AgentFacts(
+            started=True,
+            stopping=agent.stopping,
+            distrusted="" if evidence is None else evidence.reason,
+            unfit=agent.fitness.unfit,
+            session=None if engine is None else _session_facts(engine),
+        )
 
     async def _seal(self, request: web.Request) -> web.Response:
         topic = request.match_info["topic"]
@@ -357,12 +370,20 @@ async def _body(request: web.Request) -> dict[str, Any] | web.Response:
     return shown if isinstance(shown, dict) else _error(400, "the body is no JSON object")
 
 
-def _why(engine: Engine | None) -> str:
-    if engine is None or engine.health.requests.since_ms is None:
-        return ""
-    outage = engine.health.requests
-    seconds = outage.lasted_ms(engine.ports.now_ms()) / 1000
-    return f": the metadata store has not answered for {seconds:.0f} s: {outage.error}"
+def _session_facts(engine: Engine) -> SessionFacts:
+    at_ms, requests, flushes = engine.ports.now_ms(), engine.health.requests, engine.health.flushes
+    logs = engine.logs()
+    return SessionFacts(
+        session_id=engine.session.session_id,
+        serves=engine.ready.is_set() and engine.session.alive,
+        metadata_failing_ms=requests.lasted_ms(at_ms),
+        metadata_error=requests.error,
+        commits_failing_ms=flushes.lasted_ms(at_ms),
+        commits_error=flushes.error,
+        led=len(logs),
+        loading=sum(log.state is State.LOADING and not log.damage for log in logs),
+        offline=len(engine.offline()),
+    )
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:

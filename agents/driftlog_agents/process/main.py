@@ -31,6 +31,8 @@ from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.health.directory_monitor import DirectoryMonitor
 from driftlog_agents.health.directory_repair import move_back, put_back
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.health.store_times import StoreTimes
+from driftlog_agents.health.timed_objects import TimedObjectStore
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.local.spool import spool_in
@@ -51,7 +53,7 @@ from driftlog_agents.process.agent import AgentPorts, AgentProcess, now_ms, wall
 from driftlog_agents.process.allocator import use_memory_again
 from driftlog_agents.process.cluster_identity import ClusterIdentity, look_first
 from driftlog_agents.process.http_api import HttpApi
-from driftlog_agents.process.metrics import Observed
+from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.startup_configs import (
     HTTP_LISTENER,
     Options,
@@ -163,7 +165,8 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         pools = [ThreadPoolExecutor(n, name, lower_priority, (by,)) for n, name, by in _POOLS]
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
-        counted = CountedObjectStore(objects)
+        counted, times = CountedObjectStore(objects), StoreTimes()
+        timed = TimedObjectStore(counted, now_ms, times)
         cache = None
         if _in_bucket(location):
             budget_bytes = settings.broker.driftlog_read_cache_bytes
@@ -173,10 +176,10 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         server = _server(settings.broker, listeners, bound, refusals)
         ports = AgentPorts(
             metadata=metadata,
-            objects=counted,
+            objects=timed,
             disk=disk,
             identity=ClusterIdentity(
-                objects=counted,
+                objects=timed,
                 disk=disk,
                 location=location,
                 session_ms=options.session_timeout_ms,
@@ -210,6 +213,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
                 server=server,
                 loop_watch=loop_watch,
                 store_requests=counted.requests,
+                store_times=times,
                 log_lines_dropped=log.dropped,
             ),
             [at.advertised_host for at in listeners if at.advertised_host],

@@ -1,6 +1,16 @@
 """A duration is counted in the bucket of its length, as Prometheus reads buckets."""
 
-from driftlog_agents.foundation.histogram import BOUNDS_S, Histogram
+import asyncio
+from contextlib import suppress
+
+from driftlog_agents.foundation.histogram import (
+    BOUNDS_S,
+    FAILED,
+    OK,
+    VOID,
+    Histogram,
+    OperationTimes,
+)
 
 
 def test_each_duration_counts_in_its_bucket_and_in_all_above() -> None:
@@ -29,3 +39,19 @@ def test_two_sessions_are_counted_together() -> None:
     assert (1, 2) == (both["0.2"], both["0.5"])
     assert 0.3005 == (one + other).sum_s
     assert 1 == dict(one.buckets())["+Inf"]
+
+
+def test_attempts_count_by_their_outcome() -> None:
+    """
+    An error that means another was faster is no failure; every error passes; a cancelled attempt
+    does not count.
+    """
+    times, clock = OperationTimes((OK, VOID, FAILED)), iter(range(0, 100_000, 7_000))
+    ends: list[type[BaseException] | None] = [None, KeyError, ValueError, asyncio.CancelledError]
+    for error in ends:
+        with suppress(*filter(None, ends)), times.attempt(lambda: next(clock), KeyError):
+            if error is not None:
+                raise error
+
+    assert {OK: 1, VOID: 1, FAILED: 1} == times.outcomes
+    assert (0, 3) == tuple(dict(times.durations.buckets())[bound] for bound in ("5.0", "10.0"))

@@ -38,7 +38,7 @@ from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
 from driftlog_agents.process.cluster_identity import ClusterIdentity
-from driftlog_agents.process.metrics import Observed
+from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.messages import create_topics, fetch, produce

@@ -7,7 +7,7 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.configs.limits import LIMITS
-from driftlog_agents.process.metrics import collect
+from driftlog_agents.process.metrics.collect import collect
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch, offset_commit
 from driftlog_agents.protocol.messages.offset_commit import (

@@ -1,12 +1,19 @@
 """The HTTP port closes with the agent, and logs little of clients that speak no HTTP/1."""
 
 import asyncio
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
 from benchmarks.batches import encode_batch
+from driftlog_agents.log.partition.partition import State
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
 from tests.agents.network.serving import Serving, eventually
@@ -61,3 +68,119 @@ async def test_who_speaks_something_else_is_not_told_of_with_a_traceback(
     assert answer.startswith(b"HTTP/1.")
     assert 200 == status
     assert [] == [record for record in caplog.records if record.exc_info]
+
+
+@asynccontextmanager
+async def http_of(agent: Serving) -> AsyncIterator[str]:
+    """The address of *agent*'s HTTP port."""
+    http = HttpApi(agent.observed)
+    sockets = await take("127.0.0.1", 0, "--http-listener")
+    await http.start(sockets)
+    try:
+        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    finally:
+        await http.stop()
+
+
+async def readiness(http: str) -> tuple[int, list[str]]:
+    """The status of `/readyz`, and the codes of its reasons."""
+    async with ClientSession() as session, session.get(f"{http}/readyz?json") as answer:
+        said: dict[str, Any] = await answer.json()
+        assert said["ready"] == (answer.status == 200) == (said["reasons"] == [])
+        return answer.status, [reason["code"] for reason in said["reasons"]]
+
+
+async def becomes(http: str, wanted: list[str]) -> None:
+    """Wait until `/readyz` has these reasons."""
+    async with asyncio.timeout(20):
+        while (await readiness(http))[1] != wanted:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.02)
+
+
+async def test_an_agent_is_not_ready_before_it_serves_and_while_it_drains(tmp_path: Path) -> None:
+    """
+    It is alive all the time; a supervisor that restarts by /healthz leaves it alone.
+    """
+    agent = Serving(tmp_path)
+    await agent.begin()
+    async with http_of(agent) as http, ClientSession() as session:
+        alive = [await _status(session, f"{http}/healthz")]
+        before = await readiness(http)
+        await agent.process.ready.wait()
+        async with agent.client() as client:
+            await client.create("t")
+            ready = await readiness(http)
+            agent.objects.writes.close()
+            client.send_produce("t", {0: encode_batch([b"x"], timestamp_ms=1).data})
+            await eventually(lambda: agent.objects.writes.waiting > 0)
+            agent.process.stop()
+            draining = await readiness(http)
+            alive.append(await _status(session, f"{http}/healthz"))
+            agent.objects.writes.open()
+        await agent.close()
+
+    assert (503, ["starting"]) == before
+    assert (200, []) == ready
+    assert (503, "draining") == (draining[0], draining[1][0])
+    assert [200, 200] == alive
+
+
+async def test_an_agent_without_a_session_or_with_partitions_to_load_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    """
+    And is ready again by itself.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client, http_of(agent) as http:
+        await client.create("t", 2)
+        agent.log("t").state = State.LOADING
+        loading = await readiness(http)
+        agent.log("t").state = State.ONLINE
+        loaded = await readiness(http)
+        agent.engine.session.end("a test took the session away")
+        over = await readiness(http)
+        await agent.lose_session()
+        await becomes(http, [])
+
+    assert (503, ["partitions_loading"]) == loading
+    assert (200, []) == loaded
+    assert (503, ["no_session"]) == over
+
+
+async def test_a_blocked_event_loop_does_not_say_that_it_is_alive(tmp_path: Path) -> None:
+    """
+    No answer comes while it is blocked; then the stall is told.
+    """
+    async with Serving(tmp_path) as agent, http_of(agent) as http:
+        said: list[str] = []
+        blocked, asked = threading.Event(), threading.Event()
+
+        def ask() -> None:
+            blocked.wait(20)
+            try:
+                with urllib.request.urlopen(f"{http}/healthz", timeout=0.3) as answer:
+                    said.append(answer.read().decode())
+            except (TimeoutError, urllib.error.URLError):
+                said.append("no answer")
+            asked.set()
+
+        def block() -> None:
+            blocked.set()
+            asked.wait(20)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        asyncio.get_running_loop().call_soon(block)
+        await asyncio.to_thread(thread.join)
+        await asyncio.sleep(0)  # the watch runs first
+        async with ClientSession() as session, session.get(f"{http}/healthz?json") as answer:
+            health = await answer.json()
+
+    assert ["no answer"] == said
+    assert health["alive"]
+    assert health["longest_stall_seconds"] >= 0.2
+
+
+async def _status(session: ClientSession, url: str) -> int:
+    async with session.get(url) as answer:
+        return answer.status

@@ -81,6 +81,48 @@ def test_a_traceback_is_in_one_line(tmp_path: Path) -> None:
     assert "nobody caught it" in "".join(line["text"] for line in uncaught)
 
 
+def test_what_python_itself_reports_is_json_too(tmp_path: Path) -> None:
+    """
+    An error in a thread, one that cannot be raised, one of a task that is not awaited, a warning,
+    an error group, and a value that cannot be shown.
+    """
+    script = (
+        "import asyncio, gc, logging, threading, warnings, structlog\n"
+        "from driftlog_agents.process_log.process_log import JSON, ProcessLog\n"
+        "ProcessLog('info', JSON).install()\n"
+        "def fail(): raise KeyError('in a thread')\n"
+        "thread = threading.Thread(target=fail)\n"
+        "thread.start(); thread.join()\n"
+        "class Broken:\n"
+        "    def __del__(self): raise OSError('unraisable')\n"
+        "    def __repr__(self): raise OSError('not shown')\n"
+        "Broken()\n"
+        "async def task(): raise LookupError('of a task')\n"
+        "async def main():\n"
+        "    running = asyncio.create_task(task())\n"
+        "    await asyncio.sleep(0.01)\n"
+        "    del running; gc.collect()\n"
+        "asyncio.run(main())\n"
+        "warnings.warn('a warning')\n"
+        "structlog.get_logger().info('event', value=Broken())\n"
+        "structlog.get_logger().error('group', exc_info=ExceptionGroup('two', [ValueError('a')]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    said = [json.dumps(line) for line in objects(done.stderr)]
+
+    for text in (
+        "in a thread",
+        "unraisable",
+        "of a task",
+        "a warning",
+        "log_line_not_shown",
+        "two",
+    ):
+        assert any(text in line for line in said), text
+
+
 def test_the_keys_that_every_line_has_come_first() -> None:
     """
     Then those of the event, in their order; what is no JSON is shown as Python shows it.

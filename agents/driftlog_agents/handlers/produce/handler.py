@@ -26,6 +26,7 @@ from driftlog_agents.foundation.loop_slices import sliced, time_for_large
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
+from driftlog_agents.handlers.common.request_times import RequestTimes
 from driftlog_agents.handlers.produce.batch_checks import BatchChecks, bad_batch, too_large
 from driftlog_agents.handlers.produce.batch_conversion import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.handlers.produce.record_errors import RefusedRecordsError
@@ -69,8 +70,15 @@ _BY_ID: Final = 13
 class ProduceHandler:
     """Handles Produce requests for one agent."""
 
-    def __init__(self, broker: Broker, offload: Offload, spawn: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        offload: Offload,
+        spawn: Callable[[Any], None],
+        times: RequestTimes,
+    ) -> None:
         self._broker = broker
+        self._times = times
         self._offload = offload
         self._spawn = spawn
         most = broker.settings.limits.driftlog_max_batch_records
@@ -78,6 +86,7 @@ class ProduceHandler:
         self._log = structlog.get_logger()
         self._timeouts = ProduceTimeouts(broker)
         self.requests = 0
+        self.records = 0
         self.bytes = 0
         self.errors = 0
         self.waiting = WaitingBatches(broker.settings.limits, broker.refusals)
@@ -103,6 +112,7 @@ class ProduceHandler:
         pending = SeveralBatches(
             self._timeouts, slot, version, correlation_id, count + 1, request.timeout_ms
         )
+        self._time(pending)
         for name, data, answers in self._each(version, request, pending):
             if data is not None:
                 self._of_several(engine, name, data, request.acks, version, pending, answers)
@@ -126,6 +136,7 @@ class ProduceHandler:
             request.timeout_ms,
             self._spawn,
         )
+        self._time(pending)
         await time_for_large()
         async for name, data, answers in sliced(self._each(version, request, pending)):
             if slot.connection.closed:
@@ -154,6 +165,8 @@ class ProduceHandler:
         one = OneBatchWaiter(
             self._timeouts, connection, version, correlation_id, topic, partition, timeout_ms
         )
+        if self.requests >= self._times.next_produce:
+            one.timed = self._times.produce(self.requests)
         connection.queue(one)
         try:
             self._partition(engine, topic, partition, records, acks, version, one, one)
@@ -161,6 +174,10 @@ class ProduceHandler:
             self._refused(one, error)
         if acks < 0 and not one.done:
             self._timeouts.expect(one, one, timeout_ms)
+
+    def _time(self, pending: SeveralBatches) -> None:
+        if self.requests >= self._times.next_produce:
+            pending.timed = self._times.produce(self.requests)
 
     def may_wait(self, topic: str | None, data: PartitionProduceData) -> bool:
         """Whether a batch may have to wait for admission, by its header and its partition alone."""
@@ -292,6 +309,7 @@ class ProduceHandler:
             raise bad_batch(records, checked)
         self._checks.check(limits, checked, size, version)
         self.bytes += size
+        self.records += checked[0]
         if log.busy or needs_rewrite(limits, checked, self._broker.wall_ms()):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
         elif (log.paused or log.state is State.LOADING) and parks(

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced, work_for
 from driftlog_agents.handlers.common.leader_hints import PRODUCE_SINCE, ProduceHints, add_to_produce
+from driftlog_agents.handlers.common.request_times import RequestTimer
 from driftlog_agents.handlers.produce.answers import encode_success
 from driftlog_agents.handlers.produce.record_errors import MOST_NAMED
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
@@ -52,6 +53,7 @@ class SeveralBatches:
         "expected",
         "nameable",
         "slot",
+        "timed",
         "timeout_ms",
         "timeouts",
         "topics",
@@ -82,6 +84,7 @@ class SeveralBatches:
         """Bad records that the answer may still name."""
         self.admitted = self.expected = False
         self.topics: list[TopicProduceResponse] = []
+        self.timed: RequestTimer | None = None
         self.done = False
 
     def one_done(self) -> None:
@@ -104,6 +107,8 @@ class SeveralBatches:
 
     def respond(self) -> None:
         self.done = True
+        if self.timed is not None:
+            self.timed.answered()
         self.slot.connection.on_loop(self._respond)
 
     def _respond(self) -> None:
@@ -182,6 +187,7 @@ class OneBatchWaiter(Slot):
         "done",
         "log_append_time_ms",
         "partition",
+        "timed",
         "timeout_ms",
         "timeouts",
         "topic",
@@ -208,12 +214,15 @@ class OneBatchWaiter(Slot):
         self.partition = partition
         self.base_offset = -1
         self.log_append_time_ms = -1
+        self.timed: RequestTimer | None = None
         self.done = False
 
     def committed(self, log: PartitionLog) -> None:
         if self.done:
             return
         self.done = True
+        if self.timed is not None:
+            self.timed.answered()
         if not self.connection.closed:
             try:
                 answer = encode_success(
@@ -247,6 +256,8 @@ class OneBatchWaiter(Slot):
         if self.done:
             return
         self.done = True
+        if self.timed is not None:
+            self.timed.answered()
         self.connection.on_loop(partial(self._refuse, code, message, named))
 
     def _refuse(self, code: ErrorCode, message: str | None, named: BadRecords) -> None:

@@ -50,7 +50,7 @@ from driftlog_tiering.formats.manifest import (
     Manifest,
     ReplaceSegments,
 )
-from driftlog_tiering.formats.manifests import iter_segments
+from driftlog_tiering.formats.manifests import VoidEditError, iter_segments
 
 
 class LogCleaner:
@@ -168,7 +168,8 @@ class LogCleaner:
             seed=self._ports.rng.randbytes(16),
             settings=self._settings.cleaner,
         )
-        cleaned = await cleaner.clean(manifest, segments, found.dirty_end, policy)
+        with self._counters.compaction_runs.attempt(self._ports.now_ms, VoidEditError):
+            cleaned = await cleaner.clean(manifest, segments, found.dirty_end, policy)
         self._attempts.succeeded(log)
         self._counters.compactions += 1
         self._counters.compaction_read_bytes += cleaned.bytes_read

@@ -56,6 +56,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
+from driftlog_agents.foundation.histogram import OperationTimes
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
@@ -132,6 +133,8 @@ class Collector:
         self._known: UnreferencedObjects | None = None
         deadline_ms = self._settings.request_deadline_ms
         self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
+        self.passes = OperationTimes()
+        """Passes over flush objects, and passes over sealed objects."""
         self._deletes_left = 0
         self._failures = 0
         """Sessions in a row whose names could not be read."""
@@ -180,8 +183,10 @@ class Collector:
                 await self._attempt(collect)
 
     async def _attempt(self, collect: Callable[[], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            await collect()
+            with self.passes.attempt(lambda: loop.time() * 1000):
+                await collect()
         except FencedError as error:
             self._log.error("collection_refused", error=str(error), advice="nothing is deleted")
         except (StoreError, TimeoutError) as error:

@@ -28,7 +28,7 @@ the order of the cuts.  tests/simulation holds it to this:
 Pure.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
@@ -180,6 +180,14 @@ class FlushPipeline:
                 found.setdefault(log, []).extend(batches)
         for log, batches in self._open.items():
             found.setdefault(log, []).extend(batches)
+        return found
+
+    def uncommitted_bytes(self) -> Counter[PartitionLog]:
+        """Admitted bytes that are not committed, per partition that has some."""
+        found: Counter[PartitionLog] = Counter()
+        for batches in (*(flush.batches for flush in self._flushes), self._open):
+            for log, listed in batches.items():
+                found[log] += sum(batch.length for batch in listed)
         return found
 
     # ── Events ──

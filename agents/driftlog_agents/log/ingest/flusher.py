@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.foundation.clocks import Clocks
+from driftlog_agents.foundation.histogram import OK, REFUSED, UNANSWERED
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_body import read_body
@@ -39,6 +40,7 @@ from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
+from driftlog_agents.log.session.counters import FENCED
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord
@@ -58,6 +60,13 @@ _LOOK_PATIENCE_MS: Final = 5_000.0
 one that commits nothing; then it steps down, if others commit."""
 
 _NO_COMMIT: Final = "the metadata store does not answer a commit"
+
+_OUTCOMES: Final = {
+    CommitOutcome.COMMITTED: OK,
+    CommitOutcome.UNKNOWN: UNANSWERED,
+    CommitOutcome.DEAD: FENCED,
+}
+"""As the metrics name them."""
 
 Published = Callable[[int, FlushRecord, bytes, list[tuple[PartitionLog, Slice]]], None]
 
@@ -318,16 +327,20 @@ class Flusher:
             async with asyncio.timeout(self._settings.upload_deadline_ms / 1000):
                 await self._put(flush, attempt)
         except UnavailableError as error:
-            throttled = True
+            throttled, outcome = True, REFUSED
             self._failed("flush_upload_refused", flush, error, sent_ms)
         except AlreadyExistsError as error:
+            outcome = REFUSED
             self._failed("flush_upload_name_taken", flush, error, sent_ms)
         except (OutcomeUnknownError, TimeoutError) as error:
+            outcome = UNANSWERED
             self._failed("flush_upload_unanswered", flush, error, sent_ms)
         else:
+            self._counters.uploads.ended(OK, self._now_ms() - sent_ms)
             self._uploads.pop((flush, attempt), None)
             self._handle(lambda now: self._pipeline.upload_succeeded(flush, attempt, now))
             return
+        self._counters.uploads.ended(outcome, self._now_ms() - sent_ms)
         self._uploads.pop((flush, attempt), None)
         self._handle(
             lambda now: self._pipeline.upload_failed(flush, attempt, now, throttled=throttled)
@@ -409,9 +422,11 @@ class Flusher:
             outcome, answered = CommitOutcome.UNKNOWN, False
         if outcome is CommitOutcome.COMMITTED and not self._may_answer(sent_ms):
             outcome, answered = CommitOutcome.UNKNOWN, False
+        took_ms = self._now_ms() - sent_ms
+        self._counters.commit_attempts.ended(_OUTCOMES[outcome], took_ms)
         match outcome:
             case CommitOutcome.COMMITTED:
-                self._counters.commits.add((self._now_ms() - sent_ms) / 1000)
+                self._counters.commits.add(took_ms / 1000)
                 self._taken()
                 self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
             case CommitOutcome.UNKNOWN:

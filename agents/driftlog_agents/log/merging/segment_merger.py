@@ -37,7 +37,7 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
-from driftlog_tiering.formats.manifests import load_list
+from driftlog_tiering.formats.manifests import VoidEditError, load_list
 from driftlog_tiering.merging.merger import Merger
 from driftlog_tiering.merging.policy import MergePolicy
 
@@ -152,7 +152,8 @@ class SegmentMerger:
             if not chosen:
                 return False
             merger = Merger(PartitionBucket(self._rewrites, log), self._rewrites.environment)
-            merged = await merger.merge(manifest, chosen)
+            with self._counters.merge_runs.attempt(self._ports.now_ms, VoidEditError):
+                merged = await merger.merge(manifest, chosen)
         self._attempts.succeeded(log)
         self._counters.merges += 1
         self._counters.merged_segments += merged.segments

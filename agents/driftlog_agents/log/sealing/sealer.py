@@ -307,7 +307,10 @@ class Sealer:
         read_at_ms = int(self._manifests.read_at_ms(log))
         segments: list[SegmentRef] = []
         try:
-            newest = await self.edits.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
+            with self._counters.seals.attempt(self._now_ms, VoidEditError):
+                newest = await self.edits.extend(
+                    log, manifest, end, segments, read_at_ms=read_at_ms
+                )
         except VoidEditError as error:
             # Another session was faster, or an unanswered attempt succeeded: adopt that manifest.
             self._manifests.put(log, error.manifest, started_ms)

@@ -7,8 +7,24 @@ Pure.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
-from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.histogram import (
+    BOUNDS_S,
+    FAILED,
+    OK,
+    REFUSED,
+    UNANSWERED,
+    VOID,
+    Histogram,
+    OperationTimes,
+)
+
+FENCED: Final = "fenced"
+
+_EDIT: Final = (OK, VOID, FAILED)
+"""Outcomes of work that ends with an edit of a manifest; VOID: another edit was faster."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,3 +80,14 @@ class LogCounters:
     """Bytes of the segments that were right."""
     commits: Histogram = field(default_factory=Histogram)
     """Transactions that committed a flush."""
+    uploads: OperationTimes = field(
+        default_factory=partial(OperationTimes, (OK, REFUSED, UNANSWERED), BOUNDS_S)
+    )
+    """PUTs of flush objects.  Those given up because another attempt was faster do not count."""
+    commit_attempts: OperationTimes = field(
+        default_factory=partial(OperationTimes, (OK, UNANSWERED, FENCED), BOUNDS_S)
+    )
+    seals: OperationTimes = field(default_factory=partial(OperationTimes, _EDIT))
+    """Segments, from the first read to the edit of the manifest."""
+    compaction_runs: OperationTimes = field(default_factory=partial(OperationTimes, _EDIT))
+    merge_runs: OperationTimes = field(default_factory=partial(OperationTimes, _EDIT))

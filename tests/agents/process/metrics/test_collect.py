@@ -6,7 +6,7 @@ from platform import python_version
 from time import time
 
 from driftlog_agents.log.local.leftovers import Leftovers
-from driftlog_agents.process.metrics import collect
+from driftlog_agents.process.metrics.collect import collect
 from tests.agents.network.serving import Serving
 from tools import metrics_page
 

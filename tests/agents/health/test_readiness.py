@@ -1,0 +1,108 @@
+"""A load balancer would send clients to an agent that serves nothing, or spare one that serves."""
+
+from dataclasses import replace
+
+import pytest
+
+from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
+
+SESSION = SessionFacts(session_id="s1", serves=True, led=4)
+SERVES = AgentFacts(started=True, session=SESSION)
+
+
+def codes(agent: AgentFacts) -> list[str]:
+    """The judgement of a fresh judge."""
+    return [reason.code for reason in Readiness().judge(agent, 0.0)]
+
+
+def test_an_agent_that_serves_is_ready() -> None:
+    """
+    Also with offline partitions, without any, and where something has failed for a moment.
+    """
+    session = replace(SESSION, offline=3, metadata_failing_ms=4_999, commits_failing_ms=4_999)
+
+    assert [] == codes(SERVES)
+    assert [] == codes(replace(SERVES, session=session))
+    assert [] == codes(replace(SERVES, session=replace(SESSION, led=0)))
+
+
+@pytest.mark.parametrize(
+    ("agent", "code", "text"),
+    [
+        (AgentFacts(started=False), "starting", "starting"),
+        (replace(SERVES, stopping=True), "draining", "told to stop"),
+        (replace(SERVES, unfit=True), "unfit", "cannot commit while other agents can"),
+        (
+            replace(SERVES, distrusted="etcd went back"),
+            "metadata_store_not_trusted",
+            "etcd went back: bring back the right store and restart every agent",
+        ),
+        (replace(SERVES, session=None), "no_session", "between two sessions"),
+        (
+            replace(SERVES, session=replace(SESSION, serves=False, metadata_failing_ms=9_000)),
+            "no_session",
+            "between two sessions: the metadata store has not answered for 9 s",
+        ),
+        (
+            replace(SERVES, session=replace(SESSION, metadata_failing_ms=5_000)),
+            "metadata_store_failing",
+            "has not answered for 5 s",
+        ),
+        (
+            replace(SERVES, session=replace(SESSION, commits_failing_ms=61_000, commits_error="E")),
+            "commits_failing",
+            "nothing was committed for 61 s: E",
+        ),
+        (
+            replace(SERVES, session=replace(SESSION, loading=2)),
+            "partitions_loading",
+            "2 of 4 partitions",
+        ),
+    ],
+)
+def test_each_reason_has_its_code(agent: AgentFacts, code: str, text: str) -> None:
+    """
+    And says what happens.
+    """
+    (reason,) = Readiness().judge(agent, 0.0)
+
+    assert code == reason.code
+    assert text in reason.text
+
+
+def test_every_reason_is_told() -> None:
+    """
+    The most important first.
+    """
+    session = replace(SESSION, commits_failing_ms=9_000, metadata_failing_ms=9_000, loading=1)
+    agent = AgentFacts(started=True, stopping=True, unfit=True, session=session)
+
+    assert codes(agent) == [
+        "draining",
+        "unfit",
+        "metadata_store_failing",
+        "commits_failing",
+        "partitions_loading",
+    ]
+
+
+def test_partitions_that_are_taken_over_later_have_five_seconds() -> None:
+    """
+    An agent that leads others goes on serving them; at the start of a session it waits for all.
+    """
+    loading = replace(SERVES, session=replace(SESSION, loading=1))
+    readiness = Readiness()
+
+    def ready(agent: AgentFacts, now_ms: float) -> bool:
+        return readiness.judge(agent, now_ms) == []
+
+    assert not ready(loading, 0)
+    assert ready(SERVES, 1_000)
+    assert ready(loading, 2_000)
+    assert ready(loading, 6_999)
+    assert not ready(loading, 7_000)
+    assert ready(SERVES, 8_000)
+    assert ready(loading, 9_000)
+    assert loading.session is not None
+    next_session = replace(loading, session=replace(loading.session, session_id="s2"))
+    assert not ready(next_session, 9_001)

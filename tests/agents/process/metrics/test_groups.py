@@ -1,0 +1,84 @@
+"""A group that falls behind would be seen by no alert."""
+
+from pathlib import Path
+
+from benchmarks.batches import encode_batch
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.process.metrics.groups import collect
+from driftlog_agents.process.metrics.partitions import OTHERS
+from driftlog_agents.protocol.messages import offset_commit
+from driftlog_agents.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.agents.network.serving import Client, Serving
+
+
+async def commit(client: Client, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """OffsetCommit of a group without members."""
+    partitions = [
+        OffsetCommitRequestPartition(
+            partition_index=number, committed_offset=offset, committed_metadata=""
+        )
+        for number, offset in offsets.items()
+    ]
+    request = OffsetCommitRequest(
+        group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)]
+    )
+    response = await client.call(offset_commit.API, 8, request)
+    codes = {part.error_code for each in response.topics for part in each.partitions}
+    assert {0} == codes
+
+
+def shown(agent: Serving) -> dict[tuple[str, ...], float]:
+    """Committed offsets and lags by their labels."""
+    return {
+        (sample.name.removeprefix("driftlog_group_"), *sample.labels.values()): sample.value
+        for metric in collect(agent.process)
+        for sample in metric.samples
+        if sample.labels.get("group")
+    }
+
+
+async def test_the_lag_of_a_group_is_shown(tmp_path: Path) -> None:
+    """
+    By topic, over its partitions; an offset beyond the end, as after a loss, is no negative lag.
+    """
+    batch = encode_batch([b"x", b"y", b"z"], timestamp_ms=1).data
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t", 3)
+        await client.create("u", 1)
+        await client.produce("t", {0: batch, 1: batch})
+        await commit(client, "g", "t", {0: 1, 1: 0, 2: 9})
+        await commit(client, "g", "u", {0: 0})
+        found = shown(agent)
+
+    assert found == {
+        ("committed_offset", "g", "t", "0"): 1,
+        ("committed_offset", "g", "t", "1"): 0,
+        ("committed_offset", "g", "t", "2"): 9,
+        ("committed_offset", "g", "u", "0"): 0,
+        ("lag_records", "g", "t"): 5,
+        ("lag_records", "g", "u"): 0,
+    }
+
+
+async def test_offsets_beyond_the_limit_are_summed(tmp_path: Path) -> None:
+    """
+    Their lag counts, and they have no series.
+    """
+    batch = encode_batch([b"x", b"y"], timestamp_ms=1).data
+    broker = BrokerSettings(driftlog_metrics_max_partitions=1)
+    async with Serving(tmp_path, broker=broker) as agent, agent.client() as client:
+        await client.create("t", 1)
+        await client.produce("t", {0: batch})
+        for group in ("first", "second", "third"):
+            await commit(client, group, "t", {0: 0})
+        found = shown(agent)
+
+    assert found == {
+        ("committed_offset", "first", "t", "0"): 0,
+        ("lag_records", "first", "t"): 2,
+        ("lag_records", OTHERS, OTHERS): 4,
+    }
