@@ -7,7 +7,7 @@ import pytest
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
 from driftlog_agents.configs.definitions import InvalidConfigError, values_of
 from driftlog_agents.configs.limits import DEFINITIONS
-from driftlog_agents.process.startup_configs import with_configs
+from driftlog_agents.configs.start_configs import with_configs
 
 
 def test_each_config_has_the_place_that_it_names() -> None:
