@@ -23,6 +23,8 @@ from driftlog_agents.configs.definitions import (
     gzip_level,
     throttled_replicas,
 )
+from driftlog_agents.configs.dynamic_configs import DYNAMIC
+from driftlog_agents.configs.group import GROUP_CONFIGS
 from driftlog_agents.configs.limits import LIMITS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.process.startup_configs import DEV_REBALANCE_DELAY_MS
@@ -33,7 +35,8 @@ _HEAD: Final = """\
 # Configs
 
 [Where settings stand](#where-settings-stand) · [start options](#start-options) ·
-[configs of an agent](#configs-of-an-agent) · [of topics](#configs-of-topics)
+[configs of an agent](#configs-of-an-agent) · [dynamic configs](#dynamic-configs) ·
+[of topics](#configs-of-topics)
 
 <!-- Made by `python -m tools.config_page`: change the configs, not this page. -->
 
@@ -88,6 +91,29 @@ A config with "beyond it" is a limit: [limits](limits.md) says what happens beyo
 |---|---|---|---|---|
 """
 
+_DYNAMIC: Final = """
+## Dynamic configs
+
+These configs of brokers may be altered while agents run. They hold on every agent at once and
+after a restart, until they are deleted:
+
+    driftlog configs alter --all-brokers --add-config log.retention.ms=86400000
+    kafka-configs.sh --entity-type brokers --entity-default --alter --add-config max.connections=500
+    kafka-configs.sh --entity-type brokers --entity-name 1 --alter --delete-config max.connections
+
+What is set on the broker goes before what is set on all brokers, and that before what the agent was
+started with; the configs of a topic go before all of them. `configs describe` shows the source.
+All others are refused: agents take them at their start.
+
+"""
+
+_GROUPS: Final = """
+
+Configs of KIP-848 groups, within the bounds of `group.consumer.min.…` and `group.consumer.max.…`;
+members take them with their next heartbeat (`driftlog configs alter --group GROUP`):
+
+"""
+
 _TOPICS: Final = """
 ## Configs of topics
 
@@ -140,7 +166,9 @@ def page() -> str:
         for name, config in sorted(STARTUP_CONFIGS.items())
     ]
     topics = [_topic_row(config) for _, config in sorted(TOPIC_CONFIGS.items())]
-    tables = (_HEAD, options), (_CONFIGS, rows), (_TOPICS, topics)
+    dynamic = ["· ".join(f"`{name}` " for name in sorted(DYNAMIC)).rstrip() + _GROUPS.rstrip(" ")]
+    dynamic[0] += "· ".join(f"`{name}` " for name in sorted(GROUP_CONFIGS)).rstrip()
+    tables = (_HEAD, options), (_CONFIGS, rows), (_DYNAMIC, dynamic), (_TOPICS, topics)
     return "".join(head + "\n".join(lines) + "\n" for head, lines in tables)
 
 
@@ -191,7 +219,7 @@ def _values(config: ConfigDef) -> str:
         case _ if config.check is throttled_replicas:
             return "`*`, or a list of `PARTITION:BROKER`"
         case None:
-            assert config.type is ConfigType.BOOLEAN
+            assert config.type is ConfigType.BOOLEAN, config
             return "`true`, `false`"
         case _:
             return "text"

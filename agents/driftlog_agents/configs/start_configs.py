@@ -50,6 +50,15 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
             f"group.consumer.heartbeat.interval.ms {consumer.heartbeat_interval_ms} must be less "
             f"than group.consumer.session.timeout.ms {consumer.session_timeout_ms}"
         )
+    min_ms, max_ms = (
+        settings.log_cleaner_min_compaction_lag_ms,
+        settings.log_cleaner_max_compaction_lag_ms,
+    )
+    if min_ms > max_ms:
+        raise InvalidConfigError(
+            f"log.cleaner.min.compaction.lag.ms {min_ms} is more than "
+            f"log.cleaner.max.compaction.lag.ms {max_ms}"
+        )
     most = settings.limits.driftlog_max_message_bytes
     if "message.max.bytes" in values and settings.message_max_bytes > most:
         raise InvalidConfigError(

@@ -141,6 +141,7 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
     return AgentSettings(
         rack=options.rack,
         broker=broker,
+        connections_possible=possible,
         engine=EngineSettings(
             session=SessionSettings(
                 ttl_ms=options.session_timeout_ms,
