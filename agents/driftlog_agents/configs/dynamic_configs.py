@@ -26,8 +26,6 @@ _RETENTION: Final = frozenset(
     {
         "log.cleanup.policy",
         "log.retention.bytes",
-        "log.retention.hours",
-        "log.retention.minutes",
         "log.retention.ms",
     }
 )

@@ -61,23 +61,20 @@ def test_the_broker_wins_before_all_brokers_before_the_start() -> None:
     assert ("20", OF_ALL) == (found["retention.ms"].value, found["retention.ms"].source)
 
 
-@pytest.mark.parametrize(
-    ("stored", "name", "value"),
-    [
-        ({"log.retention.hours": "1"}, "retention.ms", 3_600_000),
-        ({"log.retention.minutes": "1", "log.retention.hours": "1"}, "retention.ms", 60_000),
-        ({"log.retention.bytes": "7"}, "retention.bytes", 7),
-    ],
-)
-def test_retention_of_all_brokers_is_what_topics_inherit(
-    stored: dict[str, str], name: str, value: int
-) -> None:
+def test_retention_of_all_brokers_goes_before_the_hours_of_a_start() -> None:
     """
-    In whichever unit it is given.
+    Milliseconds go before hours, wherever they stand; deleted, the hours hold again.
     """
-    settings = combined(BrokerSettings(), DynamicConfigs({}, stored))
+    at_start = with_configs(BrokerSettings(), ["log.retention.hours=1"])
+    dynamic = DynamicConfigs({}, {"log.retention.ms": "5", "log.retention.bytes": "7"})
+    defaults = combined(at_start, dynamic).topic_defaults
 
-    assert str(value) == settings.topic_defaults[name if name == "retention.ms" else f"log.{name}"]
+    assert ("5", "5", "7") == (
+        defaults["retention.ms"],
+        defaults["log.retention.ms"],
+        defaults["log.retention.bytes"],
+    )
+    assert "3600000" == combined(at_start, NO_CONFIGS).topic_defaults["retention.ms"]
 
 
 @pytest.mark.parametrize(

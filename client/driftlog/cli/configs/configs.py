@@ -347,7 +347,8 @@ def _alter(options: argparse.Namespace) -> int:
             status = max(status, error.status)
         else:
             could = "could be" if options.dry_run else "is"
-            print(f"{entity} {could} altered")
+            are = could if entity.name else could.replace("is", "are")
+            print(f"{entity} {are} altered")
             altered[entity.kind] = entity.name
     names = [n for n, op, _ in changes if op is not AlterConfigOpType.DELETE]
     if names:
