@@ -32,7 +32,7 @@ PURE_STDLIB: Final = set(
         "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses "
         "datetime decimal difflib enum errno fractions functools gzip hashlib heapq io ipaddress "
         "itertools json math mmap numbers operator random re shlex statistics string struct sys "
-        "textwrap threading types typing unicodedata urllib uuid warnings weakref zlib"
+        "textwrap threading tomllib types typing unicodedata urllib uuid warnings weakref zlib"
     ).split()
 )
 """What computes.  Some of these do other things too: see the next two."""
@@ -42,6 +42,7 @@ ONLY: Final = {
     "random": {"random.Random"},  # an argument's type
     "shlex": {"shlex.quote"},  # a shlex reads a stream
     "sys": {"sys.byteorder", "sys.getrefcount", "sys.intern", "sys.maxsize", "sys.version_info"},
+    "tomllib": {"tomllib.TOMLDecodeError", "tomllib.loads"},  # `load` reads a file
     "threading": {"threading.local"},  # zstandard's objects must not be shared by threads
 }
 """Modules of which pure code may use these names and no others."""

@@ -1,13 +1,18 @@
-"""docs/configs.md: configs of agents and of topics, made from the configs themselves.
+"""docs/configs.md: start options and configs, made from the options and configs themselves.
 
     python -m tools.config_page          writes the page; a test fails when it is not up to date
 
 Shell.
 """
 
+import re
 from pathlib import Path
 from typing import Final
 
+from driftlog.cli import parser
+from driftlog.cli.agents.start_options import start_options
+from driftlog.cli.agents.start_settings import Shape, StartOption, shown, variable_of
+from driftlog.cli.common.parsers import commands_of
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import (
     ConfigDef,
@@ -18,6 +23,8 @@ from driftlog_agents.configs.definitions import (
     gzip_level,
     throttled_replicas,
 )
+from driftlog_agents.configs.dynamic_configs import DYNAMIC
+from driftlog_agents.configs.group import GROUP_CONFIGS
 from driftlog_agents.configs.limits import LIMITS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.process.startup_configs import DEV_REBALANCE_DELAY_MS
@@ -27,23 +34,84 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configs.md"
 _HEAD: Final = """\
 # Configs
 
-[Of an agent](#configs-of-an-agent) · [of topics](#configs-of-topics)
+[Where settings stand](#where-settings-stand) · [start options](#start-options) ·
+[configs of an agent](#configs-of-an-agent) · [dynamic configs](#dynamic-configs) ·
+[of topics](#configs-of-topics)
 
 <!-- Made by `python -m tools.config_page`: change the configs, not this page. -->
 
+## Where settings stand
+
+An agent takes its settings from one TOML file, from variables of its environment, and from flags.
+A variable goes before the file, and a flag before both. A later list replaces an earlier one.
+
+    driftlog agent run --config-file /etc/driftlog/agent.toml --rack zone-a
+
+    # /etc/driftlog/agent.toml: start options by their names, and broker configs by Kafka's
+    dir = "/var/lib/driftlog"
+    store = "s3://bucket/prefix"
+    etcd = ["https://etcd-1:2379", "https://etcd-2:2379", "https://etcd-3:2379"]
+    listener = ["PLAINTEXT://0.0.0.0:9092"]
+    advertised-listener = ["PLAINTEXT://10.0.1.7:9092"]
+    log.retention.ms = 259200000
+    "max.connections" = 5000            # quoted: TOML lets no name begin another one
+    "max.connections.per.ip" = 500
+
+* `--config-file FILE`, or `DRIFTLOG_CONFIG_FILE`, names the file. There is none by default.
+* The variable of a setting is `DRIFTLOG_` and its name in upper case, with `_` for `-` and `.`:
+  `DRIFTLOG_STORE`, `DRIFTLOG_LOG_RETENTION_MS`. A name that begins with `driftlog.` says that
+  once: `DRIFTLOG_MAX_PARTITIONS`. A list has commas. An empty variable is not set.
+* `driftlog agent config`, with the options of `driftlog agent run`, shows every setting with its
+  value and its source, and starts nothing. Its exit status is 2 where a setting is wrong.
+* An unknown name in the file, and an unknown variable that begins with `DRIFTLOG_`, stop the
+  start. The error names the line or the variable, and a setting that may be meant. (Variables of
+  driftlog's clients, and those that Kubernetes sets for a service, are passed over.)
+* A password is in a variable only: `DRIFTLOG_ETCD_PASSWORD`. No output shows it.
+* `driftlog dev` takes the same file and variables, but for `etcd` and `dev`.
+
+## Start options
+
+| flag | in the file | variable | default | what it is |
+|---|---|---|---|---|
+"""
+
+_CONFIGS: Final = """
 ## Configs of an agent
 
 `driftlog agent run --config NAME=VALUE` and `driftlog dev --config NAME=VALUE` accept these broker
-configs, each once. Another name, and a value out of range, is refused. A config holds until the
-agent ends. `driftlog configs describe --broker ID` shows the configs that were set, with `--all`
+configs, each once; the file and variables do, too. Another name, and a value out of range, is
+refused. `driftlog configs describe --broker ID` shows the configs that were set, with `--all`
 all of them; so does `kafka-configs.sh --describe --all`. Names that begin with `driftlog.` are
 driftlog's, all others are Kafka's.
 
 A config with "beyond it" is a limit: [limits](limits.md) says what happens beyond it, and
 `driftlog_refused_total{limit="NAME"}` counts that.
 
-| config | default | values | what it does |
-|---|---|---|---|
+| config | variable | default | values | what it does |
+|---|---|---|---|---|
+"""
+
+_DYNAMIC: Final = """
+## Dynamic configs
+
+These configs of brokers may be altered while agents run. They hold on every agent at once and
+after a restart, until they are deleted:
+
+    driftlog configs alter --all-brokers --add-config log.retention.ms=86400000
+    kafka-configs.sh --entity-type brokers --entity-default --alter --add-config max.connections=500
+    kafka-configs.sh --entity-type brokers --entity-name 1 --alter --delete-config max.connections
+
+What is set on the broker goes before what is set on all brokers, and that before what the agent was
+started with; the configs of a topic go before all of them. `configs describe` shows the source.
+All others are refused: agents take them at their start.
+
+"""
+
+_GROUPS: Final = """
+
+Configs of KIP-848 groups, within the bounds of `group.consumer.min.…` and `group.consumer.max.…`;
+members take them with their next heartbeat (`driftlog configs alter --group GROUP`):
+
 """
 
 _TOPICS: Final = """
@@ -82,17 +150,40 @@ _UNITS: Final = {
     ".per.second": "lines a second",
     ".per.minute": "seals a minute",
 }
+_START: Final = start_options(commands_of(commands_of(parser())["agent"])["run"])
+_DEFAULT: Final = re.compile(r" \(default: ([^()]*)\)")
+"""The default in an option's help, which has a column of its own."""
+
 _MOST: Final = {ConfigType.SHORT: 2**15 - 1, ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
 
 
 def page() -> str:
     """The content of the page."""
+    options = [_option_row(option) for option in sorted(_START, key=lambda o: o.name)]
     rows = [
-        f"| `{name}` | {_default(config)} | {_values(config)} | {_does(config)} |"
+        f"| `{name}` | `{variable_of(name)}` | {_default(config)} | {_values(config)} "
+        f"| {_does(config)} |"
         for name, config in sorted(STARTUP_CONFIGS.items())
     ]
     topics = [_topic_row(config) for _, config in sorted(TOPIC_CONFIGS.items())]
-    return _HEAD + "\n".join(rows) + "\n" + _TOPICS + "\n".join(topics) + "\n"
+    dynamic = ["· ".join(f"`{name}` " for name in sorted(DYNAMIC)).rstrip() + _GROUPS.rstrip(" ")]
+    dynamic[0] += "· ".join(f"`{name}` " for name in sorted(GROUP_CONFIGS)).rstrip()
+    tables = (_HEAD, options), (_CONFIGS, rows), (_DYNAMIC, dynamic), (_TOPICS, topics)
+    return "".join(head + "\n".join(lines) + "\n" for head, lines in tables)
+
+
+def _option_row(option: StartOption) -> str:
+    name = option.name
+    form = {
+        Shape.REPEATED: "list",
+        Shape.COMMAS: "text or list",
+        Shape.SWITCH: "true or false",
+    }.get(option.shape, "number" if isinstance(option.default, int) else "text")
+    said = _DEFAULT.search(option.documentation)
+    default = shown(option.default) or (said[1] if said else "none")
+    text = _DEFAULT.sub("", option.documentation).replace("|", "\\|")
+    cells = f"`--{name}`", f"`{name}`, {form}", f"`{variable_of(name)}`", default, text
+    return f"| {' | '.join(cells)} |"
 
 
 def _topic_row(config: ConfigDef) -> str:
@@ -128,7 +219,7 @@ def _values(config: ConfigDef) -> str:
         case _ if config.check is throttled_replicas:
             return "`*`, or a list of `PARTITION:BROKER`"
         case None:
-            assert config.type is ConfigType.BOOLEAN
+            assert config.type is ConfigType.BOOLEAN, config
             return "`true`, `false`"
         case _:
             return "text"

@@ -71,17 +71,23 @@ def test_api_versions(pair: Pair) -> None:
 
 
 DYNAMIC: Final = Difference(
-    "a dynamic config of a broker",
-    "what an agent does is said when it is started: it refuses, where Kafka keeps it",
+    "a dynamic config of a broker that agents take at their start",
+    "it changes nothing while an agent runs: it refuses, where Kafka keeps it",
     r"exit 0\nCompleted updating (?:default )?config for brokers?[^\n]*\n--\n",
     r"exit 1\n+--\n.*\nCaused by: [^\n]*InvalidRequestException: Cannot update these configs "
     r"dynamically: [^\n]*\n",
 )
 KEPT: Final = Difference(
-    "dynamic configs that are kept",
-    "see a dynamic config of a broker",
-    r"(?:^  [a-z.]+=\S* sensitive=[^\n]*\n)+",
+    "min.insync.replicas of all brokers",
+    "Kafka's feature eligible.leader.replicas sets it",
+    r"^  min\.insync\.replicas=[^\n]*\n",
     "",
+)
+SEGMENT: Final = Difference(
+    "the default of log.segment.bytes",
+    "it is 128 MiB, and 1 GiB in Kafka",
+    r"log\.segment\.bytes=1073741824",
+    "log.segment.bytes=134217728",
 )
 LOGGERS: Final = Difference(
     "loggers",
@@ -99,7 +105,8 @@ LEVEL: Final = Difference(
 
 def test_broker_configs(pair: Pair) -> None:
     """
-    kafka-configs shows that nothing is set on a broker, and what cannot be set is refused.
+    kafka-configs sets, shows and deletes what is set on a broker and on all of them; what cannot
+    be set is refused.
     """
     broker = "kafka-configs --entity-type brokers --entity-name 1"
     brokers = "kafka-configs --entity-type brokers --entity-default"
@@ -112,11 +119,19 @@ def test_broker_configs(pair: Pair) -> None:
             step(f"{brokers} --alter --add-config broker.id=2"),
             step(f"{broker} --alter --delete-config num.io.threads"),
             step(f"{broker} --alter --add-config num.io.threads=4", DYNAMIC),
-            step(f"{brokers} --alter --add-config log.retention.ms=5000", DYNAMIC),
-            step(f"{broker} --describe", KEPT),
-            step("kafka-configs --entity-type brokers --describe", KEPT),
             step(f"{broker} --alter --delete-config num.io.threads"),
-            step(f"{brokers} --alter --delete-config log.retention.ms"),
+            step(f"{brokers} --alter --add-config log.retention.bytes=soon"),
+            step(f"{brokers} --alter --add-config log.retention.bytes=5000"),
+            step(
+                f"{broker} --alter --add-config log.retention.bytes=6000,log.segment.bytes=2000000"
+            ),
+            step(f"{brokers} --describe", KEPT),
+            step(f"{broker} --describe", SEGMENT),
+            step("kafka-configs --entity-type brokers --describe", KEPT, SEGMENT),
+            step(f"{broker} --alter --delete-config log.retention.bytes,log.segment.bytes"),
+            step(f"{broker} --describe"),
+            step(f"{brokers} --alter --delete-config log.retention.bytes"),
+            step(f"{brokers} --describe", KEPT),
             step("kafka-configs --entity-type brokers --entity-name 9 --describe", reads=False),
             step("kafka-configs --entity-type brokers --entity-name x --describe"),
             step(f"{logger} --describe", LOGGERS),
@@ -126,14 +141,6 @@ def test_broker_configs(pair: Pair) -> None:
     )
 
 
-GROUP_KEPT: Final = Difference(
-    "a config of a group",
-    "groups take what their agent has: it refuses, where Kafka keeps it",
-    r"exit 0\nCompleted updating config for group g-set\.\n--\n",
-    r"exit 1\n+--\n.*\nCaused by: [^\n]*InvalidRequestException: Cannot update these configs "
-    r"dynamically: \[consumer\.session\.timeout\.ms\]\. Agents take them at their start: "
-    r"--config group\.consumer\.session\.timeout\.ms=\d+\n",
-)
 METRICS_KEPT: Final = Difference(
     "a subscription to clients' metrics",
     "clients are not asked for their metrics: it refuses, where Kafka keeps it",
@@ -152,7 +159,7 @@ OTHER_GROUPS: Final = Difference(
 def test_group_and_client_metrics_configs(pair: Pair) -> None:
     """
     Both are described with their defaults, and refused where they are wrong as Kafka refuses
-    them; the right ones are refused too.
+    them; those of groups are kept, and those of client metrics are refused.
     """
     group = "kafka-configs --entity-type groups --entity-name"
     metrics = "kafka-configs --entity-type client-metrics --entity-name"
@@ -162,10 +169,13 @@ def test_group_and_client_metrics_configs(pair: Pair) -> None:
             step(f"{group} g-none --describe --all", OTHER_GROUPS),
             step(f"{group} g-set --alter --add-config nope=5"),
             step(f"{group} g-set --alter --add-config consumer.session.timeout.ms=soon"),
-            step(
-                f"{group} g-set --alter --add-config consumer.session.timeout.ms=50000", GROUP_KEPT
-            ),
+            step(f"{group} g-set --alter --add-config consumer.session.timeout.ms=5"),
+            step(f"{group} g-set --alter --add-config consumer.session.timeout.ms=50000"),
+            step(f"{group} g-set --describe"),
+            step(f"{group} g-set --describe --all", OTHER_GROUPS),
+            step("kafka-configs --entity-type groups --describe"),
             step(f"{group} g-set --alter --delete-config consumer.session.timeout.ms"),
+            step(f"{group} g-set --describe"),
             step(f"{metrics} m-none --describe"),
             step(f"{metrics} m-none --describe --all"),
             step(f"{metrics} m-set --alter --add-config nope=5"),

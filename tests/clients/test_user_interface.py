@@ -324,14 +324,6 @@ DIFFERENCES: Final = (
         "^directory\tnull\tfalse\tfalse$",
     ),
     Difference(
-        "set",
-        "what an agent is set to is said when it starts; nothing is taken that nobody would read",
-        "^SET of a broker log\\.retention\\.ms\tnull$",
-        "^SET of a broker log\\.retention\\.ms\tInvalidRequestException\t"
-        "Cannot update these configs dynamically: \\[log\\.retention\\.ms\\]\\. Agents take them "
-        "at their start: --config log\\.retention\\.ms=\\d+$",
-    ),
-    Difference(
         "the repair",
         "what both refuse is refused with the option that an agent takes at its start",
         "^(SET of a broker num\\.partitions\tInvalidRequestException\t.*: \\[num\\.partitions\\])$",

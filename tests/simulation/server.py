@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from driftlog_agents.configs.limits import Limits
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.schema.codec import decode_cluster
@@ -46,6 +47,9 @@ class SimServer:
 
     def start(self, dispatch: Dispatch) -> None:
         self.accepts = True
+
+    def limit_connections(self, most: int, limits: Limits) -> None:
+        """There are no connections."""
 
     def hold_producers(self, held: bool) -> None:
         self.holds_producers = held

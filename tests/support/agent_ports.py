@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from driftlog_agents.configs.limits import Limits
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.schema.codec import decode_cluster
@@ -48,6 +49,9 @@ class NoServer:
         return self.listeners
 
     def start(self, dispatch: Dispatch) -> None:
+        pass
+
+    def limit_connections(self, most: int, limits: Limits) -> None:
         pass
 
     def hold_producers(self, held: bool) -> None:

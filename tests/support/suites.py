@@ -25,6 +25,7 @@ SUITES: Final[dict[str, Suite]] = {
     "chaos/test_schedule.py": "test",
     "churn": "verify",
     "clients": "verify",
+    "clients/cli/agents": "test",
     "clients/cli/records/test_formats.py": "test",
     "clients/cli/cluster/test_partition_loss_addresses.py": "test",
     "clients/test_python_client.py": "test",

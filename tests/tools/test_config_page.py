@@ -1,9 +1,13 @@
-"""docs/configs.md says of each config of agents and topics what the config says of itself."""
+"""docs/configs.md says of each start option and config what it says of itself."""
 
+import re
+
+from driftlog.cli import parser
+from driftlog.cli.common.parsers import commands_of
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
 from driftlog_agents.configs.broker import BROKER_CONFIGS
+from driftlog_agents.configs.start_configs import with_configs
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
-from driftlog_agents.process.startup_configs import with_configs
 from tools.config_page import PAGE, page
 
 RETENTION = ("retention.ms", "retention.bytes")
@@ -20,12 +24,27 @@ def test_each_config_has_a_row_with_what_it_does() -> None:
     """
     Name, default, values and text; none is empty.
     """
-    of_agents, _, _ = page().partition("## Configs of topics")
+    of_agents = page().partition("## Configs of an agent")[2].partition("## Configs of topics")[0]
     rows = [row.split(" | ") for row in of_agents.splitlines() if row.startswith("| `")]
 
     assert [f"| `{name}`" for name in sorted(STARTUP_CONFIGS)] == [row[0] for row in rows]
     assert [] == [
-        row[0] for row in rows if len(row) != 4 or not all(cell.strip(" |") for cell in row)
+        row[0] for row in rows if len(row) != 5 or not all(cell.strip(" |") for cell in row)
+    ]
+
+
+def test_each_option_of_an_agent_has_a_row_with_its_names() -> None:
+    """
+    The flag, the name in the file, the variable, the default and the text; none is empty.
+    """
+    options = page().partition("## Start options")[2].partition("## Configs of an agent")[0]
+    rows = [row.split(" | ") for row in options.splitlines() if row.startswith("| `")]
+    run = commands_of(commands_of(parser())["agent"])["run"]
+    flags = set(re.findall(r"^ +(?:-h, )?(--[a-z-]+)", run.format_help(), re.MULTILINE))
+
+    assert flags - {"--help", "--config", "--config-file"} == {row[0].strip("| `") for row in rows}
+    assert [] == [
+        row[0] for row in rows if len(row) != 5 or not all(cell.strip(" |") for cell in row)
     ]
 
 

@@ -1,7 +1,7 @@
-"""The cluster as one agent sees it: live agents, sessions, topics, leaders.
+"""The cluster as one agent sees it: live agents, sessions, topics, configs, leaders.
 
-    /agents  /sessions  /topics  /leaders ──watches──▶ ClusterView ──▶ Metadata answers,
-                                                                       placement, claims
+    /agents  /sessions  /topics  /configs  /leaders ──watches──▶ ClusterView ──▶ Metadata answers,
+                                                                                 placement, claims
 
 The view may be behind the store: each prefix has the revision of its own watch.  So every decision
 that depends on it is checked again in the store: a claim compares the revisions of the view.
@@ -20,28 +20,40 @@ from driftlog_agents.cluster.placement import ranked
 from driftlog_metadata.schema.codec import (
     decode_agent,
     decode_at,
+    decode_configs,
     decode_leader,
     decode_live_session,
     decode_topic,
 )
 from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
+    CONFIGS_PREFIX,
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     TOPICS_PREFIX,
     agent_key,
+    configs_key,
     leader_key,
     parse_agent_key,
+    parse_configs_key,
     parse_leader_key,
     parse_session_key,
     parse_topic_key,
     session_key,
 )
-from driftlog_metadata.schema.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
+from driftlog_metadata.schema.model import (
+    Agent,
+    ConfigsOwner,
+    Leader,
+    LiveSession,
+    Stage,
+    Topic,
+    TopicPartition,
+)
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue, PutEvent, WatchEvent
 
-PREFIXES: Final = (AGENTS_PREFIX, SESSIONS_PREFIX, TOPICS_PREFIX, LEADERS_PREFIX)
+PREFIXES: Final = (AGENTS_PREFIX, SESSIONS_PREFIX, TOPICS_PREFIX, CONFIGS_PREFIX, LEADERS_PREFIX)
 """The watched prefixes."""
 
 _SLICE_KEYS: Final = 500
@@ -88,6 +100,8 @@ class ClusterView:
         self.sessions: dict[str, SessionEntry] = {}
         """Live sessions by session id."""
         self.topics: dict[UUID, TopicEntry] = {}
+        self.configs: dict[ConfigsOwner, Mapping[str, str]] = {}
+        """The configs that are set on brokers and groups."""
         self.leaders: dict[TopicPartition, LeaderEntry] = {}
         self.loaded: set[str] = set()
         """Prefixes that were read at least once."""
@@ -97,6 +111,8 @@ class ClusterView:
         """Counts changes of topics that affect placement: created, deleted, more partitions."""
         self.topics_revision = 0
         """The newest revision of a topic's key, or of the read before its watch."""
+        self.configs_revision = 0
+        """The same of the keys of configs."""
         self.damaged: dict[str, str] = {}
         """Unreadable keys and the reasons.  They count as absent, but not as deleted: no client is
         told that a topic is deleted because its key cannot be read."""
@@ -111,6 +127,7 @@ class ClusterView:
         self._topic_ids: dict[str, UUID] = {}
         """Topic id by topic key."""
         self._topic_changes: list[TopicChange] = []
+        self._config_changes: dict[ConfigsOwner, None] = {}
 
     @property
     def complete(self) -> bool:
@@ -212,6 +229,10 @@ class ClusterView:
             if entry.said.stage is not Stage.STARTING and entry.session_id != but
         )
 
+    def has_unreadable_configs(self, *owners: ConfigsOwner) -> bool:
+        """Whether the configs of one of *owners* are set and cannot be read."""
+        return any(configs_key(owner) in self.damaged for owner in owners)
+
     # ── Updates from watches ──
 
     def reset(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> None:
@@ -238,8 +259,7 @@ class ClusterView:
                 yield
         for key in sorted(set(gone)):
             self._delete(prefix, key)
-        if prefix == TOPICS_PREFIX:
-            self.topics_revision = max(self.topics_revision, revision)
+        self._seen(prefix, revision)
         self.loaded.add(prefix)
         self._changed(prefix)
 
@@ -252,14 +272,25 @@ class ClusterView:
             else:
                 self._delete(prefix, event.key)
                 revision = event.mod_revision
-            if prefix == TOPICS_PREFIX:
-                self.topics_revision = max(self.topics_revision, revision)
+            self._seen(prefix, revision)
         self._changed(prefix)
 
     def take_topic_changes(self) -> list[TopicChange]:
         """The changes of topics since the last call, in order."""
         changes, self._topic_changes = self._topic_changes, []
         return changes
+
+    def take_config_changes(self) -> list[ConfigsOwner]:
+        """What other configs may be set on since the last call: their keys were read, damaged or
+        deleted."""
+        changes, self._config_changes = list(self._config_changes), {}
+        return changes
+
+    def _seen(self, prefix: str, revision: int) -> None:
+        if prefix == TOPICS_PREFIX:
+            self.topics_revision = max(self.topics_revision, revision)
+        elif prefix == CONFIGS_PREFIX:
+            self.configs_revision = max(self.configs_revision, revision)
 
     def _changed(self, prefix: str) -> None:
         if prefix in (AGENTS_PREFIX, SESSIONS_PREFIX):
@@ -274,6 +305,8 @@ class ClusterView:
             return chain(damaged, map(session_key, list(self.sessions)))
         if prefix == TOPICS_PREFIX:
             return chain(damaged, list(self._topic_ids))
+        if prefix == CONFIGS_PREFIX:
+            return chain(damaged, map(configs_key, list(self.configs)))
         return chain(damaged, map(leader_key, list(self.leaders)))
 
     def _put(self, prefix: str, kv: KeyValue) -> None:
@@ -290,6 +323,11 @@ class ClusterView:
                 if parse_topic_key(kv.key) != topic.name:
                     raise CorruptError(f"{kv.key}: it says that it is of {topic.name!r}")
                 self._put_topic(kv, topic)
+            elif prefix == CONFIGS_PREFIX:
+                configs = decode_at(kv.key, kv.value, decode_configs)
+                owner = parse_configs_key(kv.key)
+                self.configs[owner] = configs
+                self._config_changes[owner] = None
             else:
                 leader = decode_at(kv.key, kv.value, decode_leader)
                 self._put_leader(parse_leader_key(kv.key), LeaderEntry(leader, kv.mod_revision))
@@ -356,6 +394,10 @@ class ClusterView:
                 self.agents.pop(parse_agent_key(key), None)
             elif prefix == SESSIONS_PREFIX:
                 self.sessions.pop(parse_session_key(key), None)
+            elif prefix == CONFIGS_PREFIX:
+                owner = parse_configs_key(key)
+                self.configs.pop(owner, None)
+                self._config_changes[owner] = None
             else:
                 self._drop_leader(parse_leader_key(key))
         except ValueError:

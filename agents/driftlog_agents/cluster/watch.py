@@ -19,6 +19,7 @@ import structlog
 
 from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
 from driftlog_agents.foundation.retry import NO_ANSWER, GrowingTimeout, Waits
+from driftlog_metadata.schema.model import ConfigsOwner
 from driftlog_metadata.stores.errors import StoreNotOursError
 from driftlog_metadata.stores.store import (
     CompactedError,
@@ -37,6 +38,9 @@ _MAX_RETRY_S: Final = 2.0
 _NOT_OURS_S: Final = 60.0
 """Wait before the next read of a store that is not the known one: it is refused until a restart."""
 
+ConfigsChanged = Callable[[ConfigsOwner], None]
+"""Called with what has other configs now."""
+
 TopicChanged = Callable[[TopicEntry | None, TopicEntry | None], None]
 """Called with a topic before and after a change; None: it did not, or does not, exist."""
 
@@ -49,6 +53,7 @@ class ClusterWatch:
         self._log = structlog.get_logger()
         self.view = ClusterView()
         self._topic_changed: TopicChanged = lambda _old, _new: None
+        self._configs_changed: ConfigsChanged = lambda _owner: None
         self._waiting: dict[asyncio.Event, None] = {}
         self._reported: dict[str, str] = {}
 
@@ -61,6 +66,10 @@ class ClusterWatch:
     def watch_topics(self, changed: TopicChanged) -> None:
         """Call *changed* for each change of a topic from now on; it replaces the last one."""
         self._topic_changed = changed
+
+    def watch_configs(self, changed: ConfigsChanged) -> None:
+        """Call *changed* for each change of configs from now on; it replaces the last one."""
+        self._configs_changed = changed
 
     async def loaded(self) -> None:
         """Wait until every prefix was read once."""
@@ -132,6 +141,8 @@ class ClusterWatch:
     def _changed(self) -> None:
         for old, new in self.view.take_topic_changes():
             self._topic_changed(old, new)
+        for owner in self.view.take_config_changes():
+            self._configs_changed(owner)
         damaged = self.view.damaged
         for key, why in damaged.items():
             if self._reported.get(key) != why:

@@ -1,4 +1,4 @@
-"""Settings of an agent that concern its clients: defaults, then `--config` and options.
+"""Settings of an agent that concern its clients: defaults, then the configs of its start.
 
 Pure.
 """
@@ -26,7 +26,22 @@ from driftlog_tiering.batches.producers import EXPIRATION_MS, MAX_BODY_BYTES, ST
 
 _MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
 _RETENTION_BYTES: Final = TOPIC_CONFIGS["retention.bytes"]
-_INHERITED: Final = (_MAX_BATCH, _RETENTION_BYTES)
+_CLEANUP: Final = TOPIC_CONFIGS["cleanup.policy"]
+_COMPRESSION: Final = TOPIC_CONFIGS["compression.type"]
+_SEGMENT_BYTES: Final = TOPIC_CONFIGS["segment.bytes"]
+_TIMESTAMP: Final = TOPIC_CONFIGS["message.timestamp.type"]
+_BEFORE_MS: Final = TOPIC_CONFIGS["message.timestamp.before.max.ms"]
+_AFTER_MS: Final = TOPIC_CONFIGS["message.timestamp.after.max.ms"]
+_DELETE_MS: Final = TOPIC_CONFIGS["delete.retention.ms"]
+_MIN_LAG_MS: Final = TOPIC_CONFIGS["min.compaction.lag.ms"]
+_MAX_LAG_MS: Final = TOPIC_CONFIGS["max.compaction.lag.ms"]
+_DIRTY_RATIO: Final = TOPIC_CONFIGS["min.cleanable.dirty.ratio"]
+_INHERITED: Final = (
+    *(_CLEANUP, _COMPRESSION, _MAX_BATCH, _RETENTION_BYTES, _SEGMENT_BYTES),
+    *(_TIMESTAMP, _BEFORE_MS, _AFTER_MS),
+    *(_DELETE_MS, _MIN_LAG_MS, _MAX_LAG_MS, _DIRTY_RATIO),
+)
+"""Configs of topics whose default is a setting of the agent."""
 _MINUTE_MS: Final = 60_000
 GiB: Final = 1024**3
 
@@ -123,6 +138,30 @@ class BrokerSettings:
         check=PositiveOrUnlimited(),
     )
     log_retention_bytes: int = setting_of(broker_default(_RETENTION_BYTES), -1)
+    log_segment_bytes: int = setting_of(
+        broker_default(_SEGMENT_BYTES), int(_SEGMENT_BYTES.default or "")
+    )
+    log_cleanup_policy: tuple[str, ...] = setting_of(broker_default(_CLEANUP), ("delete",))
+    compression_type: str = setting_of(broker_default(_COMPRESSION), _COMPRESSION.default)
+    log_message_timestamp_type: str = setting_of(broker_default(_TIMESTAMP), _TIMESTAMP.default)
+    log_message_timestamp_before_max_ms: int = setting_of(
+        broker_default(_BEFORE_MS), int(_BEFORE_MS.default or "")
+    )
+    log_message_timestamp_after_max_ms: int = setting_of(
+        broker_default(_AFTER_MS), int(_AFTER_MS.default or "")
+    )
+    log_cleaner_delete_retention_ms: int = setting_of(
+        broker_default(_DELETE_MS), int(_DELETE_MS.default or "")
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting_of(
+        broker_default(_MIN_LAG_MS), int(_MIN_LAG_MS.default or "")
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting_of(
+        broker_default(_MAX_LAG_MS), int(_MAX_LAG_MS.default or "")
+    )
+    log_cleaner_min_cleanable_ratio: float = setting_of(
+        broker_default(_DIRTY_RATIO), float(_DIRTY_RATIO.default or "")
+    )
     log_retention_check_interval_ms: int = setting(
         300_000,
         "How often a partition is checked for segments that have expired. A partition that has not "
@@ -151,7 +190,7 @@ class BrokerSettings:
     )
     limits: Limits = field(default_factory=Limits)
     given: frozenset[str] = frozenset()
-    """Names of the configs that `--config` set at the start, even to their defaults."""
+    """Names of the configs that were set at the start, even to their defaults."""
     log_level: str = "info"
     """Level of the log on standard error: `--log-level`."""
     seal_ms: float | None = None
@@ -179,7 +218,7 @@ class BrokerSettings:
 
     @property
     def topic_defaults(self) -> dict[str, str]:
-        """What topics inherit and differs from Kafka's defaults, as in `definitions.resolve`."""
+        """What topics inherit and differs from Kafka's defaults, as `Inherited` has it."""
         configs = self.configs
         found = {
             c.broker_name: configs[c.broker_name]
@@ -195,4 +234,5 @@ class BrokerSettings:
 
 
 STARTUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(BrokerSettings))
-"""The configs that `--config` accepts: fields of `BrokerSettings` and its nested settings."""
+"""The configs that an agent takes at its start: fields of `BrokerSettings` and its nested
+settings."""

@@ -1,11 +1,11 @@
 """The configs of a Kafka broker that tools read, and their meaning for an agent.
 
-No config can be changed while the agent runs: the agent takes its settings at its start.
+The agent takes its settings at its start; `dynamic_configs` names those that change while it runs.
 
 Pure.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +15,8 @@ from driftlog_agents.configs.definitions import (
     ConfigSource,
     ConfigType,
     ConfigValue,
+    Inherited,
+    Synonym,
 )
 from driftlog_agents.configs.topic import TOPIC_CONFIGS, broker_default
 
@@ -295,21 +297,25 @@ BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(_definitions()
 
 
 def resolve_broker(
-    settings: Mapping[str, str | None], given: Container[str] = ()
+    settings: Mapping[str, str | None],
+    given: Container[str] = (),
+    dynamic: Sequence[tuple[ConfigSource, Mapping[str, str]]] = (),
 ) -> list[ConfigValue]:
     """Every config of an agent with its value and source.
 
     Args:
-        settings: the agent's values, by Kafka's names.
+        settings: the agent's values as of its start, by Kafka's names.
         given: names of configs that were set at its start, even to their defaults.
+        dynamic: as in `Inherited`.
     """
-    found = []
+    found, inherited = [], Inherited(dynamic=dynamic)
     for name, definition in BROKER_CONFIGS.items():
         value, source = settings.get(name, definition.default), ConfigSource.DEFAULT
-        synonyms: list[tuple[str, str | None, ConfigSource]] = []
+        synonyms: list[Synonym] = list(inherited.synonyms(name))
         if value != definition.default or name in given:
-            source = ConfigSource.STATIC_BROKER
-            synonyms.append((name, value, source))
+            synonyms.append((name, value, ConfigSource.STATIC_BROKER))
+        if synonyms:
+            _, value, source = synonyms[0]
         if definition.default is not None:
             synonyms.append((name, definition.default, ConfigSource.DEFAULT))
         found.append(ConfigValue(definition, value, source, tuple(synonyms)))

@@ -1,6 +1,6 @@
 """Configs of topics and brokers: names, valid values, and effective values.
 
-    set on the topic ──▶ the agent's setting (a broker config) ──▶ the default
+    set on the topic ──▶ on the broker ──▶ on all brokers ──▶ at the agent's start ──▶ the default
 
 The store keeps only the values that clients set, as text: a default may change later.  Errors have
 the texts of Kafka's ConfigDef, which tools show to their users.
@@ -11,7 +11,7 @@ tests/agents/handlers/test_kafka_says_so.py compares this with a real Kafka wher
 Pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, TypeVar
@@ -36,9 +36,12 @@ class ConfigSource(IntEnum):
     """Source of a value (DescribeConfigsResponse.ConfigSource)."""
 
     DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    DYNAMIC_GROUP = 8
 
 
 class ResourceType(IntEnum):
@@ -312,6 +315,34 @@ def _text(value: object) -> str:
 
 # ── Effective values ──
 
+Synonym = tuple[str, str | None, ConfigSource]
+"""A name of a config, its value under this name, and where that is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What resources inherit from their agent.
+
+    Args:
+        agent: the agent's settings that differ from Kafka's defaults, by broker name; and defaults
+            of topics that several of them make, by topic config.
+        dynamic: configs of the broker and of all brokers, by broker name: first the ones that win.
+        at_start: as *agent*, without *dynamic*; None: the same.
+    """
+
+    agent: Mapping[str, str] = field(default_factory=dict)
+    dynamic: Sequence[tuple[ConfigSource, Mapping[str, str]]] = ()
+    at_start: Mapping[str, str] | None = None
+
+    def synonyms(self, broker_name: str) -> Iterator[Synonym]:
+        """The values of a broker config, but for its default; the first one is effective."""
+        for source, values in self.dynamic:
+            if (value := values.get(broker_name)) is not None:
+                yield broker_name, value, source
+        at_start = self.agent if self.at_start is None else self.at_start
+        if (value := at_start.get(broker_name)) is not None:
+            yield broker_name, value, ConfigSource.STATIC_BROKER
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
@@ -320,7 +351,7 @@ class ConfigValue:
     definition: ConfigDef
     value: str | None
     source: ConfigSource
-    synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
+    synonyms: tuple[Synonym, ...] = ()
 
     @property
     def parsed(self) -> Value:
@@ -332,31 +363,30 @@ class ConfigValue:
 def resolve(
     definitions: Mapping[str, ConfigDef],
     configs: Mapping[str, str],
-    agent: Mapping[str, str],
+    inherited: Inherited,
+    own: ConfigSource = ConfigSource.DYNAMIC_TOPIC,
 ) -> list[ConfigValue]:
     """Every config of *definitions*, in their order, with its effective value.
 
     Args:
-        configs: the values that are set on the topic.
-        agent: the agent's settings that differ from Kafka's defaults, by broker name; and defaults
-            of topics that several of them make, by topic config.
+        configs: the values that are set on the topic or group.
+        own: their source.
     """
-    return [_resolve_one(definition, configs, agent) for definition in definitions.values()]
+    return [_resolve_one(c, configs, inherited, own) for c in definitions.values()]
 
 
 def _resolve_one(
-    definition: ConfigDef, configs: Mapping[str, str], agent: Mapping[str, str]
+    definition: ConfigDef, configs: Mapping[str, str], inherited: Inherited, own: ConfigSource
 ) -> ConfigValue:
-    synonyms: list[tuple[str, str | None, ConfigSource]] = []
-    if (on_topic := configs.get(definition.name)) is not None:
-        synonyms.append((definition.name, on_topic, ConfigSource.DYNAMIC_TOPIC))
+    synonyms: list[Synonym] = []
+    if (itself := configs.get(definition.name)) is not None:
+        synonyms.append((definition.name, itself, own))
     broker_name = definition.broker_name or definition.broker_override
-    if (on_agent := agent.get(broker_name)) is not None:
-        synonyms.append((broker_name, on_agent, ConfigSource.STATIC_BROKER))
+    synonyms += inherited.synonyms(broker_name)
     if definition.broker_name:
         synonyms.append((broker_name, definition.default, ConfigSource.DEFAULT))
     if not synonyms:
-        default = agent.get(definition.name, definition.default)
+        default = inherited.agent.get(definition.name, definition.default)
         return ConfigValue(definition, default, ConfigSource.DEFAULT)
     _, value, source = synonyms[0]
     return ConfigValue(definition, value, source, tuple(synonyms))

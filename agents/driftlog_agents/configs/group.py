@@ -1,7 +1,7 @@
 """Configs of groups and of subscriptions to client metrics.
 
-None of them can be set.  A group uses the settings of its agent, and driftlog does not request the
-metrics of clients.
+A group uses the settings of its agent where it has no configs of its own (`dynamic_configs`).
+Configs of client metrics cannot be set: driftlog does not request the metrics of clients.
 
 Pure.
 """

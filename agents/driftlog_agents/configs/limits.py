@@ -1,6 +1,6 @@
 """Limits of the memory and work that one client, or all clients together, can cause on an agent.
 
-    limits.py ──▶ --config (startup_configs), DescribeConfigs (configs/broker), docs/limits.md
+    limits.py ──▶ --config (start_configs), DescribeConfigs (configs/broker), docs/limits.md
         │
         └──▶ an enforcer reads its field, and counts refusals in `Refusals`
 

@@ -14,6 +14,7 @@ from typing import Final
 from driftlog_agents.configs.definitions import (
     ConfigDef,
     ConfigType,
+    Inherited,
     InvalidConfigError,
     Value,
     at_least,
@@ -402,7 +403,7 @@ _CODECS: Final = {
 
 
 def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicLimits:
-    """The limits from *configs*, which are valid; *agent* as in `definitions.resolve`."""
+    """The limits from *configs*, which are valid; *agent* as in `Inherited`."""
 
     def value(name: str) -> Value:
         definition = TOPIC_CONFIGS[name]
@@ -425,8 +426,8 @@ def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicL
 
 
 def topic_retention(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicRetention:
-    """Retention from *configs*, which are valid; *agent* as in `definitions.resolve`."""
-    found = {c.definition.name: c for c in resolve(_RETENTION, configs, agent)}
+    """Retention from *configs*, which are valid; *agent* as in `Inherited`."""
+    found = {c.definition.name: c for c in resolve(_RETENTION, configs, Inherited(agent))}
     policies = found["cleanup.policy"].parsed
     assert isinstance(policies, list)
     if "delete" not in policies:
@@ -436,21 +437,29 @@ def topic_retention(configs: Mapping[str, str], agent: Mapping[str, str]) -> Top
     )
 
 
+def _segment_bytes(configs: Mapping[str, str], agent: Mapping[str, str]) -> int | None:
+    found = configs.get("segment.bytes", agent.get("log.segment.bytes"))
+    return None if found is None else int(found)
+
+
 def topic_sealing(
-    configs: Mapping[str, str], seal_ms: float | None, longest_ms: float | None = None
+    configs: Mapping[str, str],
+    agent: Mapping[str, str],
+    seal_ms: float | None,
+    longest_ms: float | None = None,
 ) -> TopicSealPolicy:
-    """The sealing policy from *configs*; None in a field: the agent's setting applies.
+    """The sealing policy from *configs*; None in a field: the agent's setting applies; *agent* as
+    in `Inherited`.
 
     *seal_ms*: batches of this age are sealed whatever the topic's configs; None: no such age.
     *longest_ms*: see `TopicSealPolicy`.
     """
-    segment_bytes = configs.get("segment.bytes")
     own_ms = configs.get("segment.ms")
     ages = [float(own_ms)] if own_ms is not None else []
     if seal_ms is not None:
         ages.append(seal_ms)
     return TopicSealPolicy(
-        segment_bytes=None if segment_bytes is None else int(segment_bytes),
+        segment_bytes=_segment_bytes(configs, agent),
         segment_ms=min(ages) if ages else None,
         longest_ms=longest_ms,
     )
@@ -472,20 +481,19 @@ def topic_compaction(
     configs: Mapping[str, str], agent: Mapping[str, str]
 ) -> CompactionPolicy | None:
     """The policy of compaction from *configs*, which are valid; None: the topic is not compacted.
-    *agent* as in `definitions.resolve`."""
-    found = {c.definition.name: c.parsed for c in resolve(_COMPACTION, configs, agent)}
+    *agent* as in `Inherited`."""
+    found = {c.definition.name: c.parsed for c in resolve(_COMPACTION, configs, Inherited(agent))}
     policies, ratio = found["cleanup.policy"], found["min.cleanable.dirty.ratio"]
     assert isinstance(policies, list)
     assert isinstance(ratio, float)
     if "compact" not in policies:
         return None
-    segment_bytes = configs.get("segment.bytes")
     return CompactionPolicy(
         min_lag_ms=_int(found["min.compaction.lag.ms"]),
         max_lag_ms=_int(found["max.compaction.lag.ms"]),
         min_dirty_ratio=ratio,
         delete_retention_ms=_int(found["delete.retention.ms"]),
-        segment_bytes=_SEAL.segment_bytes if segment_bytes is None else int(segment_bytes),
+        segment_bytes=_segment_bytes(configs, agent) or _SEAL.segment_bytes,
     )
 
 

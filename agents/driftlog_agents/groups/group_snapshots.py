@@ -1,16 +1,18 @@
 """Puts snapshots of all groups into the bucket: a restore from the bucket alone puts them back.
+They have the configs of brokers and groups, too.
 
     every minute: the keys of all groups ──changed──▶ their values, at one revision
         ──▶ groups/{cluster}/{revision}; now and then, all but the newest three go
 
 1. One agent of the cluster puts them.  Two at once do no harm: a snapshot is created once, and is
    named by the revision, so the newest one is the newest, whatever the clocks of agents say.
-2. Nothing is put while no group changes: a key that was put has a larger revision, and a key that
-   was deleted leaves one key less.  An agent that begins to put them, or begins again, puts one:
-   another agent may have put groups that are gone.  Without groups it puts one only if the bucket
-   has one: of this cluster, or of the cluster that was restored.
+2. Nothing is put while no group and no config changes: a key that was put has a larger revision,
+   and a key that was deleted leaves one key less.  An agent that begins to put them, or begins
+   again, puts one: another agent may have put groups that are gone.  Without groups and configs it
+   puts one only if the bucket has one: of this cluster, or of the cluster that was restored.
 3. No snapshot is put into a bucket, or read from a metadata store, that is not the cluster's.
-4. No snapshot is put by an agent whose metadata store is older than one that is there: it would
+4. Configs are read before the groups: a change in between is in the next snapshot.
+5. No snapshot is put by an agent whose metadata store is older than one that is there: it would
    count as older, and be deleted at once.
 
 Shell.
@@ -25,7 +27,7 @@ import structlog
 from driftlog_agents.cluster.newer_objects import newer_group_snapshot
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
-from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.stores.store import KeyValue, MetadataStore
 from driftlog_tiering.formats import layout
@@ -101,14 +103,16 @@ class GroupSnapshots:
             FencedError: a store is not the cluster's, or the metadata store is an old backup.
             CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
         """
+        configs = await self._read_configs()
         _, kvs = await self._read(keys_only=True)
-        if self._seen is None and not kvs and not await self._is_one_there():
-            self._seen = _seen(kvs)
-        if _seen(kvs) == self._seen:
+        there = [*configs, *kvs]
+        if self._seen is None and not there and not await self._is_one_there():
+            self._seen = _seen(there)
+        if _seen(there) == self._seen:
             return None
         revision, kvs = await self._read(keys_only=False)
-        seen = _seen(kvs)
-        body = await self._offload(_encode, self._cluster_id, revision, kvs)
+        seen = _seen([*configs, *kvs])
+        body = await self._offload(_encode, self._cluster_id, revision, kvs, configs)
         key = layout.group_snapshot_key(self._cluster_id, revision)
         await self._confirm()
         if not self._is_checked:
@@ -130,6 +134,11 @@ class GroupSnapshots:
     async def _read(self, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
         async with asyncio.timeout(_READ_DEADLINE_S):
             return await self._metadata.get_prefix(GROUPS_PREFIX, keys_only=keys_only)
+
+    async def _read_configs(self) -> list[KeyValue]:
+        async with asyncio.timeout(_READ_DEADLINE_S):
+            _, kvs = await self._metadata.get_prefix(CONFIGS_PREFIX)
+        return kvs
 
     async def _is_one_there(self) -> bool:
         """Whether the bucket has a snapshot of groups, of any cluster."""
@@ -154,9 +163,21 @@ def _seen(kvs: list[KeyValue]) -> tuple[int, int]:
     return max((kv.mod_revision for kv in kvs), default=0), len(kvs)
 
 
-def _encode(cluster_id: str, revision: int, kvs: list[KeyValue]) -> bytes:
-    values = {kv.key.removeprefix(GROUPS_PREFIX): kv.value for kv in kvs}
-    return encode_group_snapshot(GroupSnapshot(cluster_id, revision, values))
+def _encode(
+    cluster_id: str, revision: int, groups: list[KeyValue], configs: list[KeyValue]
+) -> bytes:
+    return encode_group_snapshot(
+        GroupSnapshot(
+            cluster_id,
+            revision,
+            values=_by_suffix(groups, GROUPS_PREFIX),
+            configs=_by_suffix(configs, CONFIGS_PREFIX),
+        )
+    )
+
+
+def _by_suffix(kvs: list[KeyValue], prefix: str) -> dict[str, bytes]:
+    return {kv.key.removeprefix(prefix): kv.value for kv in kvs}
 
 
 def _is_snapshot(key: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.configs.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
-from driftlog_agents.network.acceptor import Acceptor
+from driftlog_agents.network.acceptor import Accepted, Acceptor
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.foreign_protocols import ADVICE, ForeignClients
 from driftlog_agents.network.limits.connection_limits import ConnectionLimits
@@ -98,16 +98,13 @@ class Server:
         """Whether producers are not read."""
         self.connections: set[Connection] = set()
         self._idle_ms = connections_max_idle_ms
-        self._acceptor = Acceptor(
-            ConnectionLimits(
-                most=max_connections,
-                per_address=limits.max_connections_per_ip,
-                overrides=limits.connections_by_address,
-                rate=limits.max_connection_creation_rate,
-            ),
-            now_ms,
-            refusals,
+        self._limits: ConnectionLimits[Accepted] = ConnectionLimits(
+            most=max_connections,
+            per_address=limits.max_connections_per_ip,
+            overrides=limits.connections_by_address,
+            rate=limits.max_connection_creation_rate,
         )
+        self._acceptor = Acceptor(self._limits, now_ms, refusals)
         self._listeners = listeners
         self.bound = bound
         """The sockets of each listener."""
@@ -163,6 +160,15 @@ class Server:
                 advice=ADVICE[protocol],
             )
         connection.close()
+
+    def limit_connections(self, most: int, limits: Limits) -> None:
+        """Take other limits of connections: *most* in all."""
+        self._limits.change(
+            most=most,
+            per_address=limits.max_connections_per_ip,
+            overrides=limits.connections_by_address,
+            rate=limits.max_connection_creation_rate,
+        )
 
     def hold_producers(self, held: bool) -> None:
         """Stop reading from producers while *held*; consumers are served."""

@@ -28,13 +28,14 @@ import structlog
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.group_snapshots import GROUP_SNAPSHOT_INTERVAL_MS, GroupSnapshots
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.live_configs import LiveConfigs
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
@@ -94,6 +95,8 @@ class AgentSettings:
     reads: ReadSettings = field(default_factory=ReadSettings)
     collector: CollectorSettings = field(default_factory=CollectorSettings)
     fitness: WriteHealthSettings = field(default_factory=WriteHealthSettings)
+    connections_possible: int = 2**31 - 1
+    """A larger ``max.connections`` is lowered to this: files that the process may open."""
     group_snapshot_interval_ms: float | None = GROUP_SNAPSHOT_INTERVAL_MS
     """At which the controller puts snapshots of groups, for a restore; None: it puts none."""
 
@@ -115,6 +118,10 @@ class RequestServer(Protocol):
         Raises:
             ListenError: another process, bound to the same address, listens there.
         """
+        ...
+
+    def limit_connections(self, most: int, limits: Limits) -> None:
+        """Take other limits of connections: *most* in all."""
         ...
 
     def hold_producers(self, held: bool) -> None:
@@ -338,7 +345,13 @@ class AgentProcess:
             decoding=self.decoding,
             now_ms=ports.now_ms,
         )
+        live = LiveConfigs(self.broker, self._limit_connections)
+        self.broker.cluster.watch_configs(live.changed)
         self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng)
+
+    def _limit_connections(self, settings: BrokerSettings) -> None:
+        most = min(settings.max_connections, self.settings.connections_possible)
+        self._ports.server.limit_connections(most, settings.limits)
 
     def _agent(self) -> Agent:
         return Agent(

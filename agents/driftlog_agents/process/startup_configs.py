@@ -1,6 +1,6 @@
-"""The options of the command line, and the settings of an agent that they make.
+"""The options of a start, and the settings of an agent that they make.
 
-    options, `--config NAME=VALUE` ──▶ checked ──▶ settings
+    options, configs NAME=VALUE ──▶ checked ──▶ settings
 
 Kafka's names are accepted where they mean something here, and our own names, which begin with
 ``driftlog.``.  A config that is set shows in DescribeConfigs, and holds until the next start.
@@ -8,8 +8,7 @@ Addresses, directories and the session's timeout have options of their own.
 Shell.
 """
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
-from driftlog_agents.configs.definitions import InvalidConfigError, Value, with_values
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.definitions import InvalidConfigError
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
+from driftlog_agents.configs.start_configs import with_configs
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
@@ -86,14 +86,14 @@ class Options:
     """None: the embedded metadata store, in the directory."""
     seal_ms: float | None = None
     auto_create_topics: bool = False
-    """Unless ``--config auto.create.topics.enable`` sets it.  False: a typo makes no topic."""
+    """Unless ``auto.create.topics.enable`` is set.  False: a typo makes no topic."""
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
     new_cluster_grace_ms: int = DEFAULT_GRACE_MS
     """Grace of a cluster that this agent makes (`schema/grace`)."""
     log_level: str = "info"
     log_format: str = TEXT
     configs: tuple[str, ...] = ()
-    """Broker configs, ``NAME=VALUE`` each."""
+    """Broker configs, ``NAME=VALUE`` each, from the file, the environment and ``--config``."""
     banner: Callable[[str], None] = print
 
 
@@ -128,7 +128,7 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
         possible = connections_possible(limits.driftlog_http_max_connections)
         broker = with_configs(replace(broker, max_connections=possible), options.configs)
     except InvalidConfigError as error:
-        raise StartError(f"--config: {error}") from error
+        raise StartError(f"configs: {error}") from error
     if broker.max_connections > possible:
         structlog.get_logger().warning(
             "max_connections_lowered",
@@ -141,6 +141,7 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
     return AgentSettings(
         rack=options.rack,
         broker=broker,
+        connections_possible=possible,
         engine=EngineSettings(
             session=SessionSettings(
                 ttl_ms=options.session_timeout_ms,
@@ -167,63 +168,4 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
                 state_bytes=broker.driftlog_producer_state_max_bytes,
             ),
         ),
-    )
-
-
-def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> BrokerSettings:
-    """*settings*, changed by *assignments*: ``NAME=VALUE`` each.
-
-    Raises:
-        InvalidConfigError: a name is unknown or given twice, or a value is invalid; the message
-            says what to do.
-    """
-    values: dict[str, Value] = {}
-    given: dict[str, str] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        name = name.strip()
-        if not equals:
-            raise InvalidConfigError(f"{assignment!r} is not NAME=VALUE")
-        config = STARTUP_CONFIGS.get(name)
-        if config is None:
-            raise InvalidConfigError(_unknown(name))
-        if name in given:
-            raise InvalidConfigError(
-                f"{name} is given twice, as {given[name]!r} and as {text!r}: give it once"
-            )
-        given[name] = text
-        values[name] = value = config.checked(text)
-        if value == []:
-            raise InvalidConfigError(f"{name} needs at least one value")
-    settings = replace(with_values(settings, values), given=settings.given | given.keys())
-    classic, consumer = settings.groups.classic, settings.groups.consumer
-    if classic.min_session_timeout_ms > classic.max_session_timeout_ms:
-        raise InvalidConfigError(
-            f"group.min.session.timeout.ms {classic.min_session_timeout_ms} is more than "
-            f"group.max.session.timeout.ms {classic.max_session_timeout_ms}"
-        )
-    if consumer.heartbeat_interval_ms >= consumer.session_timeout_ms:
-        raise InvalidConfigError(
-            f"group.consumer.heartbeat.interval.ms {consumer.heartbeat_interval_ms} must be less "
-            f"than group.consumer.session.timeout.ms {consumer.session_timeout_ms}"
-        )
-    most = settings.limits.driftlog_max_message_bytes
-    if "message.max.bytes" in values and settings.message_max_bytes > most:
-        raise InvalidConfigError(
-            f"message.max.bytes {settings.message_max_bytes} is more than "
-            f"driftlog.max.message.bytes {most}"
-        )
-    if "group.max.size" in values:
-        consumer = replace(consumer, classic_max_size=classic.max_size)
-        settings = replace(settings, groups=replace(settings.groups, consumer=consumer))
-    return settings
-
-
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, STARTUP_CONFIGS, n=3, cutoff=0.75)
-    meant = f": did you mean {' or '.join(near)}?" if near else "."
-    there = ", ".join(sorted(STARTUP_CONFIGS))
-    return (
-        f"{name!r} is not a config of an agent's start{meant}  These are: {there}.  "
-        "(What topics have as configs, retention and segments too, is set with the topic.)"
     )

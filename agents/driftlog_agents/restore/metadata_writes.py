@@ -26,6 +26,7 @@ from driftlog_metadata.schema.codec import (
 )
 from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
+    CONFIGS_PREFIX,
     GROUPS_PREFIX,
     PRODUCER_IDS_KEY,
     RESTORE_KEY,
@@ -135,6 +136,10 @@ class MetadataWrites:
     async def groups(self, values: Mapping[str, bytes]) -> None:
         """Write the keys of groups, as a snapshot has them."""
         await self._puts([Put(f"{GROUPS_PREFIX}{key}", value) for key, value in values.items()])
+
+    async def configs(self, values: Mapping[str, bytes]) -> None:
+        """Write the keys of configs of brokers and groups, as a snapshot has them."""
+        await self._puts([Put(f"{CONFIGS_PREFIX}{key}", value) for key, value in values.items()])
 
     async def producer_ids(self, first: int, size: int) -> None:
         """Give out no producer id below ``first + size``."""

@@ -47,7 +47,7 @@ class RestoreReport:
     offline: dict[str, str] = field(default_factory=dict)
     """Partitions that have no leader until the object is put back and the restore runs again."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Topics that are not restored, and why."""
+    """Topics and configs that are not restored, and why."""
     not_believed: dict[str, str] = field(default_factory=dict)
     """Offsets of groups above which no partition goes on, and why."""
 

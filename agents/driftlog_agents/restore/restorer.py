@@ -4,7 +4,7 @@
      2  the bucket's next cluster file: agents of the old cluster stop; wait until they have
      3  topics, and the newest manifest of each partition, fenced: the new cluster's id
      4  flush objects: footers and final heads ──▶ what is refuted (`evidence`)
-     5  groups, by the newest snapshot (`groups/group_snapshots`)
+     5  groups and configs, by the newest snapshot (`groups/group_snapshots`)
      6  per partition: joined batches (`join`), where it goes on, its epoch (`partition_plan`)
         ──▶ segments, an empty range, its keys (`partition_writer`)
      7  topics, tombstones, groups, producer ids ──▶ /restore is finished, /cluster
@@ -55,7 +55,12 @@ from driftlog_agents.restore.partition_restores import (
 )
 from driftlog_agents.restore.partition_writer import PartitionWriter
 from driftlog_agents.restore.report import RestoreReport
-from driftlog_metadata.schema.keys import GROUPS_PREFIX, parse_group_key
+from driftlog_metadata.schema.keys import (
+    CONFIGS_PREFIX,
+    GROUPS_PREFIX,
+    parse_configs_key,
+    parse_group_key,
+)
 from driftlog_metadata.schema.model import (
     FORMAT_VERSION,
     Cluster,
@@ -196,6 +201,7 @@ class Restorer:
         await self._writes.topics(self._topics.values(), deleted)
         if snapshot is not None:
             await self._writes.groups(snapshot.values)
+            await self._writes.configs(snapshot.configs)
         await self._producer_ids(evidence, reads)
         await self._writes.finish(replace(restore, listed_ms=listed_ms), author)
         return report
@@ -452,7 +458,7 @@ class Restorer:
                         continue
                     values[key] = value
                 report.groups_revision, report.groups = snapshot.revision, len(groups)
-                return replace(snapshot, values=values)
+                return replace(snapshot, values=values, configs=_configs(snapshot, report))
         return None
 
     # ── 7 ──
@@ -479,6 +485,24 @@ class Restorer:
         first = seen.above_end()
         assert first is not None, "a lost store raises the end"
         await self._writes.producer_ids(max(first, end), SKIPPED)
+
+
+def _configs(snapshot: GroupSnapshot, report: RestoreReport) -> dict[str, bytes]:
+    """The configs that come back: of all brokers, and of groups."""
+    found: dict[str, bytes] = {}
+    for suffix, value in snapshot.configs.items():
+        try:
+            owner = parse_configs_key(f"{CONFIGS_PREFIX}{suffix}")
+        except ValueError:
+            report.unreadable[f"key {suffix} of configs"] = "of a later release, or foreign"
+            continue
+        if owner.node_id is not None:
+            report.left_out[f"configs of broker {owner.node_id}"] = (
+                "the restored cluster gives its node id to another machine; set them again"
+            )
+            continue
+        found[suffix] = value
+    return found
 
 
 def _committed_offsets(

@@ -4,6 +4,7 @@ policies of sealing, retention and compaction.
 Shell.
 """
 
+from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
@@ -22,6 +23,16 @@ from driftlog_agents.topics.validation import RESERVED_TOPICS, check_topic_name
 from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_metadata.schema.model import Topic
 from driftlog_tiering.compaction.policy import CompactionPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class _Policies:
+    """What the configs of a topic come to."""
+
+    limits: TopicLimits
+    sealing: TopicSealPolicy
+    retention: TopicRetention
+    compaction: CompactionPolicy | None
 
 
 class TopicCatalog:
@@ -85,25 +96,53 @@ class TopicCatalog:
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic
         self._alike.setdefault(unlike(topic.name), set()).add(topic.name)
+        self._use(topic.name, self._policies(topic))
+
+    def inherit(self, agent_configs: dict[str, str]) -> None:
+        """The agent has other settings: every topic takes what it inherits.
+
+        Topics with the same configs of their own share the computation, so that ten thousand of
+        them do not block the loop.
+        """
+        self._agent_configs = agent_configs
+        found: dict[tuple[tuple[str, str], ...], _Policies] = {}
+        for topic in self.by_name.values():
+            own = tuple(sorted(topic.configs.items()))
+            if own not in found:
+                found[own] = self._policies(topic)
+            self._use(topic.name, found[own])
+
+    def _policies(self, topic: Topic) -> "_Policies":
+        agent = self._agent_configs
         try:
-            self.limits[topic.name] = topic_limits(topic.configs, self._agent_configs)
-            retention = topic_retention(topic.configs, self._agent_configs)
-            compaction = topic_compaction(topic.configs, self._agent_configs)
+            retention = topic_retention(topic.configs, agent)
+            compaction = topic_compaction(topic.configs, agent)
             longest_ms = self._longest_ms(retention, compaction)
-            sealing = topic_sealing(topic.configs, self._seal_ms, longest_ms)
+            return _Policies(
+                limits=topic_limits(topic.configs, agent),
+                sealing=topic_sealing(topic.configs, agent, self._seal_ms, longest_ms),
+                retention=retention,
+                compaction=compaction,
+            )
         except ValueError as error:
             # A newer version set these configs; the topic is served with the defaults, and keeps
             # all records.
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
-            self.limits[topic.name] = topic_limits({}, self._agent_configs)
-            sealing, retention = topic_sealing({}, self._seal_ms), TopicRetention()
-            compaction = None
-        self.sealing[topic.name] = sealing
-        self.retention[topic.name] = retention
-        if compaction is None:
-            self.compaction.pop(topic.name, None)
+            return _Policies(
+                limits=topic_limits({}, agent),
+                sealing=topic_sealing({}, agent, self._seal_ms),
+                retention=TopicRetention(),
+                compaction=None,
+            )
+
+    def _use(self, name: str, policies: "_Policies") -> None:
+        self.limits[name] = policies.limits
+        self.sealing[name] = policies.sealing
+        self.retention[name] = policies.retention
+        if policies.compaction is None:
+            self.compaction.pop(name, None)
         else:
-            self.compaction[topic.name] = compaction
+            self.compaction[name] = policies.compaction
 
     def _longest_ms(
         self, retention: TopicRetention, compaction: CompactionPolicy | None

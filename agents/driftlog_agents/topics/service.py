@@ -117,8 +117,12 @@ class Topics:
     @property
     def agent_configs(self) -> dict[str, str]:
         """The agent's settings that topics inherit and that differ from Kafka's defaults, as in
-        `definitions.resolve`."""
+        `Inherited`."""
         return self._host.settings.topic_defaults
+
+    def inherit(self) -> None:
+        """The agent has other settings: topics take what they inherit, at once."""
+        self._known.inherit(self.agent_configs)
 
     @property
     def pending(self) -> int:

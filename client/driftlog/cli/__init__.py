@@ -2,7 +2,7 @@
 
     driftlog dev --dir DIR             an agent on this machine, for development
     driftlog dev --agents N --dir DIR  a cluster on this machine: etcd and N agents
-    driftlog agent run --dir DIR …     an agent for production
+    driftlog agent run --dir DIR …     an agent for production; `agent config` shows its settings
     driftlog topics|produce|consume|groups|configs|cluster …
                                        any Kafka cluster: Kafka's and kcat's names and options
     driftlog segments seal|list|describe

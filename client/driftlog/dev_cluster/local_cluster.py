@@ -22,7 +22,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,6 +83,7 @@ class ClusterPlan:
         directory: that of all processes; absolute.
         objects: where all agents put their objects.
         agent_command: `driftlog agent run`, and the options that are the same for all agents.
+        agent_environment: the whole environment of each agent.
     """
 
     directory: Path
@@ -90,6 +91,7 @@ class ClusterPlan:
     etcd: LocalEtcd
     agents: tuple[AgentPlan, ...]
     agent_command: tuple[str, ...]
+    agent_environment: Mapping[str, str]
 
 
 class DirectoryLock:
@@ -200,7 +202,7 @@ class _Cluster:
         process = LocalProcess(
             name,
             lambda: self._agent_command(number),
-            dict(os.environ),
+            self._plan.agent_environment,
             self._plan.directory / f"{name}.log",
             run,
         )

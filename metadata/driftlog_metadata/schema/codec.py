@@ -16,6 +16,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
     Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}  or
                      {"v":2,"name":s,"topic_id":uuid,"partitions":n,"replicas":n from 2 on,
                       "configs":{s:s,…}}
+    configs          {"v":1,"configs":{s:s,…}}, not empty
     Leader           {"v":1,"session_id":s or null,"epoch":n}
     PartitionState   {"v":1,"sealed_end":offset,"manifest":version,"log_start":offset,
                       "sessions":[s,…]}
@@ -365,6 +366,26 @@ def decode_topic(data: bytes) -> Topic:
         replication_factor=replicas,
         configs=fields.strings_by_name("configs"),
     )
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes:
+    """Encode the value of a key of configs; where none are set there is no key."""
+    assert configs
+    return _encode(configs=dict(sorted(configs.items())))
+
+
+def decode_configs(data: bytes) -> dict[str, str]:
+    """Invert :func:`encode_configs`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: no configs.
+    """
+    fields = _Fields("value of configs", data, ("configs",))
+    configs = fields.strings_by_name("configs")
+    if not configs:
+        raise fields.corrupt("'configs' is empty")
+    return configs
 
 
 def encode_leader(leader: Leader) -> bytes:

@@ -15,6 +15,9 @@
     /driftlog/v1/leaders/{topic_id}/{partition}      Leader           on no lease
     /driftlog/v1/partitions/{topic_id}/{partition}   PartitionState
     /driftlog/v1/producer_ids                        ProducerIdBlock
+    /driftlog/v1/configs/brokers                     configs of all brokers
+    /driftlog/v1/configs/brokers/{node_id}           configs of a broker
+    /driftlog/v1/configs/groups/{group}              configs of a group
     /driftlog/v1/groups/{group}                      the group, and its coordinator
     /driftlog/v1/groups/{group}/members/{member_id}            a member, of groups of KIP-848
     /driftlog/v1/groups/{group}/offsets/{topic_id}/{page}      256 partitions a page
@@ -40,7 +43,7 @@ import re
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import ConfigsOwner, TopicPartition
 
 ROOT: Final = "/driftlog/v1"
 
@@ -57,6 +60,7 @@ FLUSHES_PREFIX: Final = f"{ROOT}/flushes/"
 TOPICS_PREFIX: Final = f"{ROOT}/topics/"
 DELETED_PREFIX: Final = f"{ROOT}/deleted/"
 IMPORTS_PREFIX: Final = f"{ROOT}/imports/"
+CONFIGS_PREFIX: Final = f"{ROOT}/configs/"
 LEADERS_PREFIX: Final = f"{ROOT}/leaders/"
 PARTITIONS_PREFIX: Final = f"{ROOT}/partitions/"
 GROUPS_PREFIX: Final = f"{ROOT}/groups/"
@@ -269,6 +273,34 @@ def parse_partition_key(key: str) -> TopicPartition:
         ValueError: *key* is not a partition's key of this version.
     """
     return _parse_partition(key, PARTITIONS_PREFIX)
+
+
+# ── Configs ──
+
+
+def configs_key(owner: ConfigsOwner) -> str:
+    """Key of the configs that are set on *owner*; without it none are set."""
+    if owner.group_id is not None:
+        return f"{CONFIGS_PREFIX}groups/{_escape(owner.group_id)}"
+    brokers = f"{CONFIGS_PREFIX}brokers"
+    return brokers if owner.node_id is None else f"{brokers}/{_int32(owner.node_id)}"
+
+
+def parse_configs_key(key: str) -> ConfigsOwner:
+    """Invert :func:`configs_key`.
+
+    Raises:
+        ValueError: *key* is not a key of configs of this version.
+    """
+    match _rest(key, CONFIGS_PREFIX).split("/"):
+        case ["brokers"]:
+            return ConfigsOwner()
+        case ["brokers", node_id]:
+            return ConfigsOwner(node_id=_decimal(node_id, key))
+        case ["groups", group]:
+            return ConfigsOwner(group_id=_unescape(group, key))
+        case _:
+            raise ValueError(f"not a key of configs: {key!r}")
 
 
 # ── Groups ──

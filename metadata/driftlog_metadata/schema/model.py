@@ -22,7 +22,7 @@ cluster with a larger one.
 | level | what it adds |
 |---|---|
 | 1 | |
-| 2 | manifests of format 2, footers of version 4, final heads, bulk imports |
+| 2 | manifests of format 2, footers of version 4, final heads, bulk imports, dynamic configs |
 
 Each value also has a version of its own (`codec`).
 """
@@ -40,6 +40,10 @@ and horizons."""
 IMPORT_LEVEL: Final = 2
 """Format level from which on topics are imported: older agents collect no import that ended, and
 older readers take its folder for a damaged topic."""
+
+CONFIGS_LEVEL: Final = 2
+"""Format level from which on brokers and groups have configs: an older agent would not follow
+them."""
 
 CLOSED: Final = -1
 """Value of a closed head: the session can never commit again."""
@@ -184,6 +188,14 @@ class Topic:
     partitions: int
     replication_factor: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsOwner:
+    """What configs are set on: a broker, a group, or, with neither, all brokers."""
+
+    node_id: int | None = None
+    group_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

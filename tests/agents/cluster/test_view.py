@@ -12,21 +12,32 @@ from hypothesis import strategies as st
 from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
 from driftlog_metadata.schema.codec import (
     encode_agent,
+    encode_configs,
     encode_leader,
     encode_live_session,
     encode_topic,
 )
 from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
+    CONFIGS_PREFIX,
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     TOPICS_PREFIX,
     agent_key,
+    configs_key,
     leader_key,
     session_key,
     topic_key,
 )
-from driftlog_metadata.schema.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
+from driftlog_metadata.schema.model import (
+    Agent,
+    ConfigsOwner,
+    Leader,
+    LiveSession,
+    Stage,
+    Topic,
+    TopicPartition,
+)
 from driftlog_metadata.stores.store import DeleteEvent, KeyValue, PutEvent, WatchEvent
 
 T = UUID(int=7, version=4)
@@ -95,6 +106,8 @@ def known(view: ClusterView) -> dict[str, Any]:
         "sessions": view.sessions,
         "topics": view.topics,
         "leaders": view.leaders,
+        "configs": view.configs,
+        "unreadable configs": [view.has_unreadable_configs(owner) for owner in OWNERS],
         "damaged": view.damaged,
         "placed": view.placed(),
         "order": view.placement_order(),
@@ -110,7 +123,12 @@ NODES, LIVES = range(3), range(2)
 SESSIONS = [session_of(node, life) for node in NODES for life in LIVES]
 TOPIC_IDS = [UUID(int=n + 1, version=4) for n in range(3)]
 PARTITIONS = [TopicPartition(topic_id, n) for topic_id in TOPIC_IDS for n in range(2)]
+OWNERS = [ConfigsOwner(), ConfigsOwner(node_id=1), ConfigsOwner(group_id="g")]
 DAMAGED = st.sampled_from([b"\xa5", b"{}", b'{"v":99}'])
+
+
+def configs_of(value: str) -> bytes:
+    return encode_configs({"log.retention.ms": value})
 
 
 def topic_values(name: str) -> st.SearchStrategy[bytes]:
@@ -151,6 +169,9 @@ CHANGES = st.lists(
             ]
         )
         + keys_and([(topic_key(name), topic_values(name)) for name in ("a", "b")])
+        + keys_and(
+            [(configs_key(owner), st.sampled_from(["1", "2"]).map(configs_of)) for owner in OWNERS]
+        )
         + keys_and(
             [
                 (
@@ -221,6 +242,30 @@ def test_what_watches_told_is_what_a_fresh_read_says(
     assert hidden <= view.damaged.keys()
 
 
+def test_every_change_of_configs_is_told() -> None:
+    """
+    A value, another one, one that cannot be read, and none: each is applied, or ignored, by what is
+    there then.
+    """
+    view, store, owner = fresh(Store()), Store(), ConfigsOwner(node_id=1)
+    key = configs_key(owner)
+    said = []
+    for value in (configs_of("1"), configs_of("2"), b"{}", None):
+        event = store.delete(key) if value is None else store.put(key, value)
+        assert event is not None
+        view.apply(CONFIGS_PREFIX, [event])
+        unreadable = view.has_unreadable_configs(ConfigsOwner(), owner)
+        said.append((view.take_config_changes(), dict(view.configs.get(owner, {})), unreadable))
+
+    assert [
+        ([owner], {"log.retention.ms": "1"}, False),
+        ([owner], {"log.retention.ms": "2"}, False),
+        ([owner], {}, True),
+        ([owner], {}, False),
+    ] == said
+    assert store.revision == view.configs_revision
+
+
 def _key(event: WatchEvent) -> str:
     return event.kv.key if isinstance(event, PutEvent) else event.key
 
@@ -232,6 +277,7 @@ def _key(event: WatchEvent) -> str:
         (session_key(session_of(1)), encode_live_session(LiveSession(node_id=1))),
         (topic_key("t"), encode_topic(Topic(name="t", topic_id=T, partitions=1))),
         (leader_key(TP), encode_leader(Leader(session_of(1), 4))),
+        (configs_key(ConfigsOwner(node_id=7)), configs_of("1")),
     ],
 )
 @pytest.mark.parametrize("damage", [b"", b"\xa5", b'{"v":99}'])
@@ -523,4 +569,4 @@ def test_everything_was_read_once_when_each_prefix_was() -> None:
         complete.append(view.complete)
         view.reset(prefix, 1, [])
 
-    assert ([False] * 4, True) == (complete, view.complete)
+    assert ([False] * len(PREFIXES), True) == (complete, view.complete)

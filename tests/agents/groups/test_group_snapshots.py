@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.groups.group_snapshots import GroupSnapshots
 from driftlog_agents.log.garbage.deletions import Deletions
-from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_tiering.formats import layout
@@ -59,6 +59,24 @@ class World:
     async def newest(self) -> GroupSnapshot:
         """The first of the listing."""
         return decode_group_snapshot(await self.bucket.get((await self.keys())[0]))
+
+
+async def test_a_snapshot_has_the_configs_of_brokers_and_groups() -> None:
+    """
+    And is put when one of them changes or goes, though no group does.
+    """
+    world = World()
+    agent = world.agent()
+    await world.metadata.txn((), [Put(f"{CONFIGS_PREFIX}brokers", b"1")])
+    assert await agent.put() is not None
+    assert {"brokers": b"1"} == (await world.newest()).configs
+    assert await agent.put() is None
+    await world.metadata.txn((), [Put(f"{CONFIGS_PREFIX}groups/g", b"2")])
+    assert await agent.put() is not None
+    assert {"brokers": b"1", "groups/g": b"2"} == (await world.newest()).configs
+    await world.metadata.txn((), [Delete(f"{CONFIGS_PREFIX}brokers")])
+    assert await agent.put() is not None
+    assert {"groups/g": b"2"} == (await world.newest()).configs
 
 
 async def test_a_snapshot_has_all_groups_at_one_revision() -> None:
@@ -209,7 +227,7 @@ async def test_a_failure_is_told_and_the_next_attempt_puts_it() -> None:
 
 
 class Large:
-    """A metadata store of which a read of all values takes a minute."""
+    """A metadata store of which a read of all groups takes a minute."""
 
     def __init__(self, store: MemoryMetadataStore) -> None:
         self._store = store
@@ -217,7 +235,7 @@ class Large:
 
     async def get_prefix(self, prefix: str, *, keys_only: bool = False) -> Any:
         """As the port says."""
-        if not keys_only:
+        if not keys_only and prefix == GROUPS_PREFIX:
             self.whole_reads += 1
             await asyncio.sleep(60)
         return await self._store.get_prefix(prefix, keys_only=keys_only)

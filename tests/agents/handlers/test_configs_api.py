@@ -1,13 +1,13 @@
 """Configs of topics and brokers are described and altered as Kafka's tools expect."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.definitions import InvalidConfigError, resolve
+from driftlog_agents.configs.definitions import Inherited, InvalidConfigError, resolve
+from driftlog_agents.configs.dynamic_configs import DYNAMIC
 from driftlog_agents.configs.group_settings import ConsumerSettings, GroupSettings
 from driftlog_agents.configs.topic import (
     TOPIC_CONFIGS,
@@ -19,7 +19,6 @@ from driftlog_agents.configs.topic import (
 from driftlog_agents.handlers.api import (
     alter_configs,
     delete_topics,
-    describe_configs,
     incremental_alter_configs,
 )
 from driftlog_agents.log.retention.policy import TopicRetention
@@ -27,79 +26,25 @@ from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.messages import alter_configs as ac
 from driftlog_agents.protocol.messages import incremental_alter_configs as iac
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from driftlog_agents.protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResult,
-)
 from driftlog_tiering.batches.batch import Codec
 from tests.agents.handlers.asking import create, new
+from tests.agents.handlers.config_requests import (
+    APPEND,
+    BROKER,
+    DELETE,
+    GROUP,
+    LOGGER,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    Operation,
+    alter,
+    ask,
+    configs_of,
+)
 from tests.support.engine import NODE_ID, RunningAgent
 
-TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 WEEK_MS = 604_800_000
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-Operation = tuple[str, int, str | None]
-
-
-async def ask(
-    agent: RunningAgent,
-    resource_type: int,
-    name: str,
-    keys: Sequence[str] | None = None,
-    *,
-    version: int = 4,
-) -> DescribeConfigsResult:
-    """DescribeConfigs of one resource, with everything."""
-    request = DescribeConfigsRequest(
-        resources=[
-            DescribeConfigsResource(
-                resource_type=resource_type,
-                resource_name=name,
-                configuration_keys=None if keys is None else list(keys),
-            )
-        ],
-        include_synonyms=True,
-        include_documentation=True,
-    )
-    response = await describe_configs.handle(agent.broker, request, agent.context(version))
-    return response.results[0]
-
-
-async def configs_of(
-    agent: RunningAgent, resource_type: int, name: str
-) -> dict[str, DescribeConfigsResourceResult]:
-    """By name."""
-    result = await ask(agent, resource_type, name)
-    assert result.error_code == 0
-    return {config.name: config for config in result.configs}
-
-
-async def alter(
-    agent: RunningAgent,
-    *operations: Operation,
-    resource_type: int = TOPIC,
-    name: str = "t",
-    validate_only: bool = False,
-) -> tuple[int, str | None]:
-    """IncrementalAlterConfigs of one resource."""
-    request = iac.IncrementalAlterConfigsRequest(
-        resources=[
-            iac.AlterConfigsResource(
-                resource_type=resource_type,
-                resource_name=name,
-                configs=[
-                    iac.AlterableConfig(name=key, config_operation=operation, value=value)
-                    for key, operation, value in operations
-                ],
-            )
-        ],
-        validate_only=validate_only,
-    )
-    response = await incremental_alter_configs.handle(agent.broker, request, agent.context(1))
-    (answer,) = response.responses
-    return answer.error_code, answer.error_message
 
 
 # ── Describing ──
@@ -152,7 +97,8 @@ def test_the_agents_retention_is_the_default_of_topics(
     Milliseconds before minutes before hours; only milliseconds are named, as Kafka 4.3.1 does.
     """
     agent = BrokerSettings(**given).topic_defaults  # type: ignore[arg-type]
-    found = {c.definition.name: c for c in resolve(TOPIC_CONFIGS, {}, agent)}["retention.ms"]
+    resolved = resolve(TOPIC_CONFIGS, {}, Inherited(agent))
+    found = {c.definition.name: c for c in resolved}["retention.ms"]
 
     assert (value, source, synonyms) == (found.value, found.source, list(found.synonyms))
     ms = topic_retention({}, agent).ms
@@ -194,7 +140,7 @@ async def test_a_broker_says_what_tools_look_for(tmp_path: Path) -> None:
     assert (str(NODE_ID), 4) == (found["node.id"].value, found["node.id"].config_source)
     assert found["ssl.key.password"].is_sensitive
     assert found["ssl.key.password"].value is None
-    assert all(c.read_only for c in found.values())
+    assert set(found) - DYNAMIC == {c.name for c in found.values() if c.read_only}
     assert (0, []) == (default.error_code, default.configs)
 
 
@@ -267,15 +213,12 @@ async def test_a_broker_has_one_logger(tmp_path: Path) -> None:
 
 async def test_a_group_has_what_its_agent_has(tmp_path: Path) -> None:
     """
-    Its configs are the agent's settings of groups, and none of them can be set on it.
+    Its configs are the agent's settings of groups, until it has configs of its own.
     """
     groups = GroupSettings(consumer=ConsumerSettings(session_timeout_ms=50_000))
     async with RunningAgent(tmp_path, settings=BrokerSettings(groups=groups)) as agent:
         found = await configs_of(agent, GROUP, "g")
         of_agent = await configs_of(agent, BROKER, str(NODE_ID))
-        refused = await alter(
-            agent, ("consumer.session.timeout.ms", SET, "60000"), resource_type=GROUP, name="g"
-        )
 
     timeout = found["consumer.session.timeout.ms"]
     assert ("50000", 4, False) == (timeout.value, timeout.config_source, timeout.read_only)
@@ -285,11 +228,6 @@ async def test_a_group_has_what_its_agent_has(tmp_path: Path) -> None:
         found["consumer.heartbeat.interval.ms"].config_source,
     )
     assert "50000" == of_agent["group.consumer.session.timeout.ms"].value
-    assert (
-        42,
-        "Cannot update these configs dynamically: [consumer.session.timeout.ms]. Agents take them "
-        "at their start: --config group.consumer.session.timeout.ms=60000",
-    ) == refused
 
 
 # ── What values may be ──
@@ -625,6 +563,7 @@ async def test_a_config_that_an_agent_takes_at_its_start_is_refused_with_the_opt
     async with RunningAgent(tmp_path) as agent:
         answer = await alter(
             agent,
+            ("num.partitions", SET, "3"),
             ("log.retention.ms", SET, "1000"),
             ("num.io.threads", SET, "4"),
             resource_type=BROKER,
@@ -633,6 +572,6 @@ async def test_a_config_that_an_agent_takes_at_its_start_is_refused_with_the_opt
 
     assert (
         42,
-        "Cannot update these configs dynamically: [log.retention.ms, num.io.threads]. Agents take "
-        "them at their start: --config log.retention.ms=1000",
+        "Cannot update these configs dynamically: [num.partitions, num.io.threads]. Agents take "
+        "them at their start: --config num.partitions=3",
     ) == answer

@@ -38,7 +38,7 @@ async def test_every_kind_of_key_comes_back_but_those_of_agents() -> None:
     await world.bucket.put(layout.deleted_key("gone", gone), [bucket_files.encode_deleted(mark)])
     page = encode_page({0: Committed(offset=1)}, "n")
     values = {"g": b"{}", f"g/offsets/{world.topics['t'].topic_id}/0": page}
-    snapshot = GroupSnapshot(AUTHOR.cluster_id, 9, values)
+    snapshot = GroupSnapshot(AUTHOR.cluster_id, 9, values, {"brokers": b"{}"})
     key = layout.group_snapshot_key(AUTHOR.cluster_id, 9)
     await world.bucket.put(key, [encode_group_snapshot(snapshot)])
     life.kill()

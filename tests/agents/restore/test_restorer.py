@@ -16,8 +16,14 @@ from driftlog_agents.log.objects.bucket_probe import probe_bucket
 from driftlog_agents.restore.metadata_writes import NotEmptyError
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_agents.restore.restorer import WrongBucketError
-from driftlog_metadata.schema.codec import decode_topic
-from driftlog_metadata.schema.keys import CLUSTER_KEY, GROUPS_PREFIX, deleted_key, topic_key
+from driftlog_metadata.schema.codec import decode_topic, encode_configs
+from driftlog_metadata.schema.keys import (
+    CLUSTER_KEY,
+    CONFIGS_PREFIX,
+    GROUPS_PREFIX,
+    deleted_key,
+    topic_key,
+)
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.witness.witness import StoreWitness
@@ -497,6 +503,31 @@ async def test_a_group_key_of_a_later_release_is_left_out() -> None:
     assert [f"{GROUPS_PREFIX}g"] == [kv.key for kv in kvs]
     assert 1 == report.groups
     assert ["key a/future/1 of groups"] == list(report.unreadable)
+
+
+@on_virtual_time
+async def test_configs_come_back_but_for_those_of_one_broker() -> None:
+    """
+    Without log.retention.ms of all brokers, agents would delete what it keeps; a node id may be
+    another machine's.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    life.kill()
+    world.lose_everything()
+    of_all = encode_configs({"log.retention.ms": "-1"})
+    configs = {"brokers": of_all, "groups/g": b"{}", "brokers/7": b"{}", "future": b"x"}
+    snapshot = GroupSnapshot(AUTHOR.cluster_id, 5, {}, configs)
+    key = layout.group_snapshot_key(AUTHOR.cluster_id, 5)
+    await world.bucket.put(key, [encode_group_snapshot(snapshot)])
+
+    report = await world.restore()
+
+    _, kvs = await world.metadata.get_prefix(CONFIGS_PREFIX)
+    found = {kv.key.removeprefix(CONFIGS_PREFIX): kv.value for kv in kvs}
+    assert {"brokers": of_all, "groups/g": b"{}"} == found
+    assert ["configs of broker 7"] == list(report.left_out)
+    assert ["key future of configs"] == list(report.unreadable)
 
 
 class Counting:

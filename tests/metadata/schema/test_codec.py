@@ -130,6 +130,12 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         ),
     ),
     (
+        codec.encode_configs,
+        codec.decode_configs,
+        {"b": "2", "a": "ü"},
+        '{"v":1,"configs":{"a":"ü","b":"2"}}',
+    ),
+    (
         codec.encode_topic,
         codec.decode_topic,
         Topic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3),

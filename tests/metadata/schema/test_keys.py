@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_metadata.schema import keys
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import ConfigsOwner, TopicPartition
 
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 TP = TopicPartition(TOPIC_ID, 7)
@@ -26,6 +26,9 @@ GOLDEN = [
     (keys.topic_key("a/b %ü"), "/driftlog/v1/topics/a%2Fb%20%25%C3%BC"),
     (keys.deleted_key(TOPIC_ID), f"/driftlog/v1/deleted/{TOPIC_ID}"),
     (keys.import_key(TOPIC_ID), f"/driftlog/v1/imports/{TOPIC_ID}"),
+    (keys.configs_key(ConfigsOwner()), "/driftlog/v1/configs/brokers"),
+    (keys.configs_key(ConfigsOwner(node_id=3)), "/driftlog/v1/configs/brokers/3"),
+    (keys.configs_key(ConfigsOwner(group_id="a/b")), "/driftlog/v1/configs/groups/a%2Fb"),
     (keys.leader_key(TP), f"/driftlog/v1/leaders/{TOPIC_ID}/7"),
     (keys.partition_key(TP), f"/driftlog/v1/partitions/{TOPIC_ID}/7"),
     (keys.group_key("billing/eu"), "/driftlog/v1/groups/billing%2Feu"),
@@ -49,6 +52,7 @@ PARSERS: list[Callable[[str], object]] = [
     keys.parse_topic_key,
     keys.parse_deleted_key,
     keys.parse_import_key,
+    keys.parse_configs_key,
     keys.parse_leader_key,
     keys.parse_partition_key,
     keys.parse_group_key,
@@ -72,6 +76,11 @@ group_keys = st.one_of(
     group_ids.map(keys.GroupKey),
     st.tuples(group_ids, strings).map(lambda parts: keys.GroupKey(*parts)),
     st.tuples(group_ids, st.none(), st.uuids(), int32s).map(lambda parts: keys.GroupKey(*parts)),
+)
+owners = st.one_of(
+    st.just(ConfigsOwner()),
+    int32s.map(lambda node_id: ConfigsOwner(node_id=node_id)),
+    strings.map(lambda group_id: ConfigsOwner(group_id=group_id)),
 )
 seqs = st.integers(0, 2**63 - 1)
 flushes = st.tuples(strings, seqs, st.just(0), st.just(0))
@@ -98,6 +107,7 @@ def test_keys_are_those_of_format_version_1(key: str, golden: str) -> None:
         (keys.topic_key, keys.parse_topic_key, strings),
         (keys.deleted_key, keys.parse_deleted_key, st.uuids()),
         (keys.import_key, keys.parse_import_key, st.uuids()),
+        (keys.configs_key, keys.parse_configs_key, owners),
         (keys.leader_key, keys.parse_leader_key, partitions),
         (keys.partition_key, keys.parse_partition_key, partitions),
         (group_key, keys.parse_group_key, group_keys),
@@ -201,6 +211,7 @@ def test_parsers_accept_exactly_what_their_functions_write(
         keys.topic_key,
         keys.deleted_key,
         keys.import_key,
+        keys.configs_key,
         keys.leader_key,
         keys.partition_key,
         group_key,

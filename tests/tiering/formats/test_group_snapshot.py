@@ -17,10 +17,17 @@ STORED = (
     b'"keys":{"billing":"AHs=","billing/offsets/7/0":""},"crc32":"'
 )
 
+SNAPSHOT_WITH_CONFIGS = GroupSnapshot("a", 4_711, {}, {"brokers": b"\x00{"})
+STORED_WITH_CONFIGS = (
+    b'{"format":"driftlog.groups","format_version":1,"cluster_id":"a","revision":4711,'
+    b'"keys":{},"configs":{"brokers":"AHs="},"crc32":"'
+)
+
 snapshots = st.builds(
     GroupSnapshot,
     st.text(st.characters(exclude_categories=["Cs"])),
     st.integers(0, 2**63 - 1),
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.binary()),
     st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.binary()),
 )
 
@@ -30,6 +37,7 @@ def test_a_snapshot_is_stored_as_these_bytes() -> None:
     A stored format: a change needs a new version.
     """
     assert encode_group_snapshot(SNAPSHOT).startswith(STORED)
+    assert encode_group_snapshot(SNAPSHOT_WITH_CONFIGS).startswith(STORED_WITH_CONFIGS)
 
 
 @given(snapshots)

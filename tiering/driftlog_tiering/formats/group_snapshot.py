@@ -1,11 +1,13 @@
 """Snapshots of groups in the bucket: their keys in the metadata store, as they are at one revision.
 
     {"format":"driftlog.groups","format_version":1,"cluster_id":"…","revision":4711,
-     "keys":{"billing":"eyJ2…","billing/offsets/7fe759ed-…/0":"KLUv…"},"crc32":"…"}
+     "keys":{"billing":"eyJ2…","billing/offsets/7fe759ed-…/0":"KLUv…"},
+     "configs":{"brokers":"eyJ2…","groups/billing":"eyJ2…"},"crc32":"…"}
 
-``keys``: what follows ``/driftlog/v1/groups/`` ──▶ the value in base64.  A restore from the bucket
-alone puts them back.  Snapshots are named by the revision: with a name by an agent's clock, an
-older one could win.  `formats/layout` has their keys, `formats/stored_json` the envelope.
+``keys``: what follows ``/driftlog/v1/groups/`` ──▶ the value in base64.  ``configs``: the same of
+``/driftlog/v1/configs/``; not there if no broker and no group has configs.  A restore from the
+bucket alone puts them back.  Snapshots are named by the revision: with a name by an agent's clock,
+an older one could win.  `formats/layout` has their keys, `formats/stored_json` the envelope.
 
 Pure.
 """
@@ -13,8 +15,8 @@ Pure.
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Buffer
@@ -35,12 +37,19 @@ class GroupSnapshot:
     cluster_id: str
     revision: int
     values: Mapping[str, bytes]
+    configs: Mapping[str, bytes] = field(default_factory=dict)
+    """Configs of brokers and groups, by the part of the key that follows the prefix of configs."""
 
 
 def encode_group_snapshot(snapshot: GroupSnapshot) -> bytes:
     """The stored bytes."""
-    keys = {key: b64encode(value).decode() for key, value in snapshot.values.items()}
-    fields = {"cluster_id": snapshot.cluster_id, "revision": snapshot.revision, "keys": keys}
+    fields: dict[str, object] = {
+        "cluster_id": snapshot.cluster_id,
+        "revision": snapshot.revision,
+        "keys": _encoded(snapshot.values),
+    }
+    if snapshot.configs:
+        fields["configs"] = _encoded(snapshot.configs)
     return encode_json(_KIND, FORMAT, fields)
 
 
@@ -52,8 +61,19 @@ def decode_group_snapshot(body: Buffer) -> GroupSnapshot:
     """
     try:
         fields = decode_json(_KIND, FORMAT, body)
-        keys = members(fields.get("keys"), "keys")
-        values = {key: b64decode(string(keys, key), validate=True) for key in keys}
-        return GroupSnapshot(string(fields, "cluster_id"), integer(fields, "revision"), values)
+        return GroupSnapshot(
+            string(fields, "cluster_id"),
+            integer(fields, "revision"),
+            _decoded(members(fields.get("keys"), "keys")),
+            _decoded(members(fields.get("configs", {}), "configs")),
+        )
     except (ValueError, binascii.Error) as error:
         raise CorruptGroupSnapshotError(f"group snapshot: {error}") from error
+
+
+def _encoded(values: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: b64encode(value).decode() for key, value in values.items()}
+
+
+def _decoded(fields: dict[str, Any]) -> dict[str, bytes]:
+    return {key: b64decode(string(fields, key), validate=True) for key in fields}

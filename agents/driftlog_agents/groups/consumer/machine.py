@@ -180,6 +180,10 @@ class ConsumerGroup:
         group._group.rearm(now_ms)
         return group
 
+    def reconfigure(self, settings: ConsumerSettings) -> None:
+        """Take other settings; a member's timers take them with its next heartbeat."""
+        self._group.settings = settings
+
     # ── Queries ──
 
     @property

@@ -61,7 +61,7 @@ class Membership:
 
     def __init__(self, group_id: str, settings: ConsumerSettings, topics: ClusterTopics) -> None:
         self.group_id: Final = group_id
-        self.settings: Final = settings
+        self.settings = settings
         self.state: Final = ConsumerGroupState()
         self.timers: Final = Timers()
         self.topics = topics

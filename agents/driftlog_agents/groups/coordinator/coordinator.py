@@ -54,6 +54,7 @@ from driftlog_agents.groups.coordinator.repair import (
     remove_pages,
 )
 from driftlog_agents.groups.coordinator.write_batcher import Confirmations, GroupWrites
+from driftlog_agents.groups.group_configs import GroupConfigs
 from driftlog_agents.groups.offsets import page_of
 from driftlog_agents.groups.storage_format import decode_group
 from driftlog_agents.log.log_session import Engine
@@ -109,6 +110,7 @@ class GroupCoordinator:
         self._cluster = cluster
         self._node_id = engine.agent.node_id
         self.settings = settings
+        self._configs = GroupConfigs(settings, cluster.view)
         self._log = structlog.get_logger()
         self._rng = engine.ports.rng
         self._clock = engine.ports.now_ms
@@ -163,10 +165,16 @@ class GroupCoordinator:
         self._loader = GroupLoader(
             session=engine.session,
             shell=shell,
-            settings=settings,
+            configs=self._configs,
             new_member_id=self._new_member_id,
             topics=lambda: self.topics.current,
         )
+
+    def reconfigure(self, group_id: str) -> None:
+        """The configs of a group have changed: its members get them with their next heartbeats."""
+        served = self.groups.get(group_id)
+        if served is not None and served.consumer is not None:
+            served.consumer.reconfigure(self._configs.consumer(group_id))
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 that never go back while the session lives."""

@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.configs.group_settings import GroupSettings
+from driftlog_agents.configs.group_settings import ClassicSettings
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue, claimed_value
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
@@ -32,6 +32,7 @@ from driftlog_agents.groups.coordinator.group_runtime import (
     ServedGroup,
 )
 from driftlog_agents.groups.coordinator.repair import UnreadableGroupError
+from driftlog_agents.groups.group_configs import GroupConfigs
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
 from driftlog_agents.groups.storage_format import (
     StoredGroup,
@@ -98,17 +99,21 @@ class GroupLoader:
         *,
         session: Session,
         shell: GroupShell,
-        settings: GroupSettings,
+        configs: GroupConfigs,
         new_member_id: Callable[[str], str],
         topics: Callable[[], ClusterTopics],
     ) -> None:
         self._session = session
         self._shell = shell
-        self._settings = settings
+        self._configs = configs
         self._new_member_id = new_member_id
         self._topics = topics
         self._log = structlog.get_logger()
         self._told: set[str] = set()
+
+    @property
+    def _classic(self) -> ClassicSettings:
+        return self._configs.settings.classic
 
     def new(self, group_id: str, kind: str) -> ServedGroup:
         """A new group; its first write stores it."""
@@ -118,11 +123,10 @@ class GroupLoader:
     def machine(self, group_id: str, kind: str) -> Machine:
         """The machine of a group without members; *kind*: CLASSIC or CONSUMER."""
         if kind == CLASSIC:
-            return ClassicGroup(
-                group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
-            )
+            return ClassicGroup(group_id, self._classic, self._new_member_id, self._shell.now_ms())
         assert kind == CONSUMER
-        return ConsumerGroup(group_id, self._settings.consumer, self._topics(), self._new_member_id)
+        settings = self._configs.consumer(group_id)
+        return ConsumerGroup(group_id, settings, self._topics(), self._new_member_id)
 
     def upgraded(self, classic: ClassicGroup) -> ConsumerGroup:
         """The group of KIP-848 that a classic group becomes when a KIP-848 member joins it.
@@ -132,7 +136,7 @@ class GroupLoader:
         """
         return ConsumerGroup.upgraded(
             classic,
-            self._settings.consumer,
+            self._configs.consumer(classic.group_id),
             self._topics(),
             self._new_member_id,
             self._shell.now_ms(),
@@ -141,9 +145,7 @@ class GroupLoader:
     def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
         """The classic group that a group becomes when its last KIP-848 member leaves."""
         now_ms = self._shell.now_ms()
-        return ClassicGroup(
-            group_id, self._settings.classic, self._new_member_id, now_ms, stored=value
-        )
+        return ClassicGroup(group_id, self._classic, self._new_member_id, now_ms, stored=value)
 
     async def listed(self) -> list[Listed]:
         """List every stored group; the store returns keys alone: most groups are another agent's.
@@ -303,12 +305,12 @@ class GroupLoader:
         now_ms = self._shell.now_ms()
         try:
             if kind == CONSUMER:
-                topics = self._topics()
+                topics, settings = self._topics(), self._configs.consumer(group_id)
                 return ConsumerGroup.restore(
-                    group_id, bodies, self._settings.consumer, topics, self._new_member_id, now_ms
+                    group_id, bodies, settings, topics, self._new_member_id, now_ms
                 )
             return ClassicGroup.restore(
-                group_id, bodies[""], self._settings.classic, self._new_member_id, now_ms
+                group_id, bodies[""], self._classic, self._new_member_id, now_ms
             )
         except CorruptError as error:
             raise type(error)(f"{group_key(group_id)}: {error}") from error

@@ -190,7 +190,7 @@ def _configs(broker: Broker, configs: Mapping[str, str]) -> list[CreatableTopicC
         CreatableTopicConfigs(
             name=found.definition.name, value=found.value, config_source=found.source
         )
-        for found in resolve(TOPIC_CONFIGS, configs, broker.topics.agent_configs)
+        for found in resolve(TOPIC_CONFIGS, configs, broker.inherited)
     ]
 
 

@@ -12,9 +12,11 @@ from driftlog_agents.configs.definitions import (
     ConfigSource,
     ConfigType,
     ConfigValue,
+    Inherited,
     ResourceType,
     resolve,
 )
+from driftlog_agents.configs.dynamic_configs import DYNAMIC
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.foundation.loop_slices import sliced
@@ -33,7 +35,7 @@ from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from driftlog_agents.topics.validation import check_topic_name
-from driftlog_metadata.schema.model import COMPACTION_LEVEL
+from driftlog_metadata.schema.model import COMPACTION_LEVEL, ConfigsOwner
 
 ROOT_LOGGER: Final = "root"
 
@@ -72,7 +74,7 @@ async def handle(
                 broker,
                 resource,
                 lambda found: describe(found, read_only=False),
-                lambda found: describe(found, read_only=True),
+                lambda found: describe(found, read_only=found.definition.name not in DYNAMIC),
             )
         results.append(known[asked])
         context.answer.add(sum(map(_bytes, results[-1].configs)))
@@ -121,11 +123,11 @@ def _result(
                     result.configs = [_root_logger(broker)]
             case ResourceType.CLIENT_METRICS:
                 _check_named(resource, "Client metrics subscription")
-                found = resolve(CLIENT_METRICS_CONFIGS, {}, {})
+                found = resolve(CLIENT_METRICS_CONFIGS, {}, Inherited())
                 result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
             case ResourceType.GROUP:
                 _check_named(resource, "Group")
-                found = resolve(GROUP_CONFIGS, {}, _of_groups(broker))
+                found = _group(broker, resource.resource_name)
                 result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
             case _:
                 raise RefusedError(
@@ -148,7 +150,7 @@ def _topic(broker: Broker, name: str) -> list[ConfigValue]:
         if not broker.topics.known:
             raise RefusedError(ErrorCode.LEADER_NOT_AVAILABLE, "topics are not known yet")
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return resolve(TOPIC_CONFIGS, topic.configs, broker.topics.agent_configs)
+    return resolve(TOPIC_CONFIGS, topic.configs, broker.inherited)
 
 
 def _check_named(resource: DescribeConfigsResource, what: str) -> None:
@@ -156,21 +158,28 @@ def _check_named(resource: DescribeConfigsResource, what: str) -> None:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{what} name must not be empty")
 
 
-def _of_groups(broker: Broker) -> dict[str, str]:
-    """Broker configs that groups inherit, where they differ from Kafka's default."""
+def _group(broker: Broker, name: str) -> list[ConfigValue]:
     configs = broker.settings.groups.configs
-    return {name: value for name, value in configs.items() if value != BROKER_CONFIGS[name].default}
+    of_agent = {n: value for n, value in configs.items() if value != BROKER_CONFIGS[n].default}
+    own = broker.view.configs.get(ConfigsOwner(group_id=name), {})
+    return resolve(GROUP_CONFIGS, own, Inherited(of_agent), ConfigSource.DYNAMIC_GROUP)
 
 
 def _broker(broker: Broker, name: str) -> list[ConfigValue]:
     if not name:
-        return []  # Defaults of all brokers that were set at run time: none can be.
+        return [_of_all_brokers(n, text) for n, text in sorted(broker.dynamic.of_all.items())]
     if broker_id(name, "Broker") != broker.node_id:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}",
         )
-    return resolve_broker(broker_settings(broker), broker.settings.given)
+    return resolve_broker(broker_settings(broker), broker.at_start.given, broker.dynamic.layers)
+
+
+def _of_all_brokers(name: str, value: str) -> ConfigValue:
+    """A config that is set on all brokers; what brokers have of their own is not shown with it."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+    return ConfigValue(BROKER_CONFIGS[name], value, source, ((name, value, source),))
 
 
 def _check_logger_id(broker: Broker, name: str) -> None:
@@ -194,8 +203,8 @@ def _root_logger(broker: Broker) -> DescribeConfigsResourceResult:
 
 
 def broker_settings(broker: Broker) -> Mapping[str, str | None]:
-    """The settings of this agent, by the names of Kafka's broker configs."""
-    settings, engine = broker.settings, broker.engine
+    """The settings of this agent's start, by the names of Kafka's broker configs."""
+    settings, engine = broker.at_start, broker.engine
     session = None if engine is None else engine.settings.session
     session_ms = None if session is None else session.ttl_ms
     protocols = ["classic"]

@@ -1,6 +1,7 @@
 """ListConfigResources: the resources that have configs.
 
-Topics and brokers have configs; those of client metrics and groups cannot be set: none is listed.
+Configs of client metrics cannot be set: none is listed.  Groups are listed if they have configs of
+their own.
 Source: kafka.server.KafkaApis#handleListConfigResources.
 Shell.
 """
@@ -41,6 +42,9 @@ async def handle(
         names[TOPIC] = sorted(broker.topics.by_name)
     for kind in kinds & {BROKER, BROKER_LOGGER}:
         names[kind] = [str(node_id) for node_id in sorted(live_agents(broker))]
+    if GROUP in kinds:
+        groups = (owner.group_id for owner in broker.view.configs)
+        names[GROUP] = sorted(group for group in groups if group is not None)
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=kind)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.definitions import Inherited
+from driftlog_agents.configs.dynamic_configs import NO_CONFIGS, DynamicConfigs
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.placement import Coordinators
@@ -34,6 +36,7 @@ class Broker:
     cluster_id: str
     agent: Agent
     settings: BrokerSettings
+    """What holds now: those of its start, with the dynamic configs."""
     metadata: WitnessedStore
     objects: ObjectStore
     reader: LogReader
@@ -45,11 +48,16 @@ class Broker:
     coordinators: Coordinators = field(init=False)
     """Which agent coordinates which group, by the view of the cluster."""
     refusals: Refusals = field(default_factory=Refusals)
+    at_start: BrokerSettings = field(init=False)
+    """The settings without dynamic configs."""
+    dynamic: DynamicConfigs = NO_CONFIGS
+    """The configs of this broker, and of all brokers, that hold."""
     cluster: ClusterWatch = field(init=False)
     topics: Topics = field(init=False)
     producer_ids: ProducerIds = field(init=False)
 
     def __post_init__(self) -> None:
+        self.at_start = self.settings
         self.cluster = ClusterWatch(self.metadata)
         self.coordinators = Coordinators(self.cluster.view)
         self.topics = Topics(self)
@@ -62,6 +70,13 @@ class Broker:
     def end(self) -> None:
         """The session has ended: requests are refused until the next one."""
         self.engine = self.groups = None
+
+    @property
+    def inherited(self) -> Inherited:
+        """What topics inherit from this agent."""
+        return Inherited(
+            self.settings.topic_defaults, self.dynamic.layers, self.at_start.topic_defaults
+        )
 
     @property
     def view(self) -> ClusterView:

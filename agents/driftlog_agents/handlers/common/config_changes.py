@@ -10,12 +10,20 @@ from dataclasses import dataclass
 
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import ConfigDef, InvalidConfigError, ResourceType
-from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
+from driftlog_agents.configs.dynamic_configs import (
+    DynamicConfigs,
+    check_broker,
+    check_group,
+    combined,
+    refused_names,
+)
+from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.stored_configs import change_configs
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import check_topic_name
-from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.schema.model import ConfigsOwner, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +70,13 @@ async def _apply(
             topic = _topic(broker, asked.resource_name)
             await broker.topics.alter_configs(topic, asked.change, validate_only=validate_only)
         case ResourceType.BROKER:
-            _refuse_broker(broker, asked)
+            await _change_broker(broker, asked, validate_only=validate_only)
         case ResourceType.BROKER_LOGGER if not legacy:
             _refuse_logger(broker, asked)
         case ResourceType.CLIENT_METRICS:
             _refuse_client_metrics(asked)
         case ResourceType.GROUP:
-            _refuse_group(asked)
+            await _change_group(broker, asked, validate_only=validate_only)
         case _:
             raise _invalid(f"Unknown resource type {asked.resource_type}")
 
@@ -87,11 +95,49 @@ def _topic(broker: Broker, name: str) -> Topic:
     return topic
 
 
-def _refuse_broker(broker: Broker, asked: ConfigChangeRequest) -> None:
+async def _change_broker(
+    broker: Broker, asked: ConfigChangeRequest, *, validate_only: bool
+) -> None:
+    """Source: DynamicBrokerConfig#validate.  Its errors are INVALID_REQUEST (KAFKA-13609)."""
     name = asked.resource_name
     if name and broker_id(name, "Node") != broker.node_id:
         raise _invalid(f"Unexpected broker id, expected {broker.node_id}, but received {name}")
-    _refuse_set(asked)
+    wanted = _changed(asked)
+    _refuse_set({n: wanted[n] for n in refused_names(wanted)})
+    owner = ConfigsOwner(node_id=int(name) if name else None)
+
+    def change(configs: Mapping[str, str]) -> Mapping[str, str]:
+        after = dict(_result(asked, configs))
+        of_all = broker.view.configs.get(ConfigsOwner(), {})
+        of_broker = broker.view.configs.get(ConfigsOwner(node_id=broker.node_id), {})
+        try:
+            check_broker({n: text for n, text in after.items() if n in wanted})
+            combined(
+                broker.at_start,
+                DynamicConfigs(after, of_all) if name else DynamicConfigs(of_broker, after),
+            )
+        except InvalidConfigError as error:
+            raise _invalid(str(error)) from error
+        return after
+
+    await change_configs(broker, owner, change, validate_only=validate_only)
+
+
+async def _change_group(broker: Broker, asked: ConfigChangeRequest, *, validate_only: bool) -> None:
+    """Source: GroupConfigManager#validate."""
+    if not asked.resource_name:
+        raise _invalid("Default group resources are not allowed.")
+
+    def change(configs: Mapping[str, str]) -> Mapping[str, str]:
+        after = _result(asked, configs)
+        try:
+            check_group(after, broker.settings.groups)
+        except InvalidConfigError as error:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return after
+
+    owner = ConfigsOwner(group_id=asked.resource_name)
+    await change_configs(broker, owner, change, validate_only=validate_only)
 
 
 def _refuse_client_metrics(asked: ConfigChangeRequest) -> None:
@@ -101,44 +147,30 @@ def _refuse_client_metrics(asked: ConfigChangeRequest) -> None:
         if name not in CLIENT_METRICS_CONFIGS:
             raise _invalid(f"Unknown client metrics configuration: {name}")
         _check(CLIENT_METRICS_CONFIGS[name], value)
-    _refuse_set(asked)
+    _refuse_set(_changed(asked))
 
 
-def _refuse_group(asked: ConfigChangeRequest) -> None:
-    if not asked.resource_name:
-        raise _invalid("Default group resources are not allowed.")
-    for name, value in _changed(asked).items():
-        if name not in GROUP_CONFIGS:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-        _check(GROUP_CONFIGS[name], value)
-    _refuse_set(asked)
-
-
-def _refuse_set(asked: ConfigChangeRequest) -> None:
-    """Only topics have configs that can be set at run time; deleting others changes nothing."""
-    configs = _changed(asked)
+def _refuse_set(configs: Mapping[str, str]) -> None:
+    """Refuse *configs*, if there are any: they cannot be set at run time."""
     if configs:
         names = ", ".join(configs)
-        raise _invalid(
-            f"Cannot update these configs dynamically: [{names}]{_repair(asked, configs)}"
-        )
+        raise _invalid(f"Cannot update these configs dynamically: [{names}]{_repair(configs)}")
 
 
-def _repair(asked: ConfigChangeRequest, configs: Mapping[str, str]) -> str:
+def _repair(configs: Mapping[str, str]) -> str:
     """How the configs that an agent takes at its start can be set all the same."""
-    prefix = "group." if asked.resource_type == ResourceType.GROUP else ""
-    options = [
-        f"--config {prefix}{name}={value}"
-        for name, value in configs.items()
-        if f"{prefix}{name}" in STARTUP_CONFIGS
-    ]
+    options = [f"--config {n}={value}" for n, value in configs.items() if n in STARTUP_CONFIGS]
     return f". Agents take them at their start: {' '.join(options)}" if options else ""
 
 
 def _changed(asked: ConfigChangeRequest) -> Mapping[str, str]:
-    """The configs that the change would set: the resource has none."""
+    """The configs that the change sets, as if none were set before."""
+    return _result(asked, {})
+
+
+def _result(asked: ConfigChangeRequest, configs: Mapping[str, str]) -> Mapping[str, str]:
     try:
-        return asked.change({})
+        return asked.change(configs)
     except InvalidConfigError as error:
         raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
 

@@ -34,14 +34,20 @@ class ConnectionLimits(Generic[C]):
     def __init__(
         self, *, most: int, per_address: int, overrides: Mapping[str, int], rate: float
     ) -> None:
-        self._most = most
-        self._per_address = per_address
-        self._overrides = overrides
-        self._bucket = TokenBucket(rate, max(1.0, rate * _BURST_S))
+        self.change(most=most, per_address=per_address, overrides=overrides, rate=rate)
         self._open: Counter[str] = Counter()
         self.total = 0
         self._waiting: dict[str, deque[C]] = {}
         """By address, in the order in which addresses have their turn."""
+
+    def change(
+        self, *, most: int, per_address: int, overrides: Mapping[str, int], rate: float
+    ) -> None:
+        """Take other limits; connections that are open stay open."""
+        self._most = most
+        self._per_address = per_address
+        self._overrides = overrides
+        self._bucket = TokenBucket(rate, max(1.0, rate * _BURST_S))
 
     def refused_by(self, address: str) -> str | None:
         """The config that refuses one more connection of *address*; None: it is counted."""

@@ -1,18 +1,35 @@
-"""`driftlog dev` and `driftlog agent run`: an agent in the foreground.
+"""`driftlog dev` and `driftlog agent run`: an agent in the foreground; `driftlog agent config`:
+its settings.
 
 Root.
 """
 
 import argparse
+import contextlib
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftlog.cli.agents import dev_cluster
-from driftlog.cli.common.output import complain, no_extra
-from driftlog.cli.common.parsers import Commands, add_command, add_group, grace_ms
+from driftlog.cli.agents.command_settings import settle
+from driftlog.cli.agents.start_options import start_options, take_options
+from driftlog.cli.agents.start_settings import (
+    FILE_VARIABLE,
+    SettingsError,
+    SettingValue,
+    Source,
+    StartSettings,
+    rows,
+)
+from driftlog.cli.common.errors import OK, USAGE
+from driftlog.cli.common.output import complain, no_extra, print_json, print_table
+from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group, grace_ms
 from driftlog.cli.connection.etcd_options import add_etcd_options, etcd_settings
 from driftlog.dev_cluster import local_cluster, local_etcd
+
+if TYPE_CHECKING:
+    from driftlog_agents.process.startup_configs import Options
 
 _LISTENER = dev_cluster.LISTENER
 _HTTP_LISTENER = "127.0.0.1:9644"
@@ -39,6 +56,7 @@ def add_commands(commands: Commands) -> None:
         f"{local_etcd.BINARY_VARIABLE}, of PATH, or of the checkout (make etcd)",
     )
     _agent_options(dev, None, f"{_HTTP_LISTENER}, or a free port if that is taken")
+    take_options(dev)
     agent_commands = add_group(commands, "agent", help="run an agent as in production")
     run = add_command(
         agent_commands,
@@ -46,24 +64,59 @@ def add_commands(commands: Commands) -> None:
         _agent_run,
         help="run an agent in the foreground",
         description="Run an agent in the foreground, as `driftlog dev` does.  It seals a "
-        "partition at 128 MiB, or when its oldest unsealed record is an hour old.",
+        "partition at 128 MiB, or when its oldest unsealed record is an hour old.  The options "
+        "may stand in the file of --config-file and in variables; docs/configs.md has their names.",
     )
-    _agent_options(run, _HTTP_LISTENER, "%(default)s")
-    run.add_argument(
+    _run_options(run)
+    config = add_command(
+        agent_commands,
+        "config",
+        _agent_config,
+        help="show the settings that an agent would start with",
+        description="Show every setting with its effective value and its source: a line of the "
+        "file, a variable, a flag, or the default.  The options are those of `driftlog agent run`; "
+        "no agent starts.",
+        examples="  driftlog agent config --config-file /etc/driftlog/agent.toml\n"
+        "  driftlog agent config --config-file agent.toml --rack zone-a --json\n",
+    )
+    _run_options(config)
+    config.add_argument("--json", action="store_true", help="print JSON")
+    there = {option.name for option in start_options(dev)}
+    dev.set_defaults(
+        elsewhere={
+            option.name: "`driftlog agent run`"
+            for option in start_options(run)
+            if option.name not in there
+        }
+    )
+
+
+def _run_options(parser: Parser) -> None:
+    """The options of `driftlog agent run`."""
+    _agent_options(parser, _HTTP_LISTENER, "%(default)s")
+    parser.add_argument(
         "--dev",
         action="store_true",
         help="behave as `driftlog dev`: seal records that are a minute old, create topics "
         "automatically, and let new consumer groups start without a delay",
     )
-    add_etcd_options(run)
+    add_etcd_options(parser)
+    take_options(parser)
+    parser.set_defaults(elsewhere={})
 
 
 def _agent_options(
     parser: argparse.ArgumentParser, http_listener: str | None, http_default: str
 ) -> None:
     parser.add_argument(
+        "--config-file",
+        type=Path,
+        metavar="FILE",
+        help="TOML file of settings: these options by their names, and broker configs; variables "
+        f"go before it, and flags before both (default: {FILE_VARIABLE})",
+    )
+    parser.add_argument(
         "--dir",
-        required=True,
         type=Path,
         metavar="DIR",
         help="directory of the agent: metadata, buffer files and, without --store, the objects",
@@ -77,6 +130,7 @@ def _agent_options(
     parser.add_argument(
         "--listener",
         action="append",
+        default=[_LISTENER],
         metavar="[NAME://]HOST:PORT",
         help="address of a listener, whose name is PLAINTEXT unless NAME is given; may be "
         "repeated; every listener is plaintext; agents reach each other by the first; port 0: "
@@ -151,6 +205,9 @@ def _agent_count(text: str) -> int:
 
 
 def _dev(options: argparse.Namespace) -> int:
+    found = _settled(options, "driftlog dev")
+    if isinstance(found, int):
+        return found
     if options.agents is not None:
         return dev_cluster.run(options)
     if local_cluster.is_cluster(options.dir):
@@ -162,48 +219,98 @@ def _dev(options: argparse.Namespace) -> int:
 
 
 def _agent_run(options: argparse.Namespace) -> int:
+    found = _settled(options, "driftlog agent run")
+    if isinstance(found, int):
+        return found
     try:
         etcd = etcd_settings(options)
     except ImportError as error:
         return no_extra(error, "an agent")
     except ValueError as error:
         complain(str(error))
-        return 2
+        return USAGE
     return _run_agent(options, etcd=etcd, dev=options.dev)
+
+
+def _agent_config(options: argparse.Namespace) -> int:
+    found = _settled(options, "driftlog agent run")
+    if isinstance(found, int):
+        return found
+    from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS  # noqa: PLC0415  # an extra
+    from driftlog_agents.process.startup_configs import agent_settings  # noqa: PLC0415
+
+    try:
+        etcd_settings(options)
+    except ValueError as error:
+        complain(str(error))
+        return USAGE
+    start = _options(options, etcd=None, dev=options.dev)
+    with contextlib.redirect_stdout(sys.stderr):  # where it logs what it changes
+        values = agent_settings(start, "", in_bucket=True).broker.configs
+    if options.store is None:
+        found.options["store"] = SettingValue("store", options.dir / "objects", Source())
+    effective = {name: values.get(name) for name in STARTUP_CONFIGS}
+    shown = list(rows(found, effective, os.environ))
+    if options.json:
+        print_json([_as_json(setting) for setting in shown])
+    else:
+        print_table(("name", "value", "from"), [(s.name, s.value, str(s.source)) for s in shown])
+    return OK
+
+
+def _as_json(setting: SettingValue) -> dict[str, Any]:
+    source = setting.source
+    return {
+        "name": setting.name,
+        "value": setting.value,
+        "source": source.origin.value,
+        "place": source.place or None,
+    }
+
+
+def _settled(options: argparse.Namespace, command: str) -> StartSettings | int:
+    """The settings of *command*; an exit status: they cannot be used."""
+    try:
+        return settle(options, command, options.elsewhere)
+    except ImportError as error:
+        return no_extra(error, "an agent")
+    except SettingsError as error:
+        for fault in error.faults:
+            complain(fault)
+        return USAGE
 
 
 def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
     try:
-        # Arrow reads this when it is loaded; Parquet's writer uses only this pool: see `allocator`.
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         from driftlog_agents.process.main import run  # noqa: PLC0415  # an extra
-        from driftlog_agents.process.startup_configs import (  # noqa: PLC0415  # an extra
-            DEV_REBALANCE_DELAY_MS,
-            DEV_SEAL_MS,
-            REBALANCE_DELAY_MS,
-            Options,
-        )
     except ImportError as error:
         return no_extra(error, "an agent")
-    return run(
-        Options(
-            directory=options.dir,
-            store=options.store,
-            listeners=tuple(options.listener or (_LISTENER,)),
-            advertised_listeners=tuple(options.advertised_listener or ()),
-            http_listener=options.http_listener,
-            rack=options.rack,
-            session_timeout_ms=options.session_timeout_ms,
-            etcd=etcd,
-            seal_ms=DEV_SEAL_MS if dev else None,
-            auto_create_topics=dev,
-            group_initial_rebalance_delay_ms=(
-                DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS
-            ),
-            new_cluster_grace_ms=options.new_cluster_grace_ms,
-            log_level=options.log_level,
-            log_format=options.log_format,
-            configs=tuple(options.config or ()),
-            banner=lambda line: print(line, flush=True),
-        )
+    return run(_options(options, etcd=etcd, dev=dev))
+
+
+def _options(options: argparse.Namespace, *, etcd: Any, dev: bool) -> "Options":
+    from driftlog_agents.process.startup_configs import (  # noqa: PLC0415  # an extra
+        DEV_REBALANCE_DELAY_MS,
+        DEV_SEAL_MS,
+        REBALANCE_DELAY_MS,
+        Options,
+    )
+
+    return Options(
+        directory=options.dir,
+        store=options.store,
+        listeners=tuple(options.listener),
+        advertised_listeners=tuple(options.advertised_listener or ()),
+        http_listener=options.http_listener,
+        rack=options.rack,
+        session_timeout_ms=options.session_timeout_ms,
+        etcd=etcd,
+        seal_ms=DEV_SEAL_MS if dev else None,
+        auto_create_topics=dev,
+        group_initial_rebalance_delay_ms=DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS,
+        new_cluster_grace_ms=options.new_cluster_grace_ms,
+        log_level=options.log_level,
+        log_format=options.log_format,
+        configs=tuple(options.config or ()),
+        banner=lambda line: print(line, flush=True),
     )

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from driftlog.cli.agents.start_settings import without_settings
 from driftlog.cli.common.output import complain, no_extra
 from driftlog.dev_cluster import local_cluster, local_etcd
 
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
             etcd=local_etcd.settle(binary, directory, local_cluster.ports(agents)),
             agents=agents,
             agent_command=(*_agent_command(), "--dev", *same, *_log_options(options)),
+            agent_environment=without_settings(os.environ),
         )
         return local_cluster.run(plan, lock)
     except (local_cluster.ClusterError, local_etcd.NoEtcdError, ListenError, OSError) as error:
@@ -74,7 +76,7 @@ async def _plan_agents(options: argparse.Namespace) -> tuple[local_cluster.Agent
     """
     from driftlog_agents.network.listeners import parse_address, read_listeners  # noqa: PLC0415
 
-    listeners = read_listeners(options.listener or [LISTENER], options.advertised_listener or [])
+    listeners = read_listeners(options.listener, options.advertised_listener or [])
     http = "--http-listener"
     plans = []
     with contextlib.ExitStack() as taken:

@@ -28,16 +28,17 @@ from driftlog.cli.common.parsers import (
 from driftlog.cli.configs.config_notes import config_notes, no_effect, say_notes
 from driftlog.cli.connection.cluster_client import ClusterClient, any_broker
 from driftlog.cli.connection.connection import add_connection_options, result_of, write_failure
-from driftlog.cli.connection.wire import GROUP_CONFIGS, Wire
+from driftlog.cli.connection.wire import BROKER_CONFIGS, GROUP_CONFIGS, Wire
 from driftlog.cli.groups.group_descriptions import listings
 from driftlog.common.similar_names import similar
 
 _KINDS: Final = {"topics": "topic", "brokers": "broker", "groups": "group"}
 _RESOURCES: Final = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}
+_TYPES: Final = {"broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
 _SOURCES: Final = {
     1: "topic",
     2: "broker",
-    3: "cluster",
+    3: "all brokers",
     4: "start of the broker",
     5: "default",
     6: "logger",
@@ -111,6 +112,16 @@ def _entity_options(parser: Parser) -> None:
             help=f"this {kind}; may be repeated",
         )
     parser.add_argument(
+        "--all-brokers",
+        action="store_true",
+        help="what is set on all brokers at once, and holds where a broker has nothing else",
+    )
+    parser.add_argument(
+        "--entity-default",
+        action="store_true",
+        help="the same, with --entity-type brokers, as in Kafka's scripts",
+    )
+    parser.add_argument(
         "--entity-type",
         choices=sorted(_KINDS),
         help="type of --entity-name, as in Kafka's scripts; alone: all of that type",
@@ -131,6 +142,15 @@ def _names(text: str) -> list[str]:
 class _Entity:
     kind: str
     name: str
+    """Empty: of all brokers."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else f"all {self.kind}s"
+
+    @property
+    def by_wire(self) -> bool:
+        """Whether librdkafka has no request for it."""
+        return self.kind == "group" or not self.name
 
 
 def _entities(cluster: ClusterClient, options: argparse.Namespace) -> list[_Entity]:
@@ -145,16 +165,23 @@ def _entities(cluster: ClusterClient, options: argparse.Namespace) -> list[_Enti
         raise UsageError(
             "--entity-name needs a type: give --entity-type, or --topic, --broker, --group"
         )
-    if options.entity_type:
+    if options.entity_default and options.entity_type != "brokers":
+        raise UsageError("--entity-default needs --entity-type brokers")
+    if options.all_brokers or options.entity_default:
+        found.append(_Entity("broker", ""))
+    elif options.entity_type:
         kind = _KINDS[options.entity_type]
         names = options.entity_name or _all(cluster, kind)
         found += [_Entity(kind, name) for name in names]
     if not found:
-        raise UsageError("no entity is named: give --topic TOPIC, --broker ID or --group GROUP")
+        raise UsageError(
+            "no entity is named: give --topic TOPIC, --broker ID, --all-brokers or --group GROUP"
+        )
     metadata = cluster.metadata()
     cluster.topics([e.name for e in found if e.kind == "topic"] or list(metadata.topics), metadata)
+    brokers = {"", *map(str, metadata.brokers)}
     for entity in found:
-        if entity.kind == "broker" and entity.name not in map(str, metadata.brokers):
+        if entity.kind == "broker" and entity.name not in brokers:
             there = ", ".join(map(str, sorted(metadata.brokers)))
             raise CommandError(f"broker {entity.name!r} does not exist: {there}")
     return list(dict.fromkeys(found))
@@ -220,7 +247,7 @@ def _describe(options: argparse.Namespace) -> int:
         if at:
             print()
         what = plural(len(configs), "config") + ("" if options.all else " set")
-        title(f"{entity.kind} {entity.name}  {what}")
+        title(f"{entity}  {what}")
         if configs:
             print_table(
                 ("name", "value", "from", ""),
@@ -252,7 +279,7 @@ def _read(cluster: ClusterClient, entities: list[_Entity]) -> dict[_Entity, list
     topics = [entity for entity in entities if entity.kind == "topic"]
     # One call for all topics, one for each broker: librdkafka takes one broker in a call.
     calls = [topics] if topics else []
-    calls += [[entity] for entity in entities if entity.kind == "broker"]
+    calls += [[entity] for entity in entities if entity.kind == "broker" and entity.name]
     asked: dict[_Entity, Any] = {}
     for call in calls:
         futures = cluster.admin.describe_configs(
@@ -271,10 +298,10 @@ def _read(cluster: ClusterClient, entities: list[_Entity]) -> dict[_Entity, list
             _Config(c.name, c.value, c.source, c.is_read_only, c.is_sensitive, notes.get(c.name))
             for c in configs.values()
         ]
-    groups = [entity for entity in entities if entity.kind == "group"]
-    if groups:
+    others = [entity for entity in entities if entity.by_wire]
+    if others:
         with Wire(cluster.options, any_broker(cluster)) as wire:
-            for entity in groups:
+            for entity in others:
                 found[entity] = [
                     _Config(
                         c.name,
@@ -284,7 +311,7 @@ def _read(cluster: ClusterClient, entities: list[_Entity]) -> dict[_Entity, list
                         c.is_sensitive,
                         no_effect(c.documentation),
                     )
-                    for c in wire.describe_configs(GROUP_CONFIGS, entity.name)
+                    for c in wire.describe_configs(_TYPES[entity.kind], entity.name)
                 ]
     return found
 
@@ -315,15 +342,19 @@ def _alter(options: argparse.Namespace) -> int:
             known = {config.name for config in _read(cluster, [entity])[entity]}
             unknown = [name for name, _, _ in changes if name not in known]
             hint = similar(unknown[0], known) if unknown and known else ""
-            complain(f"{entity.kind} {entity.name!r}: {error}{hint}")
+            named = f"{entity.kind} {entity.name!r}" if entity.name else str(entity)
+            complain(f"{named}: {error}{hint}")
             status = max(status, error.status)
         else:
             could = "could be" if options.dry_run else "is"
-            print(f"{entity.kind} {entity.name} {could} altered")
+            are = could if entity.name else could.replace("is", "are")
+            print(f"{entity} {are} altered")
             altered[entity.kind] = entity.name
     names = [n for n, op, _ in changes if op is not AlterConfigOpType.DELETE]
     if names:
         for kind, name in altered.items():
+            if not name:
+                continue  # a config without an effect is not stored there
             say_notes(names, config_notes(cluster, kind, name))
     return status
 
@@ -340,11 +371,11 @@ def _change(
     Raises:
         CommandError: the cluster refuses.
     """
-    if entity.kind == "group":
+    if entity.by_wire:
         with Wire(cluster.options, any_broker(cluster)) as wire:
             try:
                 wire.alter_configs(
-                    GROUP_CONFIGS,
+                    _TYPES[entity.kind],
                     entity.name,
                     [(name, operation.value, value) for name, operation, value in changes],
                     validate_only=dry_run,

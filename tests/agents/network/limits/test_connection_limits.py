@@ -4,8 +4,8 @@ import pytest
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.definitions import InvalidConfigError
+from driftlog_agents.configs.start_configs import with_configs
 from driftlog_agents.network.limits.connection_limits import ConnectionLimits
-from driftlog_agents.process.startup_configs import with_configs
 
 
 def limits(**changes: float) -> ConnectionLimits[str]:

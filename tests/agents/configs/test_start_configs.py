@@ -7,7 +7,7 @@ import pytest
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
 from driftlog_agents.configs.definitions import InvalidConfigError, values_of
 from driftlog_agents.configs.limits import DEFINITIONS
-from driftlog_agents.process.startup_configs import with_configs
+from driftlog_agents.configs.start_configs import with_configs
 
 
 def test_each_config_has_the_place_that_it_names() -> None:
@@ -22,6 +22,11 @@ def test_each_config_has_the_place_that_it_names() -> None:
         "group.consumer.assignors": "range",
         "max.connections.per.ip.overrides": "10.0.0.7:5000",
         "group.consumer.migration.policy": "upgrade",
+        "compression.type": "lz4",
+        "log.cleaner.min.cleanable.ratio": "0.25",
+        "log.cleanup.policy": "compact",
+        "log.message.timestamp.type": "LogAppendTime",
+        "log.segment.bytes": "12345678",
     }
     bounds = {
         f"group.consumer.{end}.{what}.ms"
@@ -79,6 +84,10 @@ def test_a_size_of_groups_holds_for_those_that_change_their_protocol() -> None:
         (["group.consumer.assignors=sticky"], "uniform, range"),
         (["group.min.session.timeout.ms=5000000"], "more than group.max.session.timeout.ms"),
         (["group.consumer.heartbeat.interval.ms=45000"], "must be less than"),
+        (
+            ["log.cleaner.min.compaction.lag.ms=9", "log.cleaner.max.compaction.lag.ms=8"],
+            "9 is more than log.cleaner.max.compaction.lag.ms 8",
+        ),
     ],
 )
 def test_what_is_none_is_refused_with_what_may_be(assignments: list[str], said: str) -> None:

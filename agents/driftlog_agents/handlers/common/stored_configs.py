@@ -1,0 +1,130 @@
+"""Changes the stored configs of brokers and groups.
+
+    read the key ──▶ change, check ──▶ put it, if it is as it was read ──▶ seen here ──▶ answered
+         ▲                                  │
+         └───────── changed meanwhile ──────┘
+
+1. A put compares the key and the session: a late copy of it fails after the session's end.
+2. A lost answer is asked for again (`Session.transact`); the second attempt finds the change made.
+3. Other agents follow their watches, as Kafka's brokers follow the log of the metadata.
+
+Shell.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.schema.codec import decode_at, decode_configs, encode_configs
+from driftlog_metadata.schema.keys import configs_key, session_key
+from driftlog_metadata.schema.model import CONFIGS_LEVEL, ConfigsOwner
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnsupportedFormatError
+from driftlog_metadata.stores.store import (
+    CreateRevisionIs,
+    Delete,
+    Get,
+    KeyValue,
+    ModRevisionIs,
+    Put,
+)
+from driftlog_metadata.transactions.session_transactions import Txn
+
+_SEEN_S: Final = 5.0
+"""How long an answer waits until this agent has seen the change by its watch.  Longer: a client
+waits longer for a stalled watch; shorter: it may read the old configs back."""
+
+MAX_GROUPS: Final = "driftlog.max.groups"
+
+
+async def change_configs(
+    broker: Broker,
+    owner: ConfigsOwner,
+    change: Callable[[Mapping[str, str]], Mapping[str, str]],
+    *,
+    validate_only: bool,
+) -> None:
+    """Replace the configs of *owner* by the result of *change*, which may be called again.
+
+    Raises:
+        RefusedError: from *change*; NOT_CONTROLLER: the agent has no session; UNSUPPORTED_VERSION:
+            the cluster's format level is too low; POLICY_VIOLATION: too many groups have configs.
+    """
+    level = broker.format_level
+    if level < CONFIGS_LEVEL:
+        raise RefusedError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Configs of brokers and groups need format level {CONFIGS_LEVEL} of the cluster, "
+            f"which has {level}: driftlog cluster upgrade --finalize raises it",
+        )
+    engine = broker.engine
+    if engine is None or not engine.ready.is_set():
+        raise RefusedError(ErrorCode.NOT_CONTROLLER, "the agent has no session; try again")
+    try:
+        revision = await _changed(broker, engine, owner, change, validate_only=validate_only)
+    except FencedError as error:
+        raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+    await broker.cluster.until(lambda: broker.view.configs_revision >= revision, _SEEN_S)
+
+
+async def _changed(
+    broker: Broker,
+    engine: Engine,
+    owner: ConfigsOwner,
+    change: Callable[[Mapping[str, str]], Mapping[str, str]],
+    *,
+    validate_only: bool,
+) -> int:
+    """The revision of the change; 0: it changes nothing."""
+    key, session = configs_key(owner), session_key(engine.session.session_id)
+    kv = await engine.session.read(key)
+    while True:
+        now = _configs(kv)
+        after = dict(change(now))
+        if after and owner.group_id is not None and kv is None:
+            _check_groups(broker)
+        if validate_only or (after == now and kv is None) or (kv and _same(kv, after)):
+            return 0
+        result = await engine.session.transact(
+            Txn(
+                compares=(
+                    ModRevisionIs(key, 0 if kv is None else kv.mod_revision),
+                    CreateRevisionIs(session, engine.session.revision),
+                ),
+                then=(Put(key, encode_configs(after)) if after else Delete(key),),
+                otherwise=(Get(key), Get(session)),
+            )
+        )
+        if result.succeeded:
+            return result.revision
+        there, sessions = result.reads
+        if not sessions or sessions[0].create_revision != engine.session.revision:
+            raise FencedError("the session ended before the configs were changed")
+        kv = there[0] if there else None
+
+
+def _configs(kv: KeyValue | None) -> dict[str, str]:
+    """The configs of a key; none of a damaged one: a change repairs it."""
+    if kv is None:
+        return {}
+    try:
+        return decode_at(kv.key, kv.value, decode_configs)
+    except UnsupportedFormatError as error:
+        raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+    except CorruptError:
+        return {}
+
+
+def _same(kv: KeyValue, configs: Mapping[str, str]) -> bool:
+    return bool(configs) and kv.value == encode_configs(configs)
+
+
+def _check_groups(broker: Broker) -> None:
+    """Check that another group may have configs of its own."""
+    most = broker.settings.limits.driftlog_max_groups
+    if sum(owner.group_id is not None for owner in broker.view.configs) >= most:
+        broker.refusals.count(MAX_GROUPS)
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION, f"{most} groups have configs, which is {MAX_GROUPS}"
+        )

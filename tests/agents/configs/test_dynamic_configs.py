@@ -1,0 +1,178 @@
+"""What brokers and groups are given while agents run wins in Kafka's order, and harms no record."""
+
+import pytest
+
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
+from driftlog_agents.configs.definitions import ConfigSource, Inherited, InvalidConfigError, resolve
+from driftlog_agents.configs.dynamic_configs import (
+    DYNAMIC,
+    NO_CONFIGS,
+    DynamicConfigs,
+    check_broker,
+    check_group,
+    combined,
+    group_settings,
+    loaded,
+)
+from driftlog_agents.configs.group_settings import ConsumerSettings, GroupSettings
+from driftlog_agents.configs.start_configs import with_configs
+from driftlog_agents.configs.topic import TOPIC_CONFIGS
+
+OF_BROKER, OF_ALL = ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER
+AT_START, DEFAULT = ConfigSource.STATIC_BROKER, ConfigSource.DEFAULT
+
+
+def test_each_dynamic_config_is_one_of_the_start() -> None:
+    """
+    So its definition checks it, and the agent has a setting for it.
+    """
+    assert DYNAMIC <= STARTUP_CONFIGS.keys()
+    for name in DYNAMIC:
+        default = STARTUP_CONFIGS[name].default
+        if default:
+            check_broker({name: default})
+
+
+def test_the_broker_wins_before_all_brokers_before_the_start() -> None:
+    """
+    And a topic names all four in this order, as Kafka does.
+    """
+    at_start = with_configs(BrokerSettings(), ["message.max.bytes=3", "log.retention.ms=30"])
+    dynamic = DynamicConfigs(
+        {"message.max.bytes": "1"}, {"message.max.bytes": "2", "log.retention.ms": "20"}
+    )
+    now = combined(at_start, dynamic)
+    inherited = Inherited(now.topic_defaults, dynamic.layers, at_start.topic_defaults)
+    found = {c.definition.name: c for c in resolve(TOPIC_CONFIGS, {}, inherited)}
+
+    assert (1, 20) == (now.message_max_bytes, now.retention_ms)
+    assert at_start.given == now.given
+    name = "message.max.bytes"
+    assert (
+        (name, "1", OF_BROKER),
+        (name, "2", OF_ALL),
+        (name, "3", AT_START),
+        (name, "1048588", DEFAULT),
+    ) == found["max.message.bytes"].synonyms
+    assert ("1", OF_BROKER) == (
+        found["max.message.bytes"].value,
+        found["max.message.bytes"].source,
+    )
+    assert ("20", OF_ALL) == (found["retention.ms"].value, found["retention.ms"].source)
+
+
+def test_retention_of_all_brokers_goes_before_the_hours_of_a_start() -> None:
+    """
+    Milliseconds go before hours, wherever they stand; deleted, the hours hold again.
+    """
+    at_start = with_configs(BrokerSettings(), ["log.retention.hours=1"])
+    dynamic = DynamicConfigs({}, {"log.retention.ms": "5", "log.retention.bytes": "7"})
+    defaults = combined(at_start, dynamic).topic_defaults
+
+    assert ("5", "5", "7") == (
+        defaults["retention.ms"],
+        defaults["log.retention.ms"],
+        defaults["log.retention.bytes"],
+    )
+    assert "3600000" == combined(at_start, NO_CONFIGS).topic_defaults["retention.ms"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "holds", "keeps_all"),
+    [
+        ({"log.retention.ms": "soon", "message.max.bytes": "5"}, {"message.max.bytes": "5"}, True),
+        ({"message.max.bytes": "-5"}, {}, False),
+        ({"num.partitions": "4"}, {}, False),  # of a newer release, or put there by hand
+        ({"log.cleanup.policy": "shred"}, {}, True),
+        ({"message.max.bytes": "99999999"}, {}, False),  # over the agent's own limit
+        ({"message.max.bytes": "99999999", "log.retention.ms": "5"}, {}, True),
+    ],
+)
+def test_what_is_stored_and_invalid_is_ignored_and_deletes_nothing(
+    stored: dict[str, str], holds: dict[str, str], keeps_all: bool
+) -> None:
+    """
+    The other configs hold; a retention that is not known is no retention.
+    """
+    at_start = with_configs(BrokerSettings(), ["log.retention.ms=9", "log.retention.bytes=9"])
+    found = loaded(at_start, DynamicConfigs({}, stored))
+
+    assert found.faults
+    assert holds == {n: v for n, v in found.dynamic.of_all.items() if n in stored}
+    kept = (found.settings.retention_ms, found.settings.log_retention_bytes)
+    assert ((-1, -1) if keeps_all else (9, 9)) == kept
+
+
+def test_configs_that_cannot_be_read_delete_nothing() -> None:
+    """
+    Also where none of them can be read.
+    """
+    found = loaded(
+        with_configs(BrokerSettings(), ["log.retention.ms=9"]), NO_CONFIGS, unreadable=True
+    )
+
+    assert -1 == found.settings.retention_ms
+    assert loaded(BrokerSettings(), NO_CONFIGS).settings == BrokerSettings()
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"consumer.nope": "1"}, "Unknown group config name: consumer.nope"),
+        ({"consumer.session.timeout.ms": "x"}, "Not a number of type INT"),
+        (
+            {"consumer.session.timeout.ms": "44999"},
+            "consumer.session.timeout.ms must be greater than or equal to "
+            "group.consumer.min.session.timeout.ms",
+        ),
+        (
+            {"consumer.session.timeout.ms": "60001"},
+            "consumer.session.timeout.ms must be less than or equal to "
+            "group.consumer.max.session.timeout.ms",
+        ),
+        (
+            {"consumer.heartbeat.interval.ms": "15001"},
+            "consumer.heartbeat.interval.ms must be less than or equal to "
+            "group.consumer.max.heartbeat.interval.ms",
+        ),
+        (
+            {"consumer.assignment.interval.ms": "15001"},
+            "consumer.assignment.interval.ms must be less than or equal to "
+            "group.consumer.max.assignment.interval.ms",
+        ),
+    ],
+)
+def test_a_group_stays_within_the_bounds_of_brokers(configs: dict[str, str], said: str) -> None:
+    """
+    The texts are those of Kafka's GroupConfig.
+    """
+    with pytest.raises(InvalidConfigError, match=said):
+        check_group(configs, GroupSettings())
+
+
+def test_a_session_lasts_longer_than_a_heartbeat() -> None:
+    """
+    Else each member would be fenced between two heartbeats.
+    """
+    groups = GroupSettings(
+        consumer=ConsumerSettings(session_timeout_ms=8_000, heartbeat_interval_ms=5_000)
+    )
+
+    with pytest.raises(InvalidConfigError, match="must be greater than consumer"):
+        check_group({"consumer.heartbeat.interval.ms": "8000"}, groups)
+
+
+def test_a_group_has_what_is_set_on_it_and_else_what_agents_have() -> None:
+    """
+    Configs that another release has stored, and this one does not accept, are ignored and told.
+    """
+    told: list[str] = []
+    groups = GroupSettings()
+    set_ = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "6000"}
+    found = group_settings(groups, set_, told.append)
+    ignored = group_settings(groups, {**set_, "consumer.nope": "1"}, told.append)
+
+    assert (50_000, 6_000) == (found.session_timeout_ms, found.heartbeat_interval_ms)
+    assert groups.consumer.assignment_interval_ms == found.assignment_interval_ms
+    assert groups.consumer == ignored
+    assert ["Unknown group config name: consumer.nope"] == told

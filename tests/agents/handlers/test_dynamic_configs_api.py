@@ -1,0 +1,408 @@
+"""Configs of brokers and groups are altered while agents run: on all of them, and for good."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
+from driftlog_agents.handlers.api import alter_configs, list_config_resources
+from driftlog_agents.protocol.messages import alter_configs as ac
+from driftlog_agents.protocol.messages import list_config_resources as lr
+from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
+from driftlog_metadata.schema.keys import CLUSTER_KEY, configs_key
+from driftlog_metadata.schema.model import ConfigsOwner
+from driftlog_metadata.stores.store import Put
+from tests.agents.handlers.asking import create, new
+from tests.agents.handlers.config_requests import (
+    APPEND,
+    BROKER,
+    DELETE,
+    GROUP,
+    SET,
+    TOPIC,
+    alter,
+    ask,
+    configs_of,
+)
+from tests.agents.handlers.test_consumer_groups_api import beat, join, make
+from tests.agents.network.serving import Serving, eventually
+from tests.support.engine import NODE_ID, RunningAgent
+
+ME = str(NODE_ID)
+ALL = ""
+
+
+async def set_on(agent: RunningAgent, name: str, **configs: str) -> None:
+    """Set configs of a broker, or of all."""
+    done = await alter(
+        agent,
+        *((key.replace("_", "."), SET, value) for key, value in configs.items()),
+        resource_type=BROKER,
+        name=name,
+    )
+    assert (0, None) == done
+
+
+def holds(agent: RunningAgent, of_all: dict[str, str]) -> bool:
+    """Whether these are the configs of all brokers."""
+    return agent.broker.dynamic.of_all == of_all
+
+
+def retention_ms(agent: RunningAgent, topic: str = "t") -> int | None:
+    return agent.broker.topics.retention[topic].ms
+
+
+async def synonyms(agent: RunningAgent, kind: int, name: str, config: str) -> list[tuple[Any, ...]]:
+    found = (await configs_of(agent, kind, name))[config]
+    assert (found.value, found.config_source) == (found.synonyms[0].value, found.synonyms[0].source)
+    return [(s.name, s.value, s.source) for s in found.synonyms]
+
+
+# ── Brokers ──
+
+
+async def test_a_change_holds_at_once_and_after_a_restart_until_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    """
+    Of the broker before all brokers before its start before the default, as topics inherit them.
+    """
+    settings = BrokerSettings(log_retention_ms=30, given=frozenset({"log.retention.ms"}))
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        await create(agent, new("t"), new("own", retention_ms="10"))
+        seen = [retention_ms(agent)]
+        await set_on(agent, ALL, log_retention_ms="20")
+        seen.append(retention_ms(agent))
+        await set_on(agent, ME, log_retention_ms="25", message_max_bytes="1000")
+        seen.append(retention_ms(agent))
+    assert [30, 20, 25] == seen
+
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        assert 25 == retention_ms(agent)
+        assert 10 == retention_ms(agent, "own")
+        assert 1000 == agent.broker.topics.limits["t"].max_message_bytes
+        name = "log.retention.ms"
+        four = [(name, "25", 2), (name, "20", 3), (name, "30", 4)]
+        assert four == await synonyms(agent, BROKER, ME, name)
+        assert four == await synonyms(agent, TOPIC, "t", "retention.ms")
+        assert [(name, "20", 3)] == await synonyms(agent, BROKER, ALL, name)
+        assert [name] == list(await configs_of(agent, BROKER, ALL))
+
+        await alter(agent, (name, DELETE, None), resource_type=BROKER, name=ME)
+        seen = [retention_ms(agent)]
+        await alter(agent, (name, DELETE, None), resource_type=BROKER, name=ALL)
+        seen.append(retention_ms(agent))
+        assert [20, 30] == seen
+        assert [(name, "30", 4)] == await synonyms(agent, BROKER, ME, name)
+        left = await agent.metadata_store.get(configs_key(ConfigsOwner()))
+        assert left is None
+
+
+async def test_a_change_is_seen_on_the_other_agents(tmp_path: Path) -> None:
+    """
+    That of all brokers; that of one broker only there, and only it may be asked for it.
+    """
+    async with two_agents(tmp_path) as (one, other):
+        await create(one, new("t"))
+        await eventually(lambda: "t" in other.broker.topics.by_name)
+        await set_on(one, ALL, log_retention_ms="20")
+        await eventually(lambda: retention_ms(other) == 20)
+        await set_on(other, str(other.broker.node_id), log_retention_ms="5")
+        await eventually(lambda: retention_ms(other) == 5)
+
+        assert 20 == retention_ms(one)
+        its = str(other.broker.node_id)
+        refused = await alter(one, ("log.retention.ms", SET, "7"), resource_type=BROKER, name=its)
+        expected = f"Unexpected broker id, expected {one.broker.node_id}, but received {its}"
+        assert (42, expected) == refused
+
+
+async def test_changes_at_two_agents_at_once_are_both_made(tmp_path: Path) -> None:
+    """
+    The second put finds another revision, and is repeated on what is there.
+    """
+    async with two_agents(tmp_path) as (one, other):
+        for n in range(1, 6):
+            both = {"log.retention.ms": str(n), "log.retention.bytes": str(n)}
+            await asyncio.gather(
+                set_on(one, ALL, log_retention_ms=str(n)),
+                set_on(other, ALL, log_retention_bytes=str(n)),
+            )
+            for agent in (one, other):
+                await eventually(partial(holds, agent, both))
+
+
+async def test_limits_of_connections_hold_for_the_next_connection(tmp_path: Path) -> None:
+    """
+    Those that are open stay open.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t", 1)
+        await set_on(Asked(agent), ALL, max_connections_per_ip="1")
+        reader, _ = await asyncio.open_connection("127.0.0.1", agent.ports[0])
+        assert b"" == await asyncio.wait_for(reader.read(1), 20)
+        assert 1 == agent.process.refusals.counts["max.connections.per.ip"]
+        await client.create("u", 1)
+
+
+@pytest.mark.parametrize(
+    ("configs", "code", "message"),
+    [
+        ({"broker.id": "2"}, 42, "Cannot update these configs dynamically: [broker.id]"),
+        (
+            {"log.retention.ms": "x"},
+            42,
+            "Invalid value x for configuration log.retention.ms: Not a number of type LONG",
+        ),
+        (
+            {"log.cleanup.policy": "shred"},
+            42,
+            "Invalid value shred for configuration log.cleanup.policy: String must be one of: "
+            "compact, delete",
+        ),
+        (
+            {"message.max.bytes": "99999999"},
+            42,
+            "message.max.bytes 99999999 is more than driftlog.max.message.bytes 16777216",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", [ME, ALL])
+async def test_what_cannot_be_is_refused_and_not_stored(
+    tmp_path: Path, configs: dict[str, str], code: int, message: str, name: str
+) -> None:
+    """
+    The whole request, also where another config of it is right.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        changes = [
+            (key, SET, value) for key, value in {**configs, "log.retention.bytes": "5"}.items()
+        ]
+        refused = await alter(agent, *changes, resource_type=BROKER, name=name)
+        checked = await alter(
+            agent,
+            ("log.retention.bytes", SET, "5"),
+            resource_type=BROKER,
+            name=name,
+            validate_only=True,
+        )
+
+        assert (code, message) == refused
+        assert (0, None) == checked
+        assert {} == agent.broker.view.configs
+
+
+async def test_lists_are_appended_to_and_the_old_api_replaces_all(tmp_path: Path) -> None:
+    """
+    As with the configs of topics.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        change = ("log.cleanup.policy", APPEND, "compact")
+        assert (0, None) == await alter(agent, change, resource_type=BROKER, name=ALL)
+        assert "t" in agent.broker.topics.compaction
+        request = ac.AlterConfigsRequest(
+            resources=[
+                ac.AlterConfigsResource(
+                    resource_type=BROKER,
+                    resource_name=ALL,
+                    configs=[ac.AlterableConfig(name="log.segment.bytes", value="2000000")],
+                )
+            ]
+        )
+        answer = await alter_configs.handle(agent.broker, request, agent.context(2))
+
+        assert [0] == [r.error_code for r in answer.responses]
+        assert {"log.segment.bytes": "2000000"} == agent.broker.dynamic.of_all
+        assert 2_000_000 == agent.broker.topics.sealing["t"].segment_bytes
+        assert "t" not in agent.broker.topics.compaction
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"{}",
+        b'{"v":2,"configs":{}}',
+        b'{"v":1,"configs":{"log.retention.ms":"soon"}}',
+        b'{"v":1,"configs":{"log.retention.mss":"1","log.retention.ms":"soon"}}',
+    ],
+)
+async def test_what_is_stored_and_no_config_deletes_no_record(tmp_path: Path, value: bytes) -> None:
+    """
+    Of a newer release, or damaged: it is told, and retention that is not known is none.
+    """
+    settings = BrokerSettings(log_retention_ms=5)
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        await create(agent, new("t"))
+        assert 5 == retention_ms(agent)
+        with capture_logs() as logs:
+            await agent.metadata_store.txn((), [Put(configs_key(ConfigsOwner()), value)])
+            await eventually(lambda: retention_ms(agent) is None)
+        told = {line["event"] for line in logs if line["log_level"] == "error"}
+        assert 1 == len(told & {"broker_configs_ignored", "metadata_key_unreadable"})
+        repaired = await alter(
+            agent,
+            ("log.retention.mss", DELETE, None),
+            ("log.retention.ms", SET, "7"),
+            resource_type=BROKER,
+            name=ALL,
+        )
+        newer = json.loads(value).get("v") == 2
+        assert (35 if newer else 0) == repaired[0]
+        if not newer:
+            await eventually(lambda: retention_ms(agent) == 7)
+
+
+async def test_configs_of_brokers_wait_for_the_format_level(tmp_path: Path) -> None:
+    """
+    An agent of an older release would not follow them.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        witness = agent.broker.metadata.witness
+        assert witness.cluster is not None
+        witness.cluster = encode_cluster(replace(decode_cluster(witness.cluster), format_version=1))
+        refused = await alter(agent, ("log.retention.ms", SET, "1"), resource_type=BROKER, name=ALL)
+
+        assert 35 == refused[0]
+        assert "driftlog cluster upgrade --finalize" in (refused[1] or "")
+        assert await agent.metadata_store.get(CLUSTER_KEY) is not None
+
+
+async def test_a_change_waits_for_a_session(tmp_path: Path) -> None:
+    """
+    Between two sessions it is refused with an error that clients retry; the next session makes it.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await agent.lose_session()
+        await set_on(agent, ALL, log_retention_ms="20")
+        engine, agent.broker.engine = agent.broker.engine, None
+        refused = await alter(agent, ("log.retention.ms", SET, "9"), resource_type=BROKER, name=ALL)
+        agent.broker.engine = engine
+
+        assert 41 == refused[0]
+        assert {"log.retention.ms": "20"} == agent.broker.dynamic.of_all
+
+
+# ── Groups ──
+
+
+async def test_a_group_takes_its_configs_with_the_next_heartbeat(tmp_path: Path) -> None:
+    """
+    Loaded or new, after a restart, and until they are deleted; other groups have the agent's.
+    """
+    name = "consumer.heartbeat.interval.ms"
+    async with RunningAgent(tmp_path) as agent:
+        await make(agent, t=1)
+        joined = await join(agent, "m")
+        assert 5_000 == joined.heartbeat_interval_ms
+        done = await alter(agent, (name, SET, "6000"), resource_type=GROUP, name="g")
+        assert (0, None) == done
+        beaten = await beat(agent, "m", joined.member_epoch)
+        other = await join(agent, "n", group_id="h")
+
+        assert (6_000, 5_000) == (beaten.heartbeat_interval_ms, other.heartbeat_interval_ms)
+        of_agent = (f"group.{name}", "5000", 5)
+        assert [(name, "6000", 8), of_agent] == await synonyms(agent, GROUP, "g", name)
+        assert [of_agent] == await synonyms(agent, GROUP, "h", name)
+        assert ["g"] == await listed(agent)
+
+    async with RunningAgent(tmp_path) as agent:
+        beaten = await beat(agent, "m", joined.member_epoch)
+        assert (0, 6_000) == (beaten.error_code, beaten.heartbeat_interval_ms)
+        await alter(agent, (name, DELETE, None), resource_type=GROUP, name="g")
+        beaten = await beat(agent, "m", joined.member_epoch)
+        assert 5_000 == beaten.heartbeat_interval_ms
+        assert [] == await listed(agent)
+
+
+@pytest.mark.parametrize(
+    ("group", "config", "value", "code", "message"),
+    [
+        (
+            "",
+            "consumer.session.timeout.ms",
+            "50000",
+            42,
+            "Default group resources are not allowed.",
+        ),
+        ("g", "retention.ms", "5", 40, "Unknown group config name: retention.ms"),
+        (
+            "g",
+            "consumer.session.timeout.ms",
+            "5",
+            40,
+            "consumer.session.timeout.ms must be greater than or equal to "
+            "group.consumer.min.session.timeout.ms",
+        ),
+    ],
+)
+async def test_what_is_no_config_of_a_group_is_refused(
+    tmp_path: Path, group: str, config: str, value: str, code: int, message: str
+) -> None:
+    """
+    Codes and messages are those of Apache Kafka 4.3.1.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        refused = await alter(agent, (config, SET, value), resource_type=GROUP, name=group)
+
+        assert (code, message) == refused
+        assert {} == agent.broker.view.configs
+
+
+async def test_not_more_groups_have_configs_than_an_agent_may_have(tmp_path: Path) -> None:
+    """
+    They are keys of the metadata store, and in the memory of every agent.
+    """
+    settings = BrokerSettings(limits=Limits(driftlog_max_groups=2))
+    change = ("consumer.heartbeat.interval.ms", SET, "6000")
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        codes = [
+            (await alter(agent, change, resource_type=GROUP, name=group))[0]
+            for group in ("a", "b", "c", "a")
+        ]
+
+        assert [0, 0, 44, 0] == codes
+        assert 1 == agent.process.refusals.counts["driftlog.max.groups"]
+
+
+async def listed(agent: RunningAgent) -> list[str]:
+    """Groups in ListConfigResources."""
+    request = lr.ListConfigResourcesRequest(resource_types=[GROUP])
+    answer = await list_config_resources.handle(agent.broker, request, agent.context(1))
+    return [resource.resource_name for resource in answer.config_resources]
+
+
+# ── Two agents ──
+
+
+class Asked(RunningAgent):
+    """What handlers are asked with, of an agent of another kind."""
+
+    def __init__(self, agent: Serving) -> None:
+        self.process = agent.process
+
+
+@asynccontextmanager
+async def two_agents(path: Path) -> AsyncIterator[tuple[Asked, Asked]]:
+    """On one metadata store and one bucket."""
+    async with Serving(path / "a") as one, Serving(path / "b", beside=one) as other:
+        yield Asked(one), Asked(other)
+
+
+async def test_the_defaults_of_all_brokers_are_none_at_first(tmp_path: Path) -> None:
+    """
+    Tools describe them before anything is set.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        result = await ask(agent, BROKER, ALL)
+
+        assert (0, []) == (result.error_code, result.configs)
