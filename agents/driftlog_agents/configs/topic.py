@@ -28,6 +28,7 @@ from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.compaction.topic_policy import compaction_policy
 
 _DAY_MS: Final = 86_400_000
 _FOREVER: Final = str(INT64_MAX)
@@ -473,20 +474,9 @@ def topic_compaction(
 ) -> CompactionPolicy | None:
     """The policy of compaction from *configs*, which are valid; None: the topic is not compacted.
     *agent* as in `definitions.resolve`."""
-    found = {c.definition.name: c.parsed for c in resolve(_COMPACTION, configs, agent)}
-    policies, ratio = found["cleanup.policy"], found["min.cleanable.dirty.ratio"]
-    assert isinstance(policies, list)
-    assert isinstance(ratio, float)
-    if "compact" not in policies:
-        return None
-    segment_bytes = configs.get("segment.bytes")
-    return CompactionPolicy(
-        min_lag_ms=_int(found["min.compaction.lag.ms"]),
-        max_lag_ms=_int(found["max.compaction.lag.ms"]),
-        min_dirty_ratio=ratio,
-        delete_retention_ms=_int(found["delete.retention.ms"]),
-        segment_bytes=_SEAL.segment_bytes if segment_bytes is None else int(segment_bytes),
-    )
+    found = {c.definition.name: c.value or "" for c in resolve(_COMPACTION, configs, agent)}
+    segment_bytes = configs.get("segment.bytes", str(_SEAL.segment_bytes))
+    return compaction_policy({**found, "segment.bytes": segment_bytes})
 
 
 _RETENTION: Final = {
