@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.jobs.export import export_topic as export_topic
     from driftlog_spark_reader.jobs.stats import topic_stats as topic_stats
     from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
+    from driftlog_spark_reader.rewrites.rewrite_topics import Rewrites as Rewrites
+    from driftlog_spark_reader.rewrites.rewrite_topics import compact_topics as compact_topics
+    from driftlog_spark_reader.rewrites.rewrite_topics import merge_topics as merge_topics
     from driftlog_spark_reader.sessions.spark_session import session as session
     from driftlog_spark_reader.source.registration import register as register
 
@@ -79,6 +82,11 @@ _PLACES: Final = {
     "driftlog_spark_reader.jobs.export": ("export_topic",),
     "driftlog_spark_reader.jobs.stats": ("topic_stats",),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),
+    "driftlog_spark_reader.rewrites.rewrite_topics": (
+        "Rewrites",
+        "compact_topics",
+        "merge_topics",
+    ),
     "driftlog_spark_reader.sessions.spark_session": ("session",),
     "driftlog_spark_reader.source.registration": ("register",),
 }
@@ -96,6 +104,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
+    "Rewrites",
     "S3Access",
     "SessionError",
     "StorageError",
@@ -105,10 +114,12 @@ __all__ = [
     "UnknownTopicError",
     "WriteTopicError",
     "audit_topic",
+    "compact_topics",
     "convert_checkpoint",
     "describe_topic",
     "export_topic",
     "import_parquet",
+    "merge_topics",
     "read_arrow",
     "read_topic",
     "register",

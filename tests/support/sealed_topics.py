@@ -12,6 +12,7 @@ from itertools import count
 from typing import NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster, Topic, TopicPartition
 from driftlog_tiering.batches.batch import Codec, build_batch
 from driftlog_tiering.batches.compression import compress
@@ -25,7 +26,13 @@ from driftlog_tiering.formats.bucket_files import (
     encode_topic,
 )
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import AddSegments, Edit, SegmentRef, empty_manifest
+from driftlog_tiering.formats.manifest import (
+    AddSegments,
+    Edit,
+    Manifest,
+    SegmentRef,
+    empty_manifest,
+)
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
 from driftlog_tiering.formats.segment import ROW_GROUP_BYTES, SegmentInfo, SegmentWriter
 from driftlog_tiering.stores.locations import open_object_store
@@ -55,14 +62,21 @@ class SealedTopic:
     nonces: "count[int]" = field(default_factory=count)
     cluster: Cluster = AUTHOR
     row_group_bytes: int = ROW_GROUP_BYTES
+    configs: dict[str, str] = field(default_factory=dict)
+    grace: Grace = field(default_factory=Grace)
 
     def create(self) -> "SealedTopic":
         """Write its first file, and the cluster's where there is none."""
 
         async def main(store: ObjectStore) -> None:
             with contextlib.suppress(AlreadyExistsError):
-                await store.create(layout.CLUSTER_KEY, [encode_cluster(self.cluster)])
-            topic = Topic(name=self.name, topic_id=self.topic_id, partitions=self.partitions)
+                await store.create(layout.CLUSTER_KEY, [encode_cluster(self.cluster, self.grace)])
+            topic = Topic(
+                name=self.name,
+                topic_id=self.topic_id,
+                partitions=self.partitions,
+                configs=self.configs,
+            )
             body = encode_topic(TopicFile(1, topic))
             await store.create(layout.topic_key(self.name, self.topic_id, 1), [body])
 
@@ -160,6 +174,12 @@ class SealedTopic:
             )
 
         self.with_store(main)
+
+    def manifest(self, partition: int) -> Manifest:
+        """A partition's newest manifest, of which something is sealed."""
+        found = self.with_store(lambda store: load_newest(store, self.name, self.tp(partition)))
+        assert found is not None
+        return found
 
     def tp(self, partition: int) -> TopicPartition:
         """Its id and a partition."""

@@ -29,6 +29,7 @@ from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.compaction.policy import CompactionPolicy
+from driftlog_tiering.compaction.topic_policy import compaction_policy
 
 _DAY_MS: Final = 86_400_000
 _FOREVER: Final = str(INT64_MAX)
@@ -482,19 +483,10 @@ def topic_compaction(
 ) -> CompactionPolicy | None:
     """The policy of compaction from *configs*, which are valid; None: the topic is not compacted.
     *agent* as in `Inherited`."""
-    found = {c.definition.name: c.parsed for c in resolve(_COMPACTION, configs, Inherited(agent))}
-    policies, ratio = found["cleanup.policy"], found["min.cleanable.dirty.ratio"]
-    assert isinstance(policies, list)
-    assert isinstance(ratio, float)
-    if "compact" not in policies:
-        return None
-    return CompactionPolicy(
-        min_lag_ms=_int(found["min.compaction.lag.ms"]),
-        max_lag_ms=_int(found["max.compaction.lag.ms"]),
-        min_dirty_ratio=ratio,
-        delete_retention_ms=_int(found["delete.retention.ms"]),
-        segment_bytes=_segment_bytes(configs, agent) or _SEAL.segment_bytes,
-    )
+    given = resolve(_COMPACTION, configs, Inherited(agent))
+    found = {c.definition.name: c.value or "" for c in given}
+    segment_bytes = _segment_bytes(configs, agent) or _SEAL.segment_bytes
+    return compaction_policy({**found, "segment.bytes": str(segment_bytes)})
 
 
 _RETENTION: Final = {

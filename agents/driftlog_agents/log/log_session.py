@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Container, Coroutine, Mapping
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -240,6 +240,7 @@ class Engine:
             producer_expiration_ms=settings.producers.expiration_ms,
         )
         self._seal_policies = {} if topic_sealing is None else topic_sealing
+        self._compaction = {} if topic_compaction is None else topic_compaction
         self.sealer = Sealer(
             session=self.session,
             keys=keys,
@@ -270,7 +271,7 @@ class Engine:
                 settings.seal,
                 self._seal_policies,
                 {} if topic_retention is None else topic_retention,
-                {} if topic_compaction is None else topic_compaction,
+                self._compaction,
             ),
             logs=self.logs,
         )
@@ -503,6 +504,10 @@ class Engine:
     def seal_policies(self) -> dict[str, TopicSealPolicy]:
         """The policies of topics that have their own, by name."""
         return self._seal_policies
+
+    def compacted_topics(self) -> Container[str]:
+        """The names of the topics that are compacted now."""
+        return self._compaction
 
     def sealed(self, tp: TopicPartition, end: int) -> None:
         """Notes that *tp* is sealed below *end*, as its key shows."""

@@ -1,29 +1,22 @@
 """Writes of an import to the bucket: segments from executors, manifests from the driver.
 
-The object store of the agents writes them, in an event loop of its own: a notebook's thread has one
-already.
-
 Shell.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster, TopicPartition
-from driftlog_metadata.stores.errors import CorruptError, DeclinedError, StoreError
-from driftlog_spark_reader.common.errors import StorageError
+from driftlog_metadata.stores.errors import DeclinedError, StoreError
+from driftlog_spark_reader.bucket.store_calls import with_store
 from driftlog_tiering.formats.manifest import AddSegments, LeaderEpoch, SegmentRef, empty_manifest
 from driftlog_tiering.formats.manifests import commit_edit
-from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import Buffer, ObjectStore
-
-T = TypeVar("T")
 
 _TRIES: Final = 5
 """Of one PUT; then Spark runs the task again."""
@@ -57,7 +50,7 @@ def put_object(location: str, name: Callable[[], str], body: Buffer) -> str:
                 return key
         raise AssertionError("the last try returns or raises")
 
-    return _with_store(location, put)
+    return with_store(location, put)
 
 
 def write_manifests(
@@ -103,24 +96,7 @@ def write_manifests(
 
         await asyncio.gather(*(one(number, refs) for number, refs in segments.items()))
 
-    _with_store(location, write)
-
-
-def _with_store(location: str, main: Callable[[ObjectStore], Awaitable[T]]) -> T:
-    async def run() -> T:
-        store = open_object_store(location)
-        try:
-            return await main(store)
-        finally:
-            await store.close()
-
-    with ThreadPoolExecutor(1, thread_name_prefix="object store") as thread:
-        try:
-            return thread.submit(lambda: asyncio.run(run())).result()
-        except (StoreError, CorruptError, TimeoutError, ValueError) as error:
-            raise StorageError(
-                f"cannot write to {location}: {error or 'no answer in time'}"
-            ) from error
+    with_store(location, write)
 
 
 def _now_ms() -> int:

@@ -7,15 +7,12 @@ Root.
 """
 
 import argparse
-import os
 import shutil
 import sys
-from collections.abc import Callable
 from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from driftlog import DriftlogError
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError, UsageError
@@ -23,7 +20,6 @@ from driftlog.cli.common.output import complain, plural, print_json, print_table
 from driftlog.cli.common.parsers import (
     Commands,
     Parser,
-    add_command,
     add_commands,
     key_value,
     moment,
@@ -33,7 +29,7 @@ from driftlog.cli.common.parsers import (
     partitions,
     positive,
 )
-from driftlog.cli.segments.bucket_location import add_location_options, location_of
+from driftlog.cli.segments.bucket_location import location_of
 from driftlog_spark_reader.common.errors import JobError, ReadTopicError, SessionError
 from driftlog_spark_reader.jobs import chart, chart_png
 from driftlog_spark_reader.jobs.audit import PartitionAudit, TopicAudit, audit_topic
@@ -41,9 +37,8 @@ from driftlog_spark_reader.jobs.convert_checkpoint import convert_checkpoint
 from driftlog_spark_reader.jobs.export import FORMATS, export_topic
 from driftlog_spark_reader.jobs.export_plan import Unit
 from driftlog_spark_reader.jobs.stats import TopicStats, topic_stats
-from driftlog_spark_reader.sessions.spark_session import session
-
-_QUIET: Final = {"spark.log.level": "ERROR", "spark.ui.enabled": "false"}
+from driftlog_spark_reader.rewrites.commands import add_compact, add_merge
+from driftlog_spark_reader.sessions.command_session import add_job, session_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,48 +66,16 @@ def parser() -> Parser:
     """The grammar."""
     whole = new_parser("driftlog spark", "Jobs on Spark, safe beside live agents.")
     commands = add_commands(whole)
-    for add in (_add_convert_checkpoint, _add_stats, _add_audit, _add_export):
+    for add in (
+        _add_convert_checkpoint,
+        _add_stats,
+        _add_audit,
+        _add_export,
+        add_compact,
+        add_merge,
+    ):
         add(commands)
     return whole
-
-
-# ── Sessions ──
-
-
-def _add_session_options(job: Parser) -> None:
-    job.add_argument(
-        "--master", metavar="URL", help="of the cluster (default: local[*], or what --conf says)"
-    )
-    job.add_argument(
-        "--conf",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of Spark; may be repeated",
-    )
-    job.add_argument(
-        "--jars",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="a jar, or a folder of jars; may be repeated",
-    )
-
-
-def _session(options: argparse.Namespace, *locations: str | None) -> SparkSession:
-    """A session that reaches the locations: S3A is there if one is in a bucket."""
-    given = [location for location in locations if location]
-    in_bucket = [location for location in given if location.startswith(("s3://", "s3a://"))]
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    progress = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-    return session(
-        (in_bucket or given)[0],
-        master=options.master,
-        app_name=f"driftlog {options.parser.prog.rpartition(' ')[2]}",
-        jars=options.jars,
-        config={**_QUIET, **progress, **dict(options.conf)},
-    )
 
 
 def _optional_location(options: argparse.Namespace) -> str | None:
@@ -122,26 +85,11 @@ def _optional_location(options: argparse.Namespace) -> str | None:
         return None
 
 
-def _job(
-    commands: Commands,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    help: str,  # noqa: A002  # argparse's
-    description: str,
-    examples: str,
-) -> Parser:
-    job = add_command(commands, name, run, help=help, description=description, examples=examples)
-    add_location_options(job)
-    _add_session_options(job)
-    return job
-
-
 # ── convert-checkpoint ──
 
 
 def _add_convert_checkpoint(commands: Commands) -> None:
-    job = _job(
+    job = add_job(
         commands,
         "convert-checkpoint",
         _convert_checkpoint,
@@ -171,7 +119,7 @@ def _add_convert_checkpoint(commands: Commands) -> None:
 
 def _convert_checkpoint(options: argparse.Namespace) -> int:
     location = _optional_location(options)
-    spark = _session(options, location, options.source, options.target)
+    spark = session_of(options, location, options.source, options.target)
     found = convert_checkpoint(
         spark,
         options.source,
@@ -193,7 +141,7 @@ def _convert_checkpoint(options: argparse.Namespace) -> int:
 
 
 def _add_stats(commands: Commands) -> None:
-    job = _job(
+    job = add_job(
         commands,
         "stats",
         _stats,
@@ -224,7 +172,7 @@ def _stats(options: argparse.Namespace) -> int:
     location = location_of(options)
     columns = shutil.get_terminal_size().columns
     found = topic_stats(
-        _session(options, location),
+        session_of(options, location),
         location,
         options.topic,
         partitions=options.partitions,
@@ -279,7 +227,7 @@ _GAPS_SHOWN: Final = 20
 
 
 def _add_audit(commands: Commands) -> None:
-    job = _job(
+    job = add_job(
         commands,
         "audit",
         _audit,
@@ -321,7 +269,7 @@ def _audit(options: argparse.Namespace) -> int:
     elif options.compare_conf or options.compare_topic:
         raise UsageError("--compare-conf and --compare-topic need --compare-bootstrap")
     found = audit_topic(
-        _session(options, location),
+        session_of(options, location),
         location,
         options.topic,
         partitions=options.partitions,
@@ -375,7 +323,7 @@ def _gaps(each: PartitionAudit) -> str:
 
 
 def _add_export(commands: Commands) -> None:
-    job = _job(
+    job = add_job(
         commands,
         "export",
         _export,
@@ -414,7 +362,7 @@ def _add_export(commands: Commands) -> None:
 def _export(options: argparse.Namespace) -> int:
     location = location_of(options)
     found = export_topic(
-        _session(options, location, options.target),
+        session_of(options, location, options.target),
         location,
         options.topic,
         options.target,

@@ -45,6 +45,9 @@ class Partitions:
     def seal_policies(self) -> dict[str, TopicSealPolicy]:
         return {}
 
+    def compacted_topics(self) -> tuple[str, ...]:
+        return ()
+
     def buffering(self, tp: TopicPartition) -> set[str]:
         return set()
 

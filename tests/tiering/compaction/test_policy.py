@@ -9,6 +9,8 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
     busy_ms,
+    clean_until,
+    dirtiness,
     due_ms,
     groups,
     horizon_at,
@@ -53,6 +55,25 @@ def test_a_partition_is_due_when_more_than_the_ratio_is_dirty() -> None:
     assert is_due(found, replace(POLICY, min_dirty_ratio=0.49), NOW_MS)
     assert is_due(measure([segment(10, 20)], 99, 20, POLICY, NOW_MS), POLICY, NOW_MS)
     assert not is_due(measure([], 0, 20, POLICY, NOW_MS), replace(POLICY, min_dirty_ratio=0), 0)
+
+
+def test_what_ends_above_log_start_is_clean_up_to_the_cleaned_end_and_dirty_above() -> None:
+    """
+    Deleted segments are neither.
+    """
+    manifest = replace(
+        empty_manifest("t", TP),
+        version=1,
+        end=30,
+        cleaned_end=20,
+        segments=(segment(0, 10, size=50), segment(10, 20, size=50), segment(20, 30)),
+    )
+    dirty = manifest.segments[2:]
+    whole = dirtiness(manifest, dirty, 30, POLICY, NOW_MS)
+    moved = dirtiness(replace(manifest, log_start=10), dirty, 30, POLICY, NOW_MS)
+
+    assert (100 / 200, 100 / 150) == (whole.ratio, moved.ratio)
+    assert [20, 25] == [clean_until(m) for m in (manifest, replace(manifest, log_start=25))]
 
 
 def test_a_record_older_than_the_longest_lag_makes_it_due() -> None:

@@ -23,11 +23,17 @@ Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.formats.manifest import Manifest, SegmentRef, TombstoneHorizon
+from driftlog_tiering.formats.manifest import (
+    Manifest,
+    SegmentListRef,
+    SegmentRef,
+    TombstoneHorizon,
+)
 
 _DAY_MS: Final = 86_400_000
 _FOREVER_MS: Final = 2**63 - 1
@@ -54,6 +60,10 @@ class CleanerSettings:
     reader_ms: int = 300_000
     """The longest time for which a leader reads a partition without looking for a newer manifest:
     tombstones stay so much longer than ``delete.retention.ms``."""
+
+    def within(self, grace: Grace) -> "CleanerSettings":
+        """These settings, with the bounds of what names objects for the cluster's *grace*."""
+        return replace(self, piece_ms=min(self.piece_ms, grace.short_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +105,28 @@ class Dirtiness:
         return self.dirty_bytes / total if total else 0.0
 
 
+def clean_until(manifest: Manifest) -> int:
+    """Segments below this offset are clean, or deleted: their lists are not opened."""
+    return max(manifest.cleaned_end, manifest.log_start)
+
+
+def dirtiness(
+    manifest: Manifest,
+    dirty: Sequence[SegmentRef],
+    sealed_end: int,
+    policy: CompactionPolicy,
+    now_ms: int,
+) -> Dirtiness:
+    """How dirty the partition of *manifest* is below *sealed_end*.
+
+    *dirty*: its segments above `clean_until`; *now_ms*: as in `measure`.
+    """
+    refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
+    total = sum(ref.received_bytes for ref in refs if ref.end > manifest.log_start)
+    clean = max(0, total - sum(ref.received_bytes for ref in dirty))
+    return measure(dirty, clean, sealed_end, policy, now_ms)
+
+
 def measure(
     dirty: Iterable[SegmentRef],
     clean_bytes: int,
@@ -134,6 +166,14 @@ def due_ms(found: Dirtiness, policy: CompactionPolicy) -> int | None:
     if found.dirty_bytes and found.oldest_ms >= 0 and policy.max_lag_ms < _FOREVER_MS:
         times.append(found.oldest_ms + policy.max_lag_ms + 1)
     return min(times, default=None)
+
+
+class PartitionBusyError(Exception):
+    """Another agent or job rewrites the partition; *left_ms*: how long it may."""
+
+    def __init__(self, left_ms: float, by: str = "another") -> None:
+        super().__init__(f"{by} rewrites the partition for at most {left_ms / 1000:.0f} s more")
+        self.left_ms = left_ms
 
 
 def busy_ms(manifest: Manifest, store_now_ms: int, longest_ms: float) -> float:

@@ -156,10 +156,13 @@ class SegmentRows:
         size = ref.size_bytes
         start = max(0, size - TAIL_BYTES) if size > _WHOLE_BYTES else 0
         tail = await self._bucket.get(ref.key, start, size)
-        needed = footer_start(tail, size)
-        if needed < start:
-            tail = b"".join((await self._bucket.get(ref.key, needed, start), tail))
-        reader: SegmentReader = await self._offload(SegmentReader, tail, size, ref.footer_crc)
+        try:
+            needed = footer_start(tail, size)
+            if needed < start:
+                tail = b"".join((await self._bucket.get(ref.key, needed, start), tail))
+            reader: SegmentReader = await self._offload(SegmentReader, tail, size, ref.footer_crc)
+        except CorruptSegmentError as error:
+            raise CorruptSegmentError(f"{ref.key}: {error}") from error
         is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
         if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
             raise CorruptSegmentError(f"{ref.key}: the object is the segment {is_this}")

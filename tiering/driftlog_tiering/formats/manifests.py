@@ -143,7 +143,7 @@ async def load_newest(
     version = await newest_version(store, topic, tp, strange)
     if version is None:
         return None
-    manifest = await _load_version(store, topic, tp, version)
+    manifest = await load_version(store, topic, tp, version)
     if manifest is None:
         key = layout.manifest_key(topic, tp, version)
         raise MissingManifestError(key, "missing: listed, but not there")
@@ -170,7 +170,7 @@ async def load_at_least(
     if newest.version >= version:
         return newest
     # A LIST proves no absence: the key is known, so GET the object itself.
-    named = await _load_version(store, topic, tp, version)
+    named = await load_version(store, topic, tp, version)
     if named is None:
         raise MissingManifestError(
             layout.manifest_key(topic, tp, version),
@@ -185,7 +185,7 @@ async def load_following(store: ObjectStore, manifest: Manifest) -> Manifest | N
     Raises:
         CorruptManifestError: it is damaged.
     """
-    return await _load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
+    return await load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
 
 
 async def commit_edit(
@@ -272,7 +272,7 @@ async def load_list(store: ObjectStore, ref: SegmentListRef) -> SegmentList:
     return decode_segment_list(body, ref)
 
 
-async def _load_version(
+async def load_version(
     store: ObjectStore, topic: str, tp: TopicPartition, version: int
 ) -> Manifest | None:
     """One version; None: it is not there.

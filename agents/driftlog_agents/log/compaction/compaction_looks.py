@@ -11,7 +11,7 @@ Source: org.apache.kafka.storage.internals.log.LogCleanerManager.
 Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -22,9 +22,7 @@ from driftlog_tiering.compaction.policy import (
     Dirtiness,
     due_ms,
     is_due,
-    measure,
 )
-from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +40,7 @@ class CompactionSettings:
 
     def within(self, grace: Grace) -> "CompactionSettings":
         """These settings, with the bounds of what names objects for the cluster's *grace*."""
-        piece_ms = min(self.cleaner.piece_ms, grace.short_ms)
-        return replace(self, cleaner=replace(self.cleaner, piece_ms=piece_ms))
+        return replace(self, cleaner=self.cleaner.within(grace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +80,3 @@ class CompactionLooks:
             return found.ratio
         self._looked[log] = _Looked(policy, log.sealed_end, due_ms(found, policy))
         return None
-
-
-def clean_until(manifest: Manifest) -> int:
-    """Segments below this offset are clean, or deleted: their lists are not opened."""
-    return max(manifest.cleaned_end, manifest.log_start)
-
-
-def dirtiness(
-    log: PartitionLog,
-    manifest: Manifest,
-    dirty: Sequence[SegmentRef],
-    policy: CompactionPolicy,
-    now_ms: int,
-) -> Dirtiness:
-    """How dirty *log* is; *dirty*: its segments above `clean_until`."""
-    refs: tuple[SegmentListRef | SegmentRef, ...] = (*manifest.lists, *manifest.segments)
-    total = sum(ref.received_bytes for ref in refs if ref.end > manifest.log_start)
-    clean = max(0, total - sum(ref.received_bytes for ref in dirty))
-    return measure(dirty, clean, log.sealed_end, policy, now_ms)

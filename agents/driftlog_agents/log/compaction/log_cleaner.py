@@ -27,8 +27,6 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.compaction.compaction_looks import (
     CompactionLooks,
     CompactionSettings,
-    clean_until,
-    dirtiness,
 )
 from driftlog_agents.log.compaction.partition_rewrites import (
     PartitionBucket,
@@ -45,6 +43,8 @@ from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
     Dirtiness,
+    clean_until,
+    dirtiness,
 )
 from driftlog_tiering.formats.manifest import (
     Manifest,
@@ -144,7 +144,7 @@ class LogCleaner:
         """How dirty *log* is; lists of what is clean are not opened."""
         segments = iter_segments(self._ports.objects, manifest, clean_until(manifest))
         dirty = [ref async for ref in segments]
-        return dirtiness(log, manifest, dirty, policy, now_ms)
+        return dirtiness(manifest, dirty, log.sealed_end, policy, now_ms)
 
     async def _clean(self, log: PartitionLog, policy: CompactionPolicy) -> Cleaned | None:
         async with self._rewrites.turn(log):

@@ -14,7 +14,6 @@
 Shell.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
@@ -32,22 +31,21 @@ from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.compaction.policy import busy_ms
+from driftlog_tiering.compaction.bucket_requests import (
+    REQUEST_DEADLINE_S,
+    put_in_time,
+    store_now_ms,
+)
+from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
-from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit
-from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 
 SERVED: Final = (State.ONLINE, State.LOADING)
 
-_REQUEST_DEADLINE_S: Final = 30.0
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-"""A PUT has its deadline and this rate."""
-
-_READS: Final = ReadSettings(requests_at_once=2, request_deadline_ms=_REQUEST_DEADLINE_S * 1000)
+_READS: Final = ReadSettings(requests_at_once=2, request_deadline_ms=REQUEST_DEADLINE_S * 1000)
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024
 """A larger row group is decoded in its turn; most are half as large."""
@@ -67,14 +65,6 @@ class RewritePorts:
     wall_ms: Callable[[], int]
     """Unix time in ms; record timestamps are compared with it, as in Kafka."""
     decoding: BatchDecoder = field(default_factory=BatchDecoder)
-
-
-class PartitionBusyError(Exception):
-    """Another agent or job rewrites the partition; *left_ms*: how long it may."""
-
-    def __init__(self, left_ms: float) -> None:
-        super().__init__(f"another rewrites the partition for at most {left_ms} ms")
-        self.left_ms = left_ms
 
 
 class PartitionRewrites:
@@ -153,19 +143,15 @@ class PartitionBucket:
         return await self._rewrites.reads.get(key, start, end)
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
-        """As `Bucket.put`, with a deadline by its size that a slow uplink can meet."""
+        """As `Bucket.put`."""
         self._check_served()
-        async with asyncio.timeout(_REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S):
-            await self._ports.objects.put(key, body)
+        await put_in_time(self._ports.objects, key, body)
 
     async def store_now_ms(self) -> int:
-        """As `Bucket.store_now_ms`: a listing of one key has it."""
+        """As `Bucket.store_now_ms`."""
         log = self._log
-        prefix = layout.manifest_prefix(log.topic, TopicPartition(log.topic_id, log.partition))
-        async with asyncio.timeout(_REQUEST_DEADLINE_S):
-            async for page in self._ports.objects.list(prefix, page_size=1):
-                return page.store_now_ms
-        raise UnavailableError(f"{prefix}: a listing without a page")
+        tp = TopicPartition(log.topic_id, log.partition)
+        return await store_now_ms(self._ports.objects, log.topic, tp)
 
     async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
         """As `Bucket.decode`."""

@@ -21,7 +21,6 @@ from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.compaction.partition_rewrites import (
     SERVED,
-    PartitionBusyError,
     PartitionRewrites,
     name_of,
 )
@@ -30,6 +29,7 @@ from driftlog_agents.log.objects.object_retry import ANSWERED
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.segment_writer import disk_errors
 from driftlog_metadata.stores.errors import FencedError
+from driftlog_tiering.compaction.policy import PartitionBusyError
 from driftlog_tiering.formats.manifests import VoidEditError
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -38,6 +38,7 @@ from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifests import VoidEditError, load_list
+from driftlog_tiering.merging.list_walk import open_lists
 from driftlog_tiering.merging.merger import Merger
 from driftlog_tiering.merging.policy import MergePolicy
 
@@ -121,26 +122,17 @@ class SegmentMerger:
         chosen = found.choose(manifest, manifest.segments, self._ports.wall_ms())
         if chosen or not found.opens_lists:
             return chosen
-        async for ref, content in self._lists(manifest, manifest.lists, found):
+        lists = open_lists(manifest.lists, self._load, partial(found.may_have_more, manifest))
+        async for ref, content in lists:
             chosen = found.choose(manifest, content.segments, self._ports.wall_ms(), follows=True)
             if chosen:
                 return chosen
             found.settled = ref.end
         return ()
 
-    async def _lists(
-        self, manifest: Manifest, refs: Sequence[SegmentListRef], found: MergedPartition
-    ) -> AsyncIterator[tuple[SegmentListRef, SegmentList]]:
-        """The lists of segments that may have something to merge, the oldest first."""
-        for ref in refs:
-            if not found.may_have_more(manifest, ref):
-                continue
-            async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                content = await load_list(self._ports.objects, ref)
-            if content.segments:
-                yield ref, content
-            async for below in self._lists(manifest, content.lists, found):
-                yield below
+    async def _load(self, ref: SegmentListRef) -> SegmentList:
+        async with asyncio.timeout(_REQUEST_DEADLINE_S):
+            return await load_list(self._ports.objects, ref)
 
     # ── One merge ──
 

@@ -15,8 +15,8 @@ from driftlog_tiering.formats.manifest import Manifest
 
 COMPACTED_AGE_MS: Final = 300_000.0
 """A compacted partition's manifest is read again after this, while the partition is read: its
-tombstones go only so long after their horizon (`CleanerSettings.reader_ms`).  Longer: fewer
-listings, and tombstones stay longer."""
+tombstones go only so long after their horizon (`CleanerSettings.reader_ms`), and a job may have
+compacted it, also for the first time.  Longer: fewer listings, and tombstones stay longer."""
 
 
 class KnownManifests:
@@ -37,7 +37,8 @@ class KnownManifests:
         known = self._newest.get(log)
         if known is None or known.version < log.manifest_version:
             return None
-        if known.cleaned_end and self.age_ms(log, now_ms) > COMPACTED_AGE_MS:
+        is_compacted = log.compacted or known.cleaned_end > 0
+        if is_compacted and self.age_ms(log, now_ms) > COMPACTED_AGE_MS:
             return None
         return known
 

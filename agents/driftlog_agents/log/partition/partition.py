@@ -125,6 +125,7 @@ class PartitionLog:
         "_flushed_ms",
         "_known_ms",
         "busy",
+        "compacted",
         "compacted_end",
         "damage",
         "epochs",
@@ -197,6 +198,8 @@ class PartitionLog:
         self.slices: list[TailSlice] = []
         self.sealed_slices: list[TailSlice] = []
         """Below the tail: sealed, but still in memory or in buffer files; kept by `SealedCache`."""
+        self.compacted = False
+        """Its topic is compacted: a job may do so behind this leader's back."""
         self.compacted_end = 0
         """Below it no local copy of a sealed slice is read: see `SealedCache.forget`."""
         self._bases: list[int] = []

@@ -30,7 +30,7 @@ from driftlog_tiering.formats.manifest import (
     SegmentRef,
     SetLogStart,
 )
-from driftlog_tiering.formats.manifests import VoidEditError, commit_edit
+from driftlog_tiering.formats.manifests import VoidEditError, commit_edit, load_version
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _EDIT_DEADLINE_MS: Final = 30_000
@@ -103,6 +103,26 @@ class ManifestEdits:
             self.attempts.not_made(log, edit)
             raise
         return await self.manifests.read_back(log, edited.version)
+
+    async def has_ours(self, log: PartitionLog, manifest: Manifest) -> bool:
+        """Whether *manifest*, which has other segments at its end than this session added, has
+        them in place of these: a job compacted or merged them before their edit was answered.
+
+        Versions before it tell, back to the one that added its last range.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.
+            CorruptManifestError: a version is damaged.
+        """
+        tp, version = manifest.tp, manifest.version
+        while version > 1:
+            version -= 1
+            before = await load_version(self._objects, manifest.topic, tp, version)
+            if before is None or before.end != manifest.end:
+                return False
+            if self.attempts.adopts(log, before):
+                return True
+        return False
 
     async def drop_segments(
         self, manifest: Manifest, segments: Sequence[SegmentRef], *, read_at_ms: int

@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NoReturn, Protocol
 
 import structlog
@@ -29,6 +29,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_agents.log.sealing.attempts import NOT_SERVED, SealStep
+from driftlog_agents.log.sealing.local_copies import LocalCopies
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.policy import (
@@ -71,6 +72,9 @@ class SealedPartitions(Protocol):
     def seal_policies(self) -> dict[str, TopicSealPolicy]:
         """The policies of topics that have their own, by name."""
 
+    def compacted_topics(self) -> Container[str]:
+        """The names of the topics that are compacted now."""
+
     def buffering(self, tp: TopicPartition) -> set[str]:
         """Sessions that stay in the key of *tp* although all their batches are sealed."""
 
@@ -106,6 +110,7 @@ class Sealer:
         self._sealing = KeyedLock[PartitionLog]()
         """One seal at a time for a partition."""
         self.sealed_cache = SealedCache()
+        self._local_copies = LocalCopies()
         self._counters = signals.counters
         self._backpressure = signals.backpressure
         self.lag = SealingLag()
@@ -133,6 +138,9 @@ class Sealer:
         """
         self.sealed_cache.trim()
         logs = self._partitions.logs()
+        topics = self._partitions.compacted_topics()
+        for log, end in self._local_copies.look(logs, topics, self._now_ms()):
+            self.sealed_cache.forget(log, end)
         self._report_full(logs)
         self._failing = {
             log: failing for log, failing in self._failing.items() if log.state not in NOT_SERVED
@@ -260,7 +268,9 @@ class Sealer:
             while True:
                 match self._attempts.next_step(log, manifest, wanted):
                     case SealStep.CHECK_LEADER:
-                        await self._must_be_deposed(log, manifest)
+                        if not await self.edits.has_ours(log, manifest):
+                            await self._must_be_deposed(log, manifest)
+                        await self._write_key(log, manifest)
                     case SealStep.WRITE_KEY:
                         await self._write_key(log, manifest)
                     case SealStep.ADD_SEGMENTS:

@@ -17,8 +17,10 @@ from driftlog.cli.common.parsers import Commands, add_command
 
 JOBS: Final = {
     "audit": "check that no sealed record is lost, there twice, or other than elsewhere",
+    "compact": "keep the newest record of each key in compacted topics",
     "convert-checkpoint": "move a query from Spark's Kafka source to the format driftlog",
     "export": "write a range of times to plain Parquet or JSON",
+    "merge": "make larger segments of small ones",
     "stats": "count records, bytes, keys and times of a topic",
 }
 """What each job does, as its own help says it."""

@@ -1,0 +1,87 @@
+"""If it failed: a consumer would read an older value of a key, and never the deletion of the key.
+
+A job compacts the partition, and its leader has the sealed batches in memory.
+"""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
+from driftlog_agents.log.partition.local_reads import read_local
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing.local_copies import KEPT_MS, LOOK_MS
+from driftlog_tiering.compaction.policy import CleanerSettings
+from tests.agents.log.job_edits import POLICY, compact, fetched, newest
+from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time
+
+READER_S = CleanerSettings().reader_ms / 1000
+NO_CLEANER = replace(SETTINGS, compaction=CompactionSettings(enabled=False))
+
+
+async def start(*, compacted: bool = True) -> Life:
+    """An agent that compacts nothing itself."""
+    world = World(t=1)
+    if compacted:
+        world.compaction["t"] = POLICY
+    return await world.start(NO_CLEANER)
+
+
+async def put(life: Life, *values: bytes) -> None:
+    """Commit and seal records without keys, which compaction removes."""
+    assert "committed" == await life.produce(*values).answer()
+    await life.seal()
+
+
+def local(log: PartitionLog, offset: int = 0) -> bool:
+    """Whether a fetch is answered without the bucket."""
+    return read_local(log, offset, 1 << 20) is not None
+
+
+@on_virtual_time
+async def test_local_copies_of_a_compacted_topic_are_forgotten_before_a_deletion_may_go() -> None:
+    """
+    Those that were sealed later stay longer; what is not sealed stays.
+    """
+    life = await start()
+    await put(life, b"old")
+    await asyncio.sleep(KEPT_MS / 2000)
+    await put(life, b"new")
+    await life.produce(b"tail").answer()
+    assert (True, True) == (local(life.log(), 0), local(life.log(), 1))
+
+    await asyncio.sleep((KEPT_MS / 2 + 2 * LOOK_MS) / 1000)
+    assert (False, True, True) == tuple(local(life.log(), n) for n in range(3))
+    await asyncio.sleep((KEPT_MS / 2) / 1000)
+    assert (False, False, True) == tuple(local(life.log(), n) for n in range(3))
+    assert KEPT_MS + 2 * LOOK_MS < CleanerSettings().reader_ms
+
+
+@on_virtual_time
+async def test_local_copies_of_other_topics_stay() -> None:
+    life = await start(compacted=False)
+    await put(life, b"old")
+    await asyncio.sleep(2 * READER_S)
+    assert local(life.log())
+
+
+@on_virtual_time
+@pytest.mark.parametrize("reads", ["local copies", "segments"])
+async def test_a_leader_that_compacts_nothing_learns_what_a_job_has_compacted(reads: str) -> None:
+    """
+    Within `reader_ms`, though it had the manifest of before the first compaction.
+    """
+    life = await start()
+    await put(life, b"old")
+    if reads == "segments":
+        life.engine.sealer.sealed_cache.forget(life.log(), 1)
+    assert [b"old"] == await fetched(life)
+    await compact(life)
+    assert (1, ()) == ((await newest(life)).cleaned_end, (await newest(life)).segments)
+
+    assert [b"old"] == await fetched(life)
+    await asyncio.sleep(READER_S)
+    assert [] == await fetched(life)
+    await put(life, b"next")
+    assert [b"next"] == await fetched(life, 1)

@@ -1,0 +1,41 @@
+"""If it failed: a job that edits a manifest early would put the partition offline."""
+
+import pytest
+
+from driftlog_agents.log.partition.partition import State
+from driftlog_metadata.stores.errors import OutcomeUnknownError
+from tests.agents.log.job_edits import fetched, merge, newest
+from tests.agents.log.lives import Life, World, on_virtual_time
+
+
+async def put(life: Life, *values: bytes) -> None:
+    """Commit and seal."""
+    assert "committed" == await life.produce(*values).answer()
+    await life.seal()
+
+
+@on_virtual_time
+async def test_a_seal_without_an_answer_is_known_again_under_what_a_job_made_of_it() -> None:
+    """
+    The key is written and the partition is served: the job has replaced the leader's last segment
+    before the leader learned of its own edit.
+    """
+    life = await World(t=1).start()
+    await put(life, b"a")
+    bucket = life.world.bucket
+    assert "committed" == await life.produce(b"b").answer()
+    bucket.lost_creates = 1_000_000
+    with pytest.raises(OutcomeUnknownError):
+        await life.seal()
+    bucket.lost_creates = 0
+    assert (2, 1) == ((await newest(life)).end, life.log().sealed_end)
+    await merge(life)
+
+    await put(life, b"c")
+    await life.seal()
+    assert (3, 3, State.ONLINE) == (
+        (await newest(life)).end,
+        life.log().sealed_end,
+        life.log().state,
+    )
+    assert [b"a", b"b", b"c"] == await fetched(life)

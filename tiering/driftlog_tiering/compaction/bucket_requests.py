@@ -1,0 +1,44 @@
+"""Requests of a rewrite to the bucket, with their deadlines: those of agents and of jobs.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.stores.object_keys import body_bytes
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+
+REQUEST_DEADLINE_S: Final = 30.0
+
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+"""A PUT has its deadline and this rate, which a slow uplink can meet."""
+
+
+async def put_in_time(store: ObjectStore, key: str, body: Sequence[Buffer]) -> None:
+    """Create the object, within a deadline by its size.
+
+    Raises:
+        TimeoutError: the deadline passed.
+        UnavailableError, OutcomeUnknownError: as `ObjectStore.put`.
+    """
+    async with asyncio.timeout(REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S):
+        await store.put(key, body)
+
+
+async def store_now_ms(store: ObjectStore, topic: str, tp: TopicPartition) -> int:
+    """The store's clock, ms since 1970: a listing of one key has it.
+
+    Raises:
+        TimeoutError: the deadline passed.
+        UnavailableError, OutcomeUnknownError: as `ObjectStore.list`.
+    """
+    prefix = layout.manifest_prefix(topic, tp)
+    async with asyncio.timeout(REQUEST_DEADLINE_S):
+        async for page in store.list(prefix, page_size=1):
+            return page.store_now_ms
+    raise UnavailableError(f"{prefix}: a listing without a page")

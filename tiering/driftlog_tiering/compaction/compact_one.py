@@ -1,0 +1,157 @@
+"""Compacts one partition for a job, beside the agents: `compact_one`.
+
+    newest manifest ──▶ how dirty? ──▶ `Busy` ──▶ `Cleaner`, piece by piece ──▶ no `Busy`
+           ▲                 └─▶ not due: clean        ╳ void: another was faster
+           └───────────────────────── once more ───────┘
+           └─────────────── a few times more ──────────╳ the store gave no answer
+
+1. The dirty part ends at the manifest's end: a leader whose key does not have it yet recognises its
+   segments under those that replace them (`sealing/sealer` of the agents).
+2. Ages of records are compared with the store's clock.
+3. Pieces that were committed before a failure stay: the next run continues behind them.
+
+Shell.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.compaction.cleaner import Cleaner
+from driftlog_tiering.compaction.policy import (
+    CleanerSettings,
+    CompactionPolicy,
+    Dirtiness,
+    clean_until,
+    dirtiness,
+    is_due,
+)
+from driftlog_tiering.compaction.rewrite_report import REPORTED, Outcome, RewriteReport
+from driftlog_tiering.compaction.sealed_partition import SealedPartition
+from driftlog_tiering.formats.manifest import SegmentRef
+from driftlog_tiering.formats.manifests import VoidEditError, iter_segments
+
+_VOIDS: Final = 2
+"""Attempts of which other editors made each void: they are at work there, and the job is not."""
+
+_FAILURES: Final = 3
+"""Attempts that ended because the store gave no answer.  More: a long outage takes longer."""
+
+_NO_ANSWER: Final = (UnavailableError, OutcomeUnknownError, TimeoutError)
+
+
+async def compact_one(
+    partition: SealedPartition,
+    report: RewriteReport,
+    policy: CompactionPolicy,
+    *,
+    settings: CleanerSettings,
+    new_seed: Callable[[], bytes],
+) -> RewriteReport:
+    """Compact *partition* if it is due by *policy*; returns *report* with what was done.
+
+    Args:
+        new_seed: 16 random bytes.
+    """
+
+    async def once(begun: RewriteReport) -> RewriteReport:
+        return await _compact(partition, begun, policy, settings, new_seed)
+
+    return await rewritten(partition, report, once)
+
+
+async def rewritten(
+    partition: SealedPartition,
+    report: RewriteReport,
+    work: Callable[[RewriteReport], Awaitable[RewriteReport]],
+) -> RewriteReport:
+    """What *work* returns, begun a second time if another edit was faster.
+
+    *work* gets the report of the partition as it was at first.  Its `Busy` is taken away, however
+    it ends.
+    """
+    begun: RewriteReport | None = None
+    voids = failures = 0
+    while True:
+        try:
+            if await partition.newest() is None:
+                return replace(report, reason="nothing of it is sealed")
+            there = await segments_of(partition)
+            begun = begun or report.began_with(there)
+            try:
+                done = await work(begun)
+            finally:
+                await partition.end()
+            after = await segments_of(partition) if partition.edits else there
+        except VoidEditError as error:
+            voids += 1
+            if voids == _VOIDS:
+                return _as_far(begun or report, partition).failed(error)
+        except REPORTED as error:
+            failures += 1
+            if failures == _FAILURES or not isinstance(error, _NO_ANSWER):
+                return _as_far(begun or report, partition).failed(error)
+        else:
+            cleaned_end = partition.manifest.cleaned_end
+            done = replace(done, pieces=partition.edits, cleaned_end=cleaned_end)
+            return done.ended_with(after)
+
+
+def _as_far(report: RewriteReport, partition: SealedPartition) -> RewriteReport:
+    return replace(report, pieces=partition.edits)
+
+
+async def segments_of(partition: SealedPartition) -> list[SegmentRef]:
+    """All segments of the known manifest that end above its log start, ascending."""
+    return [ref async for ref in iter_segments(partition.store, partition.manifest)]
+
+
+async def _compact(
+    partition: SealedPartition,
+    report: RewriteReport,
+    policy: CompactionPolicy,
+    settings: CleanerSettings,
+    new_seed: Callable[[], bytes],
+) -> RewriteReport:
+    now_ms = await partition.store_now_ms()
+    found = _measured(partition, await segments_of(partition), policy, now_ms)
+    if not is_due(found, policy, now_ms):
+        return replace(report, outcome=Outcome.CLEAN, reason=_why_not(found.ratio, policy))
+    await partition.begin()
+    keys, end = 0, -1
+    while end < found.dirty_end:  # more keys than the key map holds: several runs
+        segments, before = await segments_of(partition), end
+        found = _measured(partition, segments, policy, now_ms)
+        if not found.dirty_bytes:
+            break
+        cleaner = Cleaner(
+            partition,
+            partition.environment,
+            seed=new_seed(),
+            settings=settings.within(partition.grace),
+        )
+        cleaned = await cleaner.clean(partition.manifest, segments, found.dirty_end, policy)
+        keys, end = keys + cleaned.keys, cleaned.end
+        if end <= before:
+            break
+    return replace(report, outcome=Outcome.DONE, keys=keys)
+
+
+def _measured(
+    partition: SealedPartition,
+    segments: Sequence[SegmentRef],
+    policy: CompactionPolicy,
+    now_ms: int,
+) -> Dirtiness:
+    manifest = partition.manifest
+    dirty = [each for each in segments if each.end > clean_until(manifest)]
+    return dirtiness(manifest, dirty, manifest.end, policy, now_ms)
+
+
+def _why_not(ratio: float, policy: CompactionPolicy) -> str:
+    if not ratio:
+        return "compaction has looked at all of it that is old enough"
+    return (
+        f"{ratio:.0%} of it is dirty, and min.cleanable.dirty.ratio is {policy.min_dirty_ratio:g}"
+    )

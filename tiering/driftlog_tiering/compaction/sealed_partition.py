@@ -1,0 +1,249 @@
+"""The sealed log of one partition, for a job: a process without a metadata store.
+
+    newest manifest ──▶ another's `Busy`? ──▶ `Busy` of this job ──▶ GETs, PUTs, edits ──▶ no `Busy`
+                                    every third of its time: a later end ──┘
+
+1. Cluster, format level and grace are those of the bucket's newest cluster file.
+2. Each edit goes through `commit_edit`, on a manifest that was read a short time ago.  No key of
+   the metadata store is written: the partition's leader reads the edit from the bucket.
+3. `Busy` ends at most grace / 2 after it was put, by the store's clock.  That of a job that was
+   killed lapses: agents and other jobs go on then.
+4. A read that fails is repeated a few times.  After a PUT that fails the work is begun again: no
+   key is used twice.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from driftlog_metadata.schema.grace import Grace
+from driftlog_metadata.schema.model import (
+    COMPACTION_LEVEL,
+    FORMAT_VERSION,
+    Cluster,
+    TopicPartition,
+)
+from driftlog_metadata.stores.errors import (
+    CorruptError,
+    DeclinedError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_tiering.compaction.bucket_requests import (
+    REQUEST_DEADLINE_S,
+    put_in_time,
+    store_now_ms,
+)
+from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
+from driftlog_tiering.compaction.segment_rows import EDIT_MS, RewriteEnvironment
+from driftlog_tiering.formats.bucket_files import decode_cluster, decode_grace
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.formats.manifest import Busy, Edit, Manifest, ReplaceSegments, SetBusy
+from driftlog_tiering.formats.manifests import commit_edit, load_newest
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+
+T = TypeVar("T")
+
+BUSY_MS: Final = 600_000
+"""How long `Busy` lasts unless it is renewed.  Longer: fewer edits; agents and other jobs wait
+longer for one that was killed."""
+
+_RENEWALS: Final = 3
+_TRIES: Final = 5
+_FIRST_PAUSE_S: Final = 0.2
+
+
+class ClusterLevelError(Exception):
+    """The cluster's format level is not one that a rewrite may write; the message says what to
+    do."""
+
+
+async def read_cluster(store: ObjectStore) -> tuple[Cluster, Grace]:
+    """The cluster of the bucket, whose level allows rewrites, and its grace.
+
+    Raises:
+        NotFoundError: there is no cluster file: it is no driftlog bucket.
+        CorruptError: the file is damaged.
+        ClusterLevelError: the level is too low, or a newer release's.
+    """
+    _, body = await newest_cluster_file(store)
+    cluster, grace = decode_cluster(body), decode_grace(body)
+    if cluster.format_version < COMPACTION_LEVEL:
+        raise ClusterLevelError(
+            f"the cluster has format level {cluster.format_version}, and compaction and merging "
+            f"need {COMPACTION_LEVEL}: upgrade all agents, then run driftlog cluster upgrade "
+            "--finalize"
+        )
+    if cluster.format_version > FORMAT_VERSION:
+        raise ClusterLevelError(
+            f"the cluster has format level {cluster.format_version}, and this release knows "
+            f"{FORMAT_VERSION}: upgrade driftlog where the job and its executors run"
+        )
+    return cluster, grace
+
+
+class SealedPartition:
+    """See the module; a `Bucket` of one partition.
+
+    Args:
+        by: who rewrites it, as others are told; the same for each attempt of one job.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        topic: str,
+        tp: TopicPartition,
+        cluster: tuple[Cluster, Grace],
+        environment: RewriteEnvironment,
+        by: str,
+    ) -> None:
+        self.store = store
+        self.environment = environment
+        self.edits = 0
+        """Committed pieces."""
+        self._topic = topic
+        self._tp = tp
+        self._author, self._grace = cluster
+        self._now_ms = environment.now_ms
+        self._by = by
+        self._manifest: Manifest | None = None
+        self._read_at_ms = 0.0
+        self._marked_ms = 0.0
+
+    @property
+    def manifest(self) -> Manifest:
+        """The newest known manifest, after `newest`."""
+        assert self._manifest is not None
+        return self._manifest
+
+    @property
+    def grace(self) -> Grace:
+        """The cluster's."""
+        return self._grace
+
+    async def newest(self) -> Manifest | None:
+        """Read the newest manifest; None: nothing is sealed.
+
+        Raises:
+            CorruptError: it is damaged or missing.
+            UnavailableError, OutcomeUnknownError, TimeoutError: the store.
+        """
+        began_ms = self._now_ms()
+        found = await _repeated(lambda: load_newest(self.store, self._topic, self._tp))
+        if found is not None:
+            self._manifest, self._read_at_ms = found, began_ms
+        return found
+
+    # ── Busy ──
+
+    async def begin(self) -> None:
+        """Put `Busy`.
+
+        Raises:
+            PartitionBusyError: another rewrites the partition.
+            VoidEditError: another was faster.
+            OtherClusterError: the partition is another cluster's.
+            UnavailableError, OutcomeUnknownError, TimeoutError: the store.
+        """
+        store_ms = await self.store_now_ms()
+        there = self.manifest.busy
+        if there is not None and there.by != self._by:
+            left_ms = busy_ms(self.manifest, store_ms, self._grace.named_within_ms)
+            if left_ms > 0:
+                raise PartitionBusyError(left_ms, there.by)
+        lasts_ms = min(BUSY_MS, self._grace.named_within_ms)
+        began_ms = self._now_ms()
+        await self._commit(SetBusy(there, Busy(self._by, store_ms + lasts_ms)), began_ms)
+        self._marked_ms = began_ms
+
+    async def end(self) -> None:
+        """Take `Busy` away; if that fails, it lapses."""
+        there = None if self._manifest is None else self._manifest.busy
+        if there is not None and there.by == self._by:
+            # It may be another's by now, or no longer there.
+            with suppress(
+                FencedError, UnavailableError, OutcomeUnknownError, TimeoutError, CorruptError
+            ):
+                await self._commit(SetBusy(there, None), self._now_ms())
+
+    async def _renew(self) -> None:
+        lasts_ms = min(BUSY_MS, self._grace.named_within_ms)
+        if self._now_ms() - self._marked_ms > lasts_ms / _RENEWALS:
+            await self.begin()
+
+    # ── As `Bucket` ──
+
+    async def get(self, key: str, start: int, end: int) -> Buffer:
+        """As `Bucket.get`.
+
+        Raises:
+            CorruptError: the object is missing.
+        """
+        await self._renew()
+
+        async def read() -> Buffer:
+            async with asyncio.timeout(REQUEST_DEADLINE_S):
+                return await self.store.get(key, start, end)
+
+        try:
+            found = await _repeated(read)
+        except NotFoundError as error:
+            raise CorruptError(f"{key}: missing") from error
+        if len(found) != end - start:
+            raise CorruptError(f"{key}: it ends before {end}")
+        return found
+
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        """As `Bucket.put`."""
+        await self._renew()
+        await put_in_time(self.store, key, body)
+
+    async def store_now_ms(self) -> int:
+        """As `Bucket.store_now_ms`."""
+        return await _repeated(lambda: store_now_ms(self.store, self._topic, self._tp))
+
+    async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
+        """As `Bucket.commit`."""
+        await self._commit(edit, began_ms, deadline_ms)
+        self.edits += 1
+
+    async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
+        """As `Bucket.decode`."""
+        return await self.environment.offload(work, *args)
+
+    async def _commit(self, edit: Edit, began_ms: float, deadline_ms: float | None = None) -> None:
+        sent_ms = self._now_ms()
+        if sent_ms - self._read_at_ms > self._grace.short_ms:
+            await self.newest()
+        self._manifest = await commit_edit(
+            self.store,
+            self.manifest,
+            edit,
+            self.environment.nonce(),
+            author=self._author,
+            # The objects that it adds are not older than the manifest may be.
+            read_at_ms=int(min(began_ms, self._read_at_ms)),
+            deadline_ms=int(sent_ms + EDIT_MS if deadline_ms is None else deadline_ms),
+            now_ms=lambda: int(self._now_ms()),
+            grace=self._grace,
+        )
+        self._read_at_ms = sent_ms
+
+
+async def _repeated(request: Callable[[], Awaitable[T]]) -> T:
+    """What the request, which may be repeated, answers."""
+    pause_s = _FIRST_PAUSE_S
+    for _ in range(_TRIES - 1):
+        try:
+            return await request()
+        except DeclinedError:
+            raise
+        except (UnavailableError, OutcomeUnknownError, NotFoundError, TimeoutError):
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+    return await request()
