@@ -12,6 +12,7 @@ from tests.support.components import REPOSITORY
 BOUNDS_NOTHING = {
     "auto.create.topics.enable",
     "default.replication.factor",
+    "driftlog.metrics.max.partitions",
     "driftlog.segment.merge.enable",
     "group.consumer.assignment.interval.ms",
     "group.consumer.assignors",
