@@ -30,6 +30,7 @@ SUITES: Final[dict[str, Suite]] = {
     "clients/test_python_client.py": "test",
     "clients/test_round_trips.py": "test",
     "contract": "test",
+    "deploy": "test",
     "fuzz": "test",
     "long_topics": "verify",
     "metadata": "test",
