@@ -31,6 +31,7 @@ SUITES: Final[dict[str, Suite]] = {
     "clients/test_python_client.py": "test",
     "clients/test_round_trips.py": "test",
     "contract": "test",
+    "deploy": "test",
     "fuzz": "test",
     "long_topics": "verify",
     "metadata": "test",
@@ -55,6 +56,8 @@ SUITES: Final[dict[str, Suite]] = {
     "spark/test_source_options.py": "test",
     "spark/test_stream_offsets.py": "test",
     "spark/test_tasks.py": "test",
+    "terraform": "verify",
+    "terraform/test_units.py": "test",
     "test_constructors.py": "test",
     "test_layers.py": "test",
     "test_log_events.py": "test",
@@ -97,6 +100,8 @@ REAL_PROCESSES: Final = (
     "spark/test_end_to_end.py",
     "spark/test_kafka_source.py",
     "spark/test_tail_queries.py",
+    "terraform/test_apply.py",
+    "terraform/test_etcd_members.py",
     "tools/test_demo.py",
 )
 """Files and folders whose tests start servers, and kill, freeze or cut off some of them: what they

@@ -1,0 +1,243 @@
+# The rules of the agents. The provider is real, because it renders the policies; nothing is asked of AWS.
+
+provider "aws" {
+  region                      = "eu-central-1"
+  access_key                  = "none"
+  secret_key                  = "none"
+  skip_credentials_validation = true
+  skip_metadata_api_check     = true
+  skip_requesting_account_id  = true
+}
+
+override_data {
+  target = data.aws_caller_identity.current
+  values = { account_id = "123456789012" }
+}
+
+override_data {
+  target = data.aws_ssm_parameter.ami
+  values = { insecure_value = "ami-12345678" }
+}
+
+override_data {
+  target = data.aws_ec2_instance_type.this
+  values = { supported_architectures = ["x86_64"], default_vcpus = 2, instance_storage_supported = false }
+}
+
+variables {
+  name                              = "a"
+  vpc_id                            = "vpc-1"
+  subnet_ids                        = { eu-central-1a = "subnet-a", eu-central-1b = "subnet-b", eu-central-1c = "subnet-c" }
+  client_cidr_blocks                = ["10.0.0.0/8"]
+  bucket                            = "a-log"
+  location                          = "s3://a-log/log"
+  bucket_policy_arn                 = "arn:aws:iam::123456789012:policy/a-log-agent"
+  wheels_directory                  = "tests/wheels"
+  etcd_endpoints                    = ["https://10.80.0.4:2379", "https://10.80.2.4:2379", "https://10.80.4.4:2379"]
+  etcd_client_certificate_parameter = "/a/etcd/client"
+}
+
+run "machines_are_closed_and_encrypted" {
+  command = plan
+
+  assert {
+    condition     = aws_launch_template.agents.metadata_options[0].http_tokens == "required" && aws_launch_template.agents.metadata_options[0].http_put_response_hop_limit == 1
+    error_message = "A machine answers only IMDSv2, and only itself."
+  }
+
+  assert {
+    condition     = alltrue([for disk in aws_launch_template.agents.block_device_mappings : disk.ebs[0].encrypted == "true" && disk.ebs[0].volume_type == "gp3"])
+    error_message = "Volumes are encrypted gp3."
+  }
+
+  assert {
+    condition     = length(aws_launch_template.agents.block_device_mappings) == 2
+    error_message = "A machine without a disk of its own gets a volume for buffers."
+  }
+
+  assert {
+    condition     = aws_lb.bootstrap.internal
+    error_message = "The load balancer is on private subnets."
+  }
+
+  assert {
+    condition     = alltrue([for rule in aws_vpc_security_group_ingress_rule.clients : rule.cidr_ipv4 == "10.0.0.0/8" && rule.to_port == 9092])
+    error_message = "Listeners are open to clients' addresses only."
+  }
+
+  assert {
+    condition     = length(aws_vpc_security_group_ingress_rule.operators) == 0
+    error_message = "The HTTP port has no authentication: it is open to addresses that were named only."
+  }
+}
+
+run "a_machine_with_a_disk_gets_no_volume" {
+  command = plan
+
+  override_data {
+    target = data.aws_ec2_instance_type.this
+    values = { supported_architectures = ["x86_64"], default_vcpus = 2, instance_storage_supported = true }
+  }
+
+  assert {
+    condition     = length(aws_launch_template.agents.block_device_mappings) == 1
+    error_message = "Buffers are on the NVMe of the machine."
+  }
+}
+
+run "a_refresh_starts_an_agent_before_it_ends_one" {
+  command = plan
+
+  assert {
+    condition     = aws_autoscaling_group.agents.instance_refresh[0].preferences[0].min_healthy_percentage == 100 && aws_autoscaling_group.agents.instance_refresh[0].preferences[0].max_healthy_percentage < 167
+    error_message = "Of three agents one goes at a time, after its successor is ready."
+  }
+
+  assert {
+    condition     = one(aws_autoscaling_group.agents.initial_lifecycle_hook).default_result == "ABANDON"
+    error_message = "An agent that never becomes ready is replaced, and the refresh stops."
+  }
+}
+
+run "the_group_grows_with_what_limits_an_agent" {
+  command = plan
+
+  assert {
+    condition     = aws_autoscaling_policy.cpu.target_tracking_configuration[0].target_value == 45
+    error_message = "Of two cores the event loop has one: 45 % is nine tenths of it."
+  }
+
+  assert {
+    condition     = aws_autoscaling_policy.network.target_tracking_configuration[0].target_value == 3514500000
+    error_message = "Six tenths of the baseline, in bytes a minute."
+  }
+}
+
+run "each_agent_has_the_same_configuration" {
+  command = plan
+
+  variables {
+    broker_configs = { "log.retention.hours" = "72", "auto.create.topics.enable" = "true", "max.connections.per.ip.overrides" = "10.0.0.9:50" }
+  }
+
+  assert {
+    condition     = output.agent_toml == <<-END
+      store = "s3://a-log/log"
+      dir = "/var/lib/driftlog/agent"
+      etcd = ["https://10.80.0.4:2379","https://10.80.2.4:2379","https://10.80.4.4:2379"]
+      etcd-cacert = "/etc/driftlog/tls/ca.pem"
+      etcd-cert = "/etc/driftlog/tls/client.pem"
+      etcd-key = "/etc/driftlog/tls/client-key.pem"
+      session-timeout-ms = 6000
+      log-format = "json"
+      auto.create.topics.enable = true
+      log.retention.hours = 72
+      max.connections.per.ip.overrides = "10.0.0.9:50"
+    END
+    error_message = "Numbers and booleans are TOML's, everything else is a string."
+  }
+}
+
+run "a_machine_may_do_only_this" {
+  command = plan
+
+  assert {
+    condition = { for s in jsondecode(data.aws_iam_policy_document.machine.json).Statement : s.Sid => join(" ", concat(flatten([s.Action]), flatten([s.Resource]))) } == {
+      ReadWheels      = "s3:GetObject arn:aws:s3:::a-log/artifacts/driftlog/*"
+      ReadCertificate = "ssm:GetParameter arn:aws:ssm:eu-central-1:123456789012:parameter/a/etcd/client"
+      TellReady       = "autoscaling:CompleteLifecycleAction arn:aws:autoscaling:eu-central-1:123456789012:autoScalingGroup:*:autoScalingGroupName/a-agents"
+      Metrics         = "cloudwatch:PutMetricData *"
+    }
+    error_message = "Beside the bucket, a machine reads its wheels and one certificate, and tells that it is ready."
+  }
+}
+
+run "refuses_the_internet_as_a_client" {
+  command         = plan
+  expect_failures = [var.client_cidr_blocks]
+
+  variables {
+    client_cidr_blocks = ["0.0.0.0/0"]
+  }
+}
+
+run "refuses_a_public_address_of_a_client" {
+  command         = plan
+  expect_failures = [var.client_cidr_blocks]
+
+  variables {
+    client_cidr_blocks = ["10.0.0.0/8", "52.1.2.0/24"]
+  }
+}
+
+run "refuses_the_internet_as_an_operator" {
+  command         = plan
+  expect_failures = [var.operator_cidr_blocks]
+
+  variables {
+    operator_cidr_blocks = ["0.0.0.0/0"]
+  }
+}
+
+run "refuses_two_agents" {
+  command         = plan
+  expect_failures = [var.min_size]
+
+  variables {
+    min_size = 2
+  }
+}
+
+run "refuses_etcd_without_tls" {
+  command         = plan
+  expect_failures = [var.etcd_endpoints]
+
+  variables {
+    etcd_endpoints = ["http://10.80.0.4:2379"]
+  }
+}
+
+run "refuses_to_stand_without_etcd" {
+  command         = plan
+  expect_failures = [var.etcd_endpoints]
+
+  variables {
+    etcd_endpoints = []
+  }
+}
+
+run "refuses_a_directory_without_driftlog" {
+  command         = plan
+  expect_failures = [var.wheels_directory]
+
+  variables {
+    wheels_directory = "tests"
+  }
+}
+
+run "refuses_a_name_that_is_no_config" {
+  command         = plan
+  expect_failures = [var.broker_configs]
+
+  variables {
+    broker_configs = { "store = x" = "y" }
+  }
+}
+
+run "refuses_a_group_that_cannot_refresh" {
+  command         = plan
+  expect_failures = [var.max_size]
+
+  variables {
+    max_size = 3
+  }
+}
+
+run "refuses_slow_volumes" {
+  command         = plan
+  expect_failures = [var.volume_throughput_mib_s]
+
+  variables {
+    volume_throughput_mib_s = 60
+  }
+}

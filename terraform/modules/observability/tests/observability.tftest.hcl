@@ -1,0 +1,77 @@
+# The rules of alarms and the dashboard. Nothing is asked of AWS.
+
+provider "aws" {
+  region                      = "eu-central-1"
+  access_key                  = "none"
+  secret_key                  = "none"
+  skip_credentials_validation = true
+  skip_metadata_api_check     = true
+  skip_requesting_account_id  = true
+}
+
+variables {
+  name                     = "a"
+  agents                   = 3
+  autoscaling_group_name   = "a-agents"
+  target_group_arn_suffix  = "targetgroup/a-agents/1"
+  load_balancer_arn_suffix = "net/a-bootstrap/1"
+  etcd_instance_ids        = { etcd-1 = "i-1", etcd-2 = "i-2", etcd-3 = "i-3" }
+  alarm_actions            = ["arn:aws:sns:eu-central-1:123456789012:page"]
+}
+
+run "silence_is_an_alarm" {
+  command = plan
+
+  assert {
+    condition     = alltrue([for alarm in [aws_cloudwatch_metric_alarm.live_agents, aws_cloudwatch_metric_alarm.etcd_backups, aws_cloudwatch_metric_alarm.bootstrap] : alarm.treat_missing_data == "breaching"])
+    error_message = "A cluster that sends nothing raises alarms."
+  }
+
+  assert {
+    condition     = aws_cloudwatch_metric_alarm.live_agents.threshold == 3
+    error_message = "Fewer agents than the group has at least raise an alarm."
+  }
+}
+
+run "each_alarm_calls_and_says_what_to_do" {
+  command = plan
+
+  assert {
+    condition     = alltrue([for alarm in aws_cloudwatch_metric_alarm.agents : length(alarm.alarm_description) > 40 && contains(alarm.alarm_actions, "arn:aws:sns:eu-central-1:123456789012:page")])
+    error_message = "Each alarm has an action and a sentence."
+  }
+
+  assert {
+    condition     = length(aws_cloudwatch_metric_alarm.etcd_member) == 3
+    error_message = "Each member of etcd has an alarm."
+  }
+}
+
+run "each_alarm_is_on_the_dashboard" {
+  command = plan
+
+  assert {
+    condition = alltrue([for name in keys(aws_cloudwatch_metric_alarm.agents) : anytrue([
+      for widget in jsondecode(aws_cloudwatch_dashboard.this.dashboard_body).widgets : widget.properties.metrics[0][1] == name
+    ])])
+    error_message = "Each alarm's metric has a panel."
+  }
+}
+
+run "refuses_an_action_that_is_no_arn" {
+  command         = plan
+  expect_failures = [var.alarm_actions]
+
+  variables {
+    alarm_actions = ["page"]
+  }
+}
+
+run "refuses_a_cluster_without_agents" {
+  command         = plan
+  expect_failures = [var.agents]
+
+  variables {
+    agents = 0
+  }
+}

@@ -1,0 +1,97 @@
+"""A stand-in for the AWS CLI: ``aws SERVICE OPERATION --option value …``, through botocore.
+
+The scripts on machines call the CLI, which is no package of the tests.  This one takes options as
+the CLI does (``--with-decryption``, JSON, ``Name=value`` for a list of dimensions), prints the
+answer as JSON, and exits with 254 and S3's or SSM's error code on standard error.
+
+Shell.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+from botocore import xform_name
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.support.components import REPOSITORY
+
+
+def install(folder: Path) -> Path:
+    """A folder for PATH with this as ``aws``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = folder / "aws"
+    command.write_text(
+        "#!/bin/sh\n"
+        f'PYTHONPATH={REPOSITORY} exec {sys.executable} -m tests.terraform.aws_cli "$@"\n'
+    )
+    command.chmod(0o755)
+    return folder
+
+
+def main(arguments: list[str]) -> int:
+    service, operation, *rest = arguments
+    client = botocore.session.get_session().create_client(
+        service,
+        endpoint_url=os.environ["AWS_ENDPOINT_URL"],
+        region_name=os.environ["AWS_DEFAULT_REGION"],
+        config=Config(s3={"addressing_style": "path"}, proxies={}),
+    )
+    try:
+        if (service, operation) == ("s3", "cp"):
+            source, target = [word for word in rest if not word.startswith("--")][:2]
+            bucket, _, key = target.removeprefix("s3://").partition("/")
+            client.put_object(Bucket=bucket, Key=key, Body=Path(source).read_bytes())
+            return 0
+        answer = _called(client, operation, rest)
+    except ClientError as error:
+        print(f"An error occurred ({error.response['Error']['Code']})", file=sys.stderr)
+        return 254
+    answer.pop("ResponseMetadata", None)
+    print(json.dumps(answer, default=str))
+    return 0
+
+
+def _called(client: Any, operation: str, options: list[str]) -> dict[str, Any]:
+    name = next(
+        name
+        for name in client.meta.service_model.operation_names
+        if xform_name(name, "-") == operation
+    )
+    shape = client.meta.service_model.operation_model(name).input_shape
+    members = {xform_name(member, "-"): (member, of) for member, of in shape.members.items()}
+    simple: dict[str, Any] = {}
+    given = iter(options)
+    for option in given:
+        if option == "--output":
+            next(given)
+            continue
+        known = members.get(option.removeprefix("--"))
+        if known is None:  # of the one datum that PutMetricData's shorthand describes
+            simple[option.removeprefix("--")] = next(given)
+            continue
+        member, of = known
+        if of.type_name == "boolean":
+            simple[member] = True
+        else:
+            text = next(given)
+            simple[member] = json.loads(text) if of.type_name in ("list", "structure") else text
+    if operation == "put-metric-data" and "MetricData" not in simple:
+        dimension, _, value = simple.pop("dimensions").partition("=")
+        datum = {
+            "MetricName": simple.pop("metric-name"),
+            "Unit": simple.pop("unit"),
+            "Value": float(simple.pop("value")),
+            "Dimensions": [{"Name": dimension, "Value": value}],
+        }
+        simple["MetricData"] = [datum]
+    answer: dict[str, Any] = getattr(client, xform_name(name))(**simple)
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,301 @@
+"""The complete example is applied to an account, and its machines' own files make a cluster.
+
+Up to a client's first record: etcd's members and the agents are started from nothing but what their
+machines' user data says, against the bucket that Terraform made, and with its policies enforced.
+
+Shell.
+"""
+
+import json
+import re
+import subprocess
+import time
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import botocore.session
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.support.driftlog_process import driftlog_command
+from tests.terraform import aws_cli
+from tests.terraform.checkout import copied, mirror, resources, terraform
+from tests.terraform.machine_files import MachineFiles, machine_files
+from tests.terraform.machines import Agent, EtcdMembers, client_certificate
+from tests.terraform.moto_account import BUCKET, applied, destroyed, moto_account, prepared
+from tests.terraform.policy_proxy import PolicyProxy, allowed
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("terraform-apply")]
+
+_ALWAYS_CHANGED: Final = {
+    "module.agents.aws_autoscaling_group.agents",
+    "module.agents.aws_autoscaling_policy.cpu",
+    "module.agents.aws_autoscaling_policy.network",
+}
+"""moto forgets the warm-up of a group, and answers settings of policies that were not asked for."""
+
+_RULES: Final = re.compile(r"aws_vpc_security_group_(in|e)gress_rule\.")
+"""moto forgets descriptions of rules that name another group."""
+
+_COLLECT_SECONDS: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What `terraform apply` made of the example, and how long it took."""
+
+    example: Path
+    account: Mapping[str, str]
+    outputs: Mapping[str, Any]
+    resources: Mapping[str, Mapping[str, Any]]
+    seconds: float
+
+    def member_machines(self) -> list[MachineFiles]:
+        found = [
+            values["user_data_base64"]
+            for address, values in sorted(self.resources.items())
+            if address.startswith("module.metadata.aws_instance.this")
+        ]
+        return [machine_files(user_data) for user_data in found]
+
+    def agent_machine(self) -> MachineFiles:
+        template = self.resources["module.agents.aws_launch_template.agents"]
+        return machine_files(template["user_data"])
+
+    def policy(self, address: str) -> dict[str, Any]:
+        policy: dict[str, Any] = json.loads(self.resources[address]["policy"])
+        return policy
+
+    def client(self, service: str) -> Any:
+        return botocore.session.get_session().create_client(
+            service,
+            endpoint_url=self.account["AWS_ENDPOINT_URL"],
+            region_name=self.account["AWS_REGION"],
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applied]:
+    mirror()
+    folder = tmp_path_factory.mktemp("apply")
+    example = prepared(copied(folder), folder / "artifacts")
+    with moto_account(folder) as account:
+        began = time.monotonic()
+        applied(example, account)
+        seconds = time.monotonic() - began
+        outputs = json.loads(terraform(example, "output", "-json", environment=account))
+        yield Applied(
+            example=example,
+            account=account,
+            outputs={name: output["value"] for name, output in outputs.items()},
+            resources=resources(example, account),
+            seconds=seconds,
+        )
+
+
+def test_apply_makes_what_a_client_needs(cluster: Applied) -> None:
+    """
+    Within two minutes: where to connect in each zone, what to read with Spark, and as whom.
+    """
+    outputs = cluster.outputs
+    zones = outputs["bootstrap_servers_by_zone"]
+
+    assert cluster.seconds < 240, "on a busy machine; alone it takes 80 s"
+    assert ["us-east-1a", "us-east-1b", "us-east-1c"] == sorted(zones)
+    assert all(zones[zone] == f"{zone}.{outputs['bootstrap_servers']}" for zone in zones)
+    lines = outputs["client_properties"].splitlines()
+    assert [
+        f"bootstrap.servers={outputs['bootstrap_servers']}",
+        "security.protocol=PLAINTEXT",
+    ] == lines
+    assert f"s3://{BUCKET}/log" == outputs["location"]
+    assert outputs["reader_role_arn"].endswith(f":role/{BUCKET}-reader")
+
+
+def test_machines_get_the_units_of_this_checkout(cluster: Applied) -> None:
+    """
+    What is tested of deploy/systemd is what runs; the configuration is TOML that agents know.
+    """
+    machine = cluster.agent_machine()
+    tested = cluster.example.parents[2] / "deploy" / "systemd"
+    settings = tomllib.loads(machine.contents["/etc/driftlog/agent.toml"])
+    options = subprocess.run(
+        [str(driftlog_command()), "agent", "run", "--help"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+
+    for unit in ("driftlog.service", "driftlog-metrics.service", "driftlog-metrics.timer"):
+        assert (tested / unit).read_text() == machine.contents[f"/etc/systemd/system/{unit}"]
+    assert [["/usr/local/sbin/driftlog-boot"]] == machine.commands
+    assert {"auto": {"create": {"topics": {"enable": True}}}} == {
+        name: settings.pop(name) for name in ["auto"]
+    }
+    assert [] == [name for name in settings if f"--{name} " not in options]
+
+
+def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(cluster: Applied) -> None:
+    """
+    Nothing is replaced, and nothing changes by itself.
+    """
+    plan = str(cluster.example / "second.tfplan")
+    terraform(cluster.example, "plan", f"-out={plan}", environment=cluster.account)
+    shown = terraform(cluster.example, "show", "-json", plan, environment=cluster.account)
+    changes = {
+        change["address"]: change["change"]["actions"]
+        for change in json.loads(shown)["resource_changes"]
+        if change["change"]["actions"] not in (["no-op"], ["read"])
+    }
+
+    assert {("update",)} == {tuple(actions) for actions in changes.values()}
+    assert set() == {a for a in changes if not _RULES.search(a)} - _ALWAYS_CHANGED
+
+
+def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
+    cluster: Applied, tmp_path: Path
+) -> None:
+    """
+    Members form etcd with certificates, agents join, a client writes and reads; each action of the
+    agents' policy is used, and none beside it; SIGTERM drains each agent in its time.
+    """
+    machine = cluster.agent_machine()
+    _needs_a_configuration_file(machine)
+    path = {"PATH": f"{aws_cli.install(tmp_path / 'bin')}:/usr/local/bin:/usr/bin:/bin"}
+    policy = cluster.policy("module.bucket.aws_iam_policy.agent")
+    with (
+        PolicyProxy(cluster.account["AWS_ENDPOINT_URL"], policy) as proxy,
+        EtcdMembers(tmp_path, cluster.member_machines(), {**cluster.account, **path}) as etcd,
+    ):
+        for name in etcd.names:
+            etcd.start(name)
+        for name in etcd.names:
+            etcd.wait_until_healthy(name)
+        certificates = tmp_path / "tls"
+        parameter = machine.variables("/etc/driftlog/boot.env")["CLIENT_CERTIFICATE"]
+        ssm = cluster.client("ssm")
+        pem = ssm.get_parameter(Name=parameter, WithDecryption=True)["Parameter"]["Value"]
+        client_certificate(machine, pem, certificates)
+        environment = {
+            **cluster.account,
+            "AWS_ENDPOINT_URL": proxy.url,
+            "DRIFTLOG_ETCD": ",".join(etcd.endpoints),
+            "DRIFTLOG_ETCD_CACERT": str(certificates / "ca.pem"),
+            "DRIFTLOG_ETCD_CERT": str(certificates / "client.pem"),
+            "DRIFTLOG_ETCD_KEY": str(certificates / "client-key.pem"),
+            "DRIFTLOG_NEW_CLUSTER_GRACE_MS": "1000",
+        }
+        agents = [
+            Agent(tmp_path / zone, machine, environment, zone)
+            for zone in ("use1-az1", "use1-az2", "use1-az3")
+        ]
+        with agents[0], agents[1], agents[2]:
+            _produce(agents[0].listener, b"first")
+            assert [b"first"] == _consume(agents[2].listener, 1)
+
+            _seal(agents)
+            _wait_until(lambda: "s3:DeleteObject" in proxy.used, _COLLECT_SECONDS)
+            codes = [agent.stop() for agent in agents]
+
+    granted = {
+        a
+        for s in policy["Statement"]
+        for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])
+    }
+    assert [0, 0, 0] == codes
+    assert [] == proxy.refused
+    assert granted == proxy.used
+
+
+def test_roles_may_not_leave_their_prefixes(cluster: Applied) -> None:
+    """
+    By the policies as they were applied: what an agent, a reader and an importer try beside them.
+    """
+    agent = cluster.policy("module.bucket.aws_iam_policy.agent")
+    reader = cluster.policy('module.bucket.aws_iam_role_policy.user["reader"]')
+    importer = cluster.policy('module.bucket.aws_iam_role_policy.user["importer"]')
+    bucket = f"arn:aws:s3:::{BUCKET}"
+    foreign = [
+        (agent, "s3:DeleteObject", f"{bucket}/log/cluster.json"),
+        (agent, "s3:DeleteObject", f"{bucket}/log/producer-ids/00000000000000000000.json"),
+        (agent, "s3:GetObject", f"{bucket}/backups/etcd/etcd-1/hour-00.db"),
+        (agent, "s3:PutObject", f"{bucket}/artifacts/driftlog/a/driftlog.whl"),
+        (agent, "s3:PutBucketPolicy", bucket),
+        (reader, "s3:PutObject", f"{bucket}/log/topics/a/b/00000/c.parquet"),
+        (reader, "s3:GetObject", f"{bucket}/log/groups/a/b.json"),
+        (importer, "s3:PutObject", f"{bucket}/log/flush/a/b.flush"),
+        (importer, "s3:DeleteObject", f"{bucket}/log/topics/a/b/00000/c.parquet"),
+    ]
+
+    assert [] == [(action, arn) for policy, action, arn in foreign if allowed(policy, action, arn)]
+    assert allowed(importer, "s3:PutObject", f"{bucket}/log/topics/a/b/00000/c.parquet")
+
+
+def test_another_size_is_applied_in_place(cluster: Applied) -> None:
+    """
+    Four agents in place of three: the group changes, and nothing is replaced.
+    """
+    told = applied(cluster.example, cluster.account, "min_size=4", "max_size=8")
+
+    group = cluster.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"][0]
+    assert (4, 8) == (group["MinSize"], group["MaxSize"])
+    assert re.search(r"Resources: 0 added, \d+ changed, 0 destroyed", told)
+
+
+def test_destroy_leaves_nothing(cluster: Applied) -> None:
+    """
+    Once the bucket is empty: a bucket that holds a log is not destroyed.
+    """
+    s3 = cluster.client("s3")
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="log/"):
+        for found in page.get("Contents", ()):
+            s3.delete_object(Bucket=BUCKET, Key=found["Key"])
+
+    destroyed(cluster.example, cluster.account)
+
+    assert [] == s3.list_buckets()["Buckets"]
+    assert [] == cluster.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+
+
+def _needs_a_configuration_file(machine: MachineFiles) -> None:
+    words = machine.exec_start("driftlog.service")
+    assert ["/opt/driftlog/bin/driftlog", "agent", "run"] == words[:3]
+    command = [str(driftlog_command()), "agent", "run", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    if "--config-file" not in told:
+        pytest.skip("this driftlog has no --config-file yet")
+
+
+def _produce(bootstrap: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer.produce("greetings", value)
+    assert 0 == producer.flush(60)
+
+
+def _consume(bootstrap: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["greetings"])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=60)]
+    finally:
+        consumer.close()
+
+
+def _seal(agents: list[Agent]) -> None:
+    for agent in agents:
+        url = f"http://{agent.http}/topics/greetings/seal"
+        request = urllib.request.Request(url, b"", {"X-Driftlog": "1"})
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not after {seconds:.0f} s"
+        time.sleep(0.1)
