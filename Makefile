@@ -29,11 +29,12 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd prometheus clean distclean
+.PHONY: help setup demo local test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd prometheus clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
 	@echo "make demo           the main job on real data: Kafka client in, Parquet, Spark out (INPUT=file.ndjson for yours)"
+	@echo "make local          LocalStack, etcd and three agents here, without Docker, and the demo through them (DEMO=only: no more)"
 	@echo "make test           ten minutes on two cores: unit, contract, a short simulation, one round trip of each client"
 	@echo "                    (ARGS='-k name' instead: these tests, of both suites)"
 	@echo "make verify         every other test: all seeds, planted bugs, beside Apache Kafka, kills, chaos, attacks"
@@ -122,6 +123,9 @@ prometheus: .cache/prometheus.stamp
 demo: setup
 	@tools/preflight java
 	@$(BIN)/python -m tools.demo $(if $(INPUT),'$(INPUT)')
+
+local: setup localstack etcd
+	@$(BIN)/python -m tools.local $(if $(filter only,$(DEMO)),--demo-only) $(if $(INPUT),--input '$(INPUT)')
 
 # Each test is in one of two suites: tests/support/suites.py.
 PYTEST_OPTIONS := -n $(WORKERS) --dist loadgroup --durations 10

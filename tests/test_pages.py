@@ -11,7 +11,7 @@ from tools import metrics_page
 
 README: Final = REPOSITORY / "README.md"
 PAGES: Final = sorted((REPOSITORY / "docs").glob("*.md"))
-_OTHERS: Final = {".venv", ".cache", "node_modules", "demo-data"}
+_OTHERS: Final = {".venv", ".cache", "node_modules", "demo-data", "local-data"}
 ALL: Final = sorted(
     file
     for file in REPOSITORY.rglob("*.md")

@@ -69,6 +69,8 @@ SUITES: Final[dict[str, Suite]] = {
     "test_workers.py": "test",
     "tiering": "test",
     "tools": "test",
+    "tools/local": "verify",
+    "tools/local/test_servers_compose.py": "test",
     "tools/test_demo.py": "verify",
 }
 """By path under tests/."""
@@ -102,6 +104,7 @@ REAL_PROCESSES: Final = (
     "spark/test_tail_queries.py",
     "terraform/test_apply.py",
     "terraform/test_etcd_members.py",
+    "tools/local/test_supervisor.py",
     "tools/test_demo.py",
 )
 """Files and folders whose tests start servers, and kill, freeze or cut off some of them: what they
