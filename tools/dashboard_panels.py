@@ -95,9 +95,9 @@ ROWS: Final = (
                 "{{instance}}",
             ),
             _one(
-                "Produced records",
+                "Committed records",
                 "short",
-                _rate("driftlog_produced_records_total", "instance"),
+                _rate("driftlog_committed_records_total", "instance"),
                 "{{instance}}",
             ),
         ),
@@ -113,7 +113,7 @@ ROWS: Final = (
                     (_quantile(share, "driftlog_request_seconds", where=', api="Produce"'), name)
                     for share, name in ((0.5, "p50"), (0.99, "p99"))
                 ),
-                "One request in sixteen is timed.",
+                "Ten requests a second are timed.",
             ),
             _one(
                 "Requests: p99 by API",

@@ -32,9 +32,6 @@ from uuid import UUID
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
 from driftlog_agents.log.log_session import Engine
@@ -42,7 +39,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
-from driftlog_agents.process.metrics.collect import collect
+from driftlog_agents.process.metrics.collect import scrape
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
@@ -82,14 +79,6 @@ def _is_no_stranger(record: logging.LogRecord) -> bool:
     """Drop aiohttp's traceback of each client that does not speak HTTP/1, such as etcd's."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
-
-
-class _Collected(Collector):
-    def __init__(self, collected: list[Metric]) -> None:
-        self._collected = collected
-
-    def collect(self) -> list[Metric]:
-        return self._collected
 
 
 class HttpApi:
@@ -145,10 +134,7 @@ class HttpApi:
     async def _metrics(self, _: web.Request) -> web.Response:
         if not self._agent.ready.is_set():
             return web.Response(status=503, text="starting\n")
-        registry = CollectorRegistry()
-        registry.register(_Collected(list(collect(self._observed))))
-        # Some milliseconds for a thousand series.
-        text = await asyncio.to_thread(generate_latest, registry)
+        text = await scrape(self._observed)
         return web.Response(body=text, headers={"Content-Type": _METRICS_TYPE})
 
     async def _healthz(self, request: web.Request) -> web.Response:

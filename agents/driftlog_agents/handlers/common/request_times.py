@@ -1,22 +1,18 @@
 """How long requests take, from their frame to their answer, by API.
 
-    a Produce          one in about sixteen is timed, and counts for all since the last timed one
+    a Produce          ten a second are timed, and each counts for all since the last timed one
     another request    is timed with its wait for its turn; a Fetch with its wait for records
 
-Timing each Produce would take one percent of its CPU.  The gaps between timed requests differ, so
-that clients in lockstep are all seen.  A request whose connection closes first does not count.
+Timing each Produce would take some percent of its CPU.  A request whose connection closes first
+does not count.
 
 Pure.
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.protocol.api import ApiKey
-
-_GAPS: Final = (16, 7, 25, 12, 21, 3, 28, 15, 9, 24, 17, 5, 29, 13, 19, 13)
-"""Produce requests from one timed request to the next, in turn; sixteen on average."""
 
 
 class RequestTimer:
@@ -41,17 +37,12 @@ class RequestTimes:
     def __init__(self, now_ms: Callable[[], float]) -> None:
         self._now_ms = now_ms
         self.durations: dict[ApiKey, Histogram] = {ApiKey.PRODUCE: Histogram()}
-        self.next_produce = 1
-        """The number of the Produce request that is timed next."""
         self._last_produce = 0
-        self._gap = 0
+        """The number of the last timed Produce request."""
 
     def produce(self, number: int) -> RequestTimer:
-        """Time the Produce request with this *number*; the caller compares it with
-        `next_produce`."""
+        """Time the Produce request with this *number*."""
         counted, self._last_produce = number - self._last_produce, number
-        self._gap = (self._gap + 1) % len(_GAPS)
-        self.next_produce = number + _GAPS[self._gap]
         return RequestTimer(self.durations[ApiKey.PRODUCE], self._now_ms, counted)
 
     def other(self, key: ApiKey) -> RequestTimer:

@@ -26,7 +26,7 @@ from driftlog_agents.foundation.loop_slices import sliced, time_for_large
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
-from driftlog_agents.handlers.common.request_times import RequestTimes
+from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
 from driftlog_agents.handlers.produce.batch_checks import BatchChecks, bad_batch, too_large
 from driftlog_agents.handlers.produce.batch_conversion import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.handlers.produce.record_errors import RefusedRecordsError
@@ -38,6 +38,7 @@ from driftlog_agents.handlers.produce.waiters import (
     PartitionWaiter,
     ProduceWaiter,
     SeveralBatches,
+    TimedOneBatchWaiter,
 )
 from driftlog_agents.handlers.produce.waiting_batches import WaitingBatches, own_memory
 from driftlog_agents.log.ingest.admission_verdict import parks
@@ -85,8 +86,11 @@ class ProduceHandler:
         self._checks = BatchChecks(most, broker.refusals)
         self._log = structlog.get_logger()
         self._timeouts = ProduceTimeouts(broker)
+        self._waiter: Callable[..., OneBatchWaiter] = OneBatchWaiter
+        """Makes the waiter of a request of one batch."""
+        self._due = False
+        """Whether the next request is timed."""
         self.requests = 0
-        self.records = 0
         self.bytes = 0
         self.errors = 0
         self.waiting = WaitingBatches(broker.settings.limits, broker.refusals)
@@ -162,11 +166,9 @@ class ProduceHandler:
         self.requests += 1
         version, acks, timeout_ms, topic, partition = asked
         engine = self._engine()
-        one = OneBatchWaiter(
+        one = self._waiter(
             self._timeouts, connection, version, correlation_id, topic, partition, timeout_ms
         )
-        if self.requests >= self._times.next_produce:
-            one.timed = self._times.produce(self.requests)
         connection.queue(one)
         try:
             self._partition(engine, topic, partition, records, acks, version, one, one)
@@ -175,9 +177,16 @@ class ProduceHandler:
         if acks < 0 and not one.done:
             self._timeouts.expect(one, one, timeout_ms)
 
+    def _timed_waiter(self, *of: Any) -> OneBatchWaiter:
+        return TimedOneBatchWaiter(self._timer(), *of)
+
     def _time(self, pending: SeveralBatches) -> None:
-        if self.requests >= self._times.next_produce:
-            pending.timed = self._times.produce(self.requests)
+        if self._due:
+            pending.timer = self._timer()
+
+    def _timer(self) -> RequestTimer:
+        self._due, self._waiter = False, OneBatchWaiter
+        return self._times.produce(self.requests)
 
     def may_wait(self, topic: str | None, data: PartitionProduceData) -> bool:
         """Whether a batch may have to wait for admission, by its header and its partition alone."""
@@ -309,7 +318,6 @@ class ProduceHandler:
             raise bad_batch(records, checked)
         self._checks.check(limits, checked, size, version)
         self.bytes += size
-        self.records += checked[0]
         if log.busy or needs_rewrite(limits, checked, self._broker.wall_ms()):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
         elif (log.paused or log.state is State.LOADING) and parks(
@@ -453,5 +461,7 @@ class ProduceHandler:
         waiter.refuse(error.code, str(error) or None, named)
 
     def sweep(self, now_ms: float) -> None:
-        """Answer requests whose timeout has passed; call it a few times a second."""
+        """Answer requests whose timeout has passed, and time the next request; call it a few times
+        a second."""
         self._timeouts.sweep(now_ms)
+        self._due, self._waiter = True, self._timed_waiter

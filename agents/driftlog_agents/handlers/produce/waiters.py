@@ -53,9 +53,9 @@ class SeveralBatches:
         "expected",
         "nameable",
         "slot",
-        "timed",
         "timeout_ms",
         "timeouts",
+        "timer",
         "topics",
         "version",
         "waiting",
@@ -84,7 +84,7 @@ class SeveralBatches:
         """Bad records that the answer may still name."""
         self.admitted = self.expected = False
         self.topics: list[TopicProduceResponse] = []
-        self.timed: RequestTimer | None = None
+        self.timer: RequestTimer | None = None
         self.done = False
 
     def one_done(self) -> None:
@@ -107,8 +107,8 @@ class SeveralBatches:
 
     def respond(self) -> None:
         self.done = True
-        if self.timed is not None:
-            self.timed.answered()
+        if self.timer is not None:
+            self.timer.answered()
         self.slot.connection.on_loop(self._respond)
 
     def _respond(self) -> None:
@@ -187,7 +187,6 @@ class OneBatchWaiter(Slot):
         "done",
         "log_append_time_ms",
         "partition",
-        "timed",
         "timeout_ms",
         "timeouts",
         "topic",
@@ -214,15 +213,12 @@ class OneBatchWaiter(Slot):
         self.partition = partition
         self.base_offset = -1
         self.log_append_time_ms = -1
-        self.timed: RequestTimer | None = None
         self.done = False
 
     def committed(self, log: PartitionLog) -> None:
         if self.done:
             return
         self.done = True
-        if self.timed is not None:
-            self.timed.answered()
         if not self.connection.closed:
             try:
                 answer = encode_success(
@@ -256,8 +252,6 @@ class OneBatchWaiter(Slot):
         if self.done:
             return
         self.done = True
-        if self.timed is not None:
-            self.timed.answered()
         self.connection.on_loop(partial(self._refuse, code, message, named))
 
     def _refuse(self, code: ErrorCode, message: str | None, named: BadRecords) -> None:
@@ -276,6 +270,29 @@ class OneBatchWaiter(Slot):
     def time_out(self) -> None:
         """Answer with REQUEST_TIMED_OUT: the log may have the batch, now or later."""
         self.refuse(ErrorCode.REQUEST_TIMED_OUT, None)
+
+
+class TimedOneBatchWaiter(OneBatchWaiter):
+    """The same, of a request that is timed: the others have no cost of that."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, timer: RequestTimer, *of: Any) -> None:
+        super().__init__(*of)
+        self._timer = timer
+
+    def committed(self, log: PartitionLog) -> None:
+        if not self.done:
+            self._timer.answered()
+        super().committed(log)
+
+    synced = committed
+
+    def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
+        """See `OneBatchWaiter`."""
+        if not self.done:
+            self._timer.answered()
+        super().refuse(code, message, named)
 
 
 class PartitionWaiter:

@@ -465,6 +465,9 @@ class Flusher:
         payload: Payload = flush.payload
         record, footer = payload.puts[flush.stored_attempt]
         self._counters.committed_bytes += flush.size_bytes
+        self._counters.committed_records += sum(
+            batches[-1].end_offset - batches[0].base_offset for batches in flush.batches.values()
+        )
         for batches in flush.batches.values():
             self._buffer.let_go(batches)
         self.memory.commits(payload.data, flush.size_bytes)

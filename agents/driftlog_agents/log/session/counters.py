@@ -39,6 +39,7 @@ class LogCounters:
     flushes_early: int = 0
     """Cut before `flush_interval_ms`, for requests that waited."""
     committed_bytes: int = 0
+    committed_records: int = 0
     buffer_bytes: int = 0
     buffer_syncs: int = 0
     buffer_unreadable: int = 0

@@ -201,6 +201,7 @@ _LOG_COUNTERS: Final = {
     "merge_read_bytes": "Bytes of segments that merges read",
     "merge_written_bytes": "Bytes of segments that merges wrote",
     "committed_bytes": "Bytes of committed flushes",
+    "committed_records": "Records of committed flushes",
     "buffer_bytes": "Bytes written to buffer files",
     "buffer_syncs": "fdatasync calls",
     "buffer_unreadable": "Failed attempts to read the buffer files of earlier sessions in "

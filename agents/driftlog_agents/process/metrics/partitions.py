@@ -11,13 +11,13 @@ others are summed under `OTHERS`, which is no topic's name; their offsets are le
 Shell.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.retention.policy import tail_bytes
 from driftlog_agents.process.agent import AgentProcess
 
@@ -25,20 +25,82 @@ OTHERS: Final = "(others)"
 
 _TIERS: Final = ("buffer", "flushed", "sealed")
 
+_Tiers = tuple[int, int, int]
+"""A number for each of `_TIERS`."""
+
+_Figures = tuple[tuple[str, str], tuple[int, int, int, int], _Tiers, _Tiers]
+"""Labels, offsets, records, bytes."""
+
+_NOTHING: Final = (0, 0, 0)
+
+
+class PartitionFigures:
+    """The figures of one scrape.
+
+    Numbers are read on the event loop: of many partitions in slices, which takes microseconds for
+    each.  `metrics` may run in a thread.
+    """
+
+    def __init__(self, agent: AgentProcess) -> None:
+        self._engine = engine = agent.broker.engine
+        self._most = agent.settings.broker.driftlog_metrics_max_partitions
+        self.logs: list[PartitionLog] = []
+        """What is to be read; empty between two sessions."""
+        self._pending: Counter[PartitionLog] = Counter()
+        self._shown: list[_Figures] = []
+        self._others = [_NOTHING, _NOTHING]
+        if engine is not None:
+            topics = (engine.topics[name].logs for name in sorted(engine.topics))
+            self.logs = [log for logs in topics for log in logs if log is not None]
+            self._pending = engine.flusher.pipeline.uncommitted_bytes()
+
+    def read(self, log: PartitionLog) -> None:
+        """Read the numbers of the next one of `logs`."""
+        assert self._engine is not None
+        flushed = tail_bytes(log)
+        sealed = self._engine.upkeep.retention.size_bytes(log) - flushed
+        sizes = self._pending[log], flushed, sealed
+        if len(self._shown) < self._most:
+            labels = log.topic, str(log.partition)
+            offsets = log.log_start, log.sealed_end, log.high_watermark, log.log_end
+            self._shown.append((labels, offsets, _records(log), sizes))
+        else:
+            records, others = self._others
+            self._others = [_sum(records, _records(log)), _sum(others, sizes)]
+
+    def metrics(self) -> Iterable[Metric]:
+        """What was read."""
+        yield from _offsets(self._shown)
+        records = GaugeMetricFamily(
+            "driftlog_partition_records",
+            "Offsets of a led partition by tier: buffer (not committed), flushed (not sealed), "
+            "sealed. Compaction leaves offsets without a record",
+            labels=["topic", "partition", "tier"],
+        )
+        sizes = GaugeMetricFamily(
+            "driftlog_partition_bytes",
+            "Bytes of its batches by tier, as received; sealed ones once the manifest is known",
+            labels=["topic", "partition", "tier"],
+        )
+        for labels, _, *tiers in self._shown:
+            _add(records, labels, tiers[0])
+            _add(sizes, labels, tiers[1])
+        if len(self.logs) > self._most:
+            _add(records, (OTHERS, OTHERS), self._others[0])
+            _add(sizes, (OTHERS, OTHERS), self._others[1])
+        yield records
+        yield sizes
+
 
 def collect(agent: AgentProcess) -> Iterable[Metric]:
-    """The partitions that this agent leads; none between two sessions."""
-    engine = agent.broker.engine
-    most = agent.settings.broker.driftlog_metrics_max_partitions
-    logs: list[PartitionLog] = []
-    if engine is not None:
-        served = (log for log in engine.logs() if log.state is not State.CLOSED)
-        logs = sorted(served, key=lambda log: (log.topic, log.partition))
-    yield from _offsets(logs[:most])
-    yield from _tiers(engine, logs, most)
+    """The partitions that this agent leads."""
+    figures = PartitionFigures(agent)
+    for log in figures.logs:
+        figures.read(log)
+    yield from figures.metrics()
 
 
-def _offsets(logs: list[PartitionLog]) -> Iterable[Metric]:
+def _offsets(shown: Iterable[_Figures]) -> Iterable[Metric]:
     start = GaugeMetricFamily(
         "driftlog_partition_log_start_offset",
         "Log start of a led partition",
@@ -59,59 +121,23 @@ def _offsets(logs: list[PartitionLog]) -> Iterable[Metric]:
         "The offset of the next record",
         labels=["topic", "partition"],
     )
-    for log in logs:
-        labels = [log.topic, str(log.partition)]
-        start.add_metric(labels, log.log_start)
-        sealed.add_metric(labels, log.sealed_end)
-        high.add_metric(labels, log.high_watermark)
-        end.add_metric(labels, log.log_end)
-    yield from (start, sealed, high, end)
+    families = start, sealed, high, end
+    for labels, offsets, *_ in shown:
+        for family, offset in zip(families, offsets, strict=True):
+            family.add_metric(labels, offset)
+    yield from families
 
 
-def _tiers(engine: Engine | None, logs: list[PartitionLog], most: int) -> Iterable[Metric]:
-    records = GaugeMetricFamily(
-        "driftlog_partition_records",
-        "Offsets of a led partition by tier: buffer (not committed), flushed (not sealed), sealed. "
-        "Compaction leaves offsets without a record",
-        labels=["topic", "partition", "tier"],
-    )
-    sizes = GaugeMetricFamily(
-        "driftlog_partition_bytes",
-        "Bytes of its batches by tier, as received; sealed ones once the manifest is known",
-        labels=["topic", "partition", "tier"],
-    )
-    if engine is not None:
-        pending = engine.flusher.pipeline.uncommitted_bytes()
-        others = [(0, 0, 0), (0, 0, 0)]
-        for at, log in enumerate(logs):
-            held = _records(log), _bytes(engine, log, pending[log])
-            if at < most:
-                for family, values in zip((records, sizes), held, strict=True):
-                    _add(family, (log.topic, str(log.partition)), values)
-            else:
-                others = [_sum(a, b) for a, b in zip(others, held, strict=True)]
-        if len(logs) > most:
-            for family, values in zip((records, sizes), others, strict=True):
-                _add(family, (OTHERS, OTHERS), values)
-    yield records
-    yield sizes
-
-
-def _records(log: PartitionLog) -> tuple[int, int, int]:
+def _records(log: PartitionLog) -> _Tiers:
     sealed = max(0, log.sealed_end - log.log_start)
     flushed = log.high_watermark - max(log.sealed_end, log.log_start)
     return log.log_end - log.high_watermark, max(0, flushed), sealed
 
 
-def _bytes(engine: Engine, log: PartitionLog, pending: int) -> tuple[int, int, int]:
-    flushed = tail_bytes(log)
-    return pending, flushed, engine.upkeep.retention.size_bytes(log) - flushed
-
-
-def _sum(a: tuple[int, int, int], b: tuple[int, int, int]) -> tuple[int, int, int]:
+def _sum(a: _Tiers, b: _Tiers) -> _Tiers:
     return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
-def _add(family: GaugeMetricFamily, labels: tuple[str, str], values: tuple[int, int, int]) -> None:
+def _add(family: GaugeMetricFamily, labels: tuple[str, str], values: _Tiers) -> None:
     for tier, value in zip(_TIERS, values, strict=True):
         family.add_metric([*labels, tier], value)

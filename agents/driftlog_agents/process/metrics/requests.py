@@ -25,18 +25,13 @@ def collect(observed: Observed) -> Iterable[Metric]:
     yield histograms(
         "driftlog_request_seconds",
         "Time from the request to its answer, by Kafka API; a Fetch with its wait for records. Of "
-        "Produce one request in sixteen is timed, and counts for all since the last",
+        "Produce ten requests a second are timed, and each counts for all since the last",
         "api",
         {key.kafka_name: each for key, each in agent.dispatcher.times.durations.items()},
     )
     producing, fetching = agent.dispatcher.producing, agent.dispatcher.fetching
     yield counter(
         "driftlog_produced_bytes", "Bytes of batches received from producers", producing.bytes
-    )
-    yield counter(
-        "driftlog_produced_records",
-        "Records of batches received from producers, refused ones included",
-        producing.records,
     )
     yield counter(
         "driftlog_produce_errors", "Partitions of Produce requests refused", producing.errors

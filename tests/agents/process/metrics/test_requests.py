@@ -1,5 +1,6 @@
 """Latencies and outcomes of an agent that serves would be missing from its metrics."""
 
+import asyncio
 from pathlib import Path
 
 from benchmarks.batches import encode_batch
@@ -20,24 +21,34 @@ def values(agent: Serving, name: str) -> dict[tuple[str, ...], float]:
 
 async def test_requests_are_timed_by_api(tmp_path: Path) -> None:
     """
-    Of Produce the first is timed, with one batch or several; of other APIs each request is.
+    Of Produce the next one a few times a second, with one batch or several, also when it is
+    refused; of other APIs each request is.
     """
     batch = encode_batch([b"x"], timestamp_ms=1).data
     async with Serving(tmp_path) as agent, agent.client() as client:
+
+        def timed() -> float:
+            return values(agent, "driftlog_request_seconds_count")["Produce",]
+
         await client.create("t", 2)
-        await client.produce("t", {0: batch, 1: batch})
-        await eventually(lambda: values(agent, "driftlog_request_seconds_count")[("Produce",)] == 1)
-        for _ in range(40):
-            await client.produce("t", {0: batch})
+        sent = 0
+        for batches in ({0: batch, 1: batch}, {0: batch}, {0: b"\0" * 80}):
+            before = timed()
+            async with asyncio.timeout(20):
+                while timed() == before:
+                    await client.produce("t", batches)
+                    sent += 1
+            assert timed() <= sent
         await client.fetch("t", {0: 0})
         counts = values(agent, "driftlog_request_seconds_count")
         received = values(agent, "driftlog_requests_total")
-        records = values(agent, "driftlog_produced_records_total")
+        records = values(agent, "driftlog_committed_records_total")
+        ends = agent.log("t", 0).high_watermark + agent.log("t", 1).high_watermark
 
-    assert 10 < counts["Produce",] <= received["Produce",] == 41
+    assert counts["Produce",] == received["Produce",] == sent
     assert 1 == counts["Fetch",]
     assert 1 == counts["CreateTopics",]
-    assert {(): 42} == records
+    assert {(): ends} == records
 
 
 async def test_outcomes_of_flush_commit_and_seal_are_counted(tmp_path: Path) -> None:
