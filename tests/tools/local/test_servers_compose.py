@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from driftlog.cli import main
 from driftlog_agents.network.listeners import read_listeners
