@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from driftlog_spark_reader.jobs.export import export_topic as export_topic
     from driftlog_spark_reader.jobs.stats import topic_stats as topic_stats
     from driftlog_spark_reader.native.topic_reader import read_topic as read_topic
+    from driftlog_spark_reader.rewrites.repartition import Repartition as Repartition
+    from driftlog_spark_reader.rewrites.repartition import repartition_topic as repartition_topic
     from driftlog_spark_reader.rewrites.rewrite_topics import Rewrites as Rewrites
     from driftlog_spark_reader.rewrites.rewrite_topics import compact_topics as compact_topics
     from driftlog_spark_reader.rewrites.rewrite_topics import merge_topics as merge_topics
@@ -82,6 +84,7 @@ _PLACES: Final = {
     "driftlog_spark_reader.jobs.export": ("export_topic",),
     "driftlog_spark_reader.jobs.stats": ("topic_stats",),
     "driftlog_spark_reader.native.topic_reader": ("read_topic",),
+    "driftlog_spark_reader.rewrites.repartition": ("Repartition", "repartition_topic"),
     "driftlog_spark_reader.rewrites.rewrite_topics": (
         "Rewrites",
         "compact_topics",
@@ -104,6 +107,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "RawSegmentSkippedWarning",
     "ReadTopicError",
+    "Repartition",
     "Rewrites",
     "S3Access",
     "SessionError",
@@ -123,6 +127,7 @@ __all__ = [
     "read_arrow",
     "read_topic",
     "register",
+    "repartition_topic",
     "scan",
     "session",
     "topic_stats",

@@ -96,7 +96,7 @@ REAL_PROCESSES: Final = (
     "spark/bulk_import/test_agent_imports.py",
     "spark/chaos",
     "spark/bulk_import/test_importer.py",
-    "spark/rewrites/test_rewrite_topics.py",
+    "spark/rewrites",
     "spark/sink/test_rows_writer.py",
     "spark/tail/test_tail.py",
     "spark/test_end_to_end.py",

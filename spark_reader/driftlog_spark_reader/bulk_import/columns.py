@@ -110,9 +110,16 @@ def _partition(rows: DataFrame, partitions: int) -> Column:
     if "key" not in rows.columns:
         return F.coalesce(named, of_record)
 
+    return F.coalesce(named, partition_of_key(partitions), of_record)
+
+
+def partition_of_key(partitions: int) -> Column:
+    """Where Kafka's default partitioner sends the column ``key``; null where that is null."""
+
     @F.arrow_udf("int")  # type: ignore[attr-defined, untyped-decorator]
     def of_key(keys: pa.Array) -> pa.Array:
         found = [None if key is None else murmur2(key, partitions) for key in keys.to_pylist()]
         return pa.array(found, pa.int32())
 
-    return F.coalesce(named, of_key(F.col("key")), of_record)
+    column: Column = of_key(F.col("key"))
+    return column

@@ -126,24 +126,74 @@ def import_parquet(
             a line on stderr says that it may be published: the answer was lost.
         StorageError: the bucket.
     """
-    if not layout.is_topic_name(topic):
-        raise ValueError(f"{topic!r} cannot be a topic's name")
-    if partitions < 1 or segment_bytes < 1:
-        raise ValueError("partitions and segment_bytes are at least 1")
     rows = _read(source) if isinstance(source, str) else source
-    if ":" not in location:
-        location = str(Path(location).absolute())  # executors may have another directory
+    target = ImportTarget(
+        location=location,
+        topic=topic,
+        partitions=partitions,
+        bootstrap_servers=bootstrap_servers,
+        configs=_KEEPS | dict(configs or {}),
+        segment_bytes=segment_bytes,
+        client_config=client_config,
+    )
+    target.check()
     check_columns(rows)
-    if "compact" in (configs or {}).get("cleanup.policy", ""):
+    if "compact" in target.configs.get("cleanup.policy", ""):
         check_keys(rows)
-    agents = AgentImports(bootstrap_servers, client_config)
-    begun = agents.begin(topic, partitions, _KEEPS | dict(configs or {}))
+    records = record_columns(rows, partitions, round(time.time() * 1000))
+    return import_records(records, target, ("ms",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportTarget:
+    """Where an import goes: the arguments of `import_parquet`."""
+
+    location: str
+    topic: str
+    partitions: int
+    bootstrap_servers: str | Sequence[str] | None
+    configs: Mapping[str, str]
+    segment_bytes: int
+    client_config: Mapping[str, Any] | None
+
+    def check(self) -> None:
+        """
+        Raises:
+            ValueError: an argument is invalid.
+        """
+        if not layout.is_topic_name(self.topic):
+            raise ValueError(f"{self.topic!r} cannot be a topic's name")
+        if self.partitions < 1 or self.segment_bytes < 1:
+            raise ValueError("partitions and segment_bytes are at least 1")
+
+    @property
+    def shared_location(self) -> str:
+        """The location, also where executors have another working directory."""
+        return self.location if ":" in self.location else str(Path(self.location).absolute())
+
+
+def import_records(
+    records: DataFrame, target: ImportTarget, order: tuple[str, ...]
+) -> ImportReport:
+    """Make *records* the new topic: ``key``, ``value``, ``headers``, ``ms``, ``partition``.
+
+    Args:
+        records: gives the same rows each time.
+        target: is checked.
+        order: columns by which the records of a partition are sorted; the first one is a time in
+            ms, by which large partitions are cut.
+
+    Raises: as `import_parquet`.
+    """
+    topic, location = target.topic, target.shared_location
+    agents = AgentImports(target.bootstrap_servers, target.client_config)
+    begun = agents.begin(topic, target.partitions, target.configs)
     with Renewal(begun.grace, lambda: agents.renew(begun.topic_id)):
         is_publication_sent = False
         try:
             _check_location(location, topic, begun.topic_id)
-            importer = _Importer(location, topic, begun, partitions, segment_bytes)
-            report = importer.write(rows)
+            importer = _Importer(target, begun, order)
+            report = importer.write(records)
             importer.say("publishing the topic")
             is_publication_sent = True
             agents.publish(topic, begun.topic_id, importer.ends)
@@ -175,12 +225,13 @@ def _check_location(location: str, topic: str, topic_id: UUID) -> None:
         files.close()
 
 
-def _placed(records: DataFrame, plan: ImportPlan) -> DataFrame:
+def _placed(records: DataFrame, plan: ImportPlan, order: tuple[str, ...]) -> DataFrame:
     """The records, each with its piece and its task."""
+    time_, columns = order[0], dict.fromkeys((*order, *_WRITTEN))
     if len(plan.pieces) == len(plan.lookups):  # a join would cost a tenth of the import
         tasks = ", ".join(str(piece.task) for piece in plan.pieces)
         piece, task = F.col("partition"), F.expr(f"array({tasks})[partition]")
-        return records.select(piece.alias("piece"), task.alias("task"), *_WRITTEN)
+        return records.select(piece.alias("piece"), task.alias("task"), *columns)
     lookups = records.sparkSession.createDataFrame(
         [
             (one.partition, one.least_ms, one.width_ms, list(one.pieces), list(one.tasks))
@@ -188,9 +239,9 @@ def _placed(records: DataFrame, plan: ImportPlan) -> DataFrame:
         ],
         "partition int, least_ms long, width_ms long, pieces array<int>, tasks array<int>",
     )
-    at = "cast(greatest(least((ms - least_ms) div width_ms, size(pieces) - 1), 0) AS int)"
+    at = f"cast(greatest(least(({time_} - least_ms) div width_ms, size(pieces) - 1), 0) AS int)"
     return records.join(F.broadcast(lookups), "partition").select(
-        F.expr(f"pieces[{at}]").alias("piece"), F.expr(f"tasks[{at}]").alias("task"), *_WRITTEN
+        F.expr(f"pieces[{at}]").alias("piece"), F.expr(f"tasks[{at}]").alias("task"), *columns
     )
 
 
@@ -223,14 +274,13 @@ def _batches_of(spark: SparkSession, records: int) -> Iterator[None]:
 class _Importer:
     """One import between its begin and its publication."""
 
-    def __init__(
-        self, location: str, topic: str, begun: BegunImport, partitions: int, segment_bytes: int
-    ) -> None:
-        self._location = location
-        self._topic = topic
+    def __init__(self, target: ImportTarget, begun: BegunImport, order: tuple[str, ...]) -> None:
+        self._location = target.shared_location
+        self._topic = target.topic
         self._begun = begun
-        self._partitions = partitions
-        self._segment_bytes = segment_bytes
+        self._order = order
+        self._partitions = target.partitions
+        self._segment_bytes = target.segment_bytes
         self._record_bytes = 0.0
         """Of one record, about."""
         self.ends: list[int] = []
@@ -240,10 +290,9 @@ class _Importer:
         sys.stderr.write(f"import of {self._topic}: {what}\n")
         sys.stderr.flush()
 
-    def write(self, rows: DataFrame) -> ImportReport:
+    def write(self, records: DataFrame) -> ImportReport:
         """Write segments and manifests."""
         self.say("counting the records")
-        records = record_columns(rows, self._partitions, round(time.time() * 1000))
         counts = self._counts(records)
         total = sum(count.records for count in counts)
         plan = self._plan(records, counts, total) if total else None
@@ -278,21 +327,23 @@ class _Importer:
     def _counts(self, records: DataFrame) -> list[PartitionCount]:
         found = records.groupBy("partition").agg(
             F.count(F.lit(1)).alias("records"),
-            F.min("ms").alias("least"),
-            F.max("ms").alias("greatest"),
+            F.min("ms").alias("oldest"),
+            F.min(self._order[0]).alias("least"),
+            F.max(self._order[0]).alias("greatest"),
         )
+        rows = found.collect()
         counts = [
             PartitionCount(row["partition"], row["records"], row["least"], row["greatest"])
-            for row in found.collect()
+            for row in rows
         ]
-        for count in counts:
+        for count, row in zip(counts, rows, strict=True):
             if not 0 <= count.partition < self._partitions:
                 raise ValueError(
                     f"{count.records} records are of partition {count.partition}, and the topic "
                     f"gets {self._partitions} partitions: give partitions="
                     f"{count.partition + 1 if count.partition > 0 else '…'}, or correct the column"
                 )
-            if count.least_ms < 0:
+            if row["oldest"] < 0:
                 raise ValueError(
                     f"a record of partition {count.partition} has a timestamp before 1970, which "
                     "Kafka does not allow"
@@ -310,7 +361,10 @@ class _Importer:
             )
             found = (
                 records.join(F.broadcast(of_split), "partition")
-                .groupBy("partition", F.expr("(ms - least_ms) div width_ms").alias("slice"))
+                .groupBy(
+                    "partition",
+                    F.expr(f"({self._order[0]} - least_ms) div width_ms").alias("slice"),
+                )
                 .count()
             )
             slices = {(row["partition"], row["slice"]): row["count"] for row in found.collect()}
@@ -335,7 +389,7 @@ class _Importer:
         return max(min(by_size, -(-total // tasks)), min(by_size, _LEAST_RECORDS), 1)
 
     def _segments(self, records: DataFrame, plan: ImportPlan) -> dict[int, list[SegmentRef]]:
-        placed = _placed(records, plan)
+        placed = _placed(records, plan, self._order)
         task = SegmentTask(
             location=self._location,
             topic=self._topic,
@@ -345,8 +399,9 @@ class _Importer:
         )
         written = (
             placed.repartitionById(plan.tasks, F.col("task"))
+            .select(*dict.fromkeys(("piece", *self._order, *_WRITTEN)))
+            .sortWithinPartitions("piece", *self._order)
             .select("piece", *_WRITTEN)
-            .sortWithinPartitions("piece", "ms")
             .mapInArrow(task, _REFERENCE_TYPE)
         )
         found: dict[int, list[SegmentRef]] = defaultdict(list)

@@ -30,14 +30,19 @@ from driftlog.cli.common.parsers import (
     positive,
 )
 from driftlog.cli.segments.bucket_location import location_of
-from driftlog_spark_reader.common.errors import JobError, ReadTopicError, SessionError
+from driftlog_spark_reader.common.errors import (
+    ImportTopicError,
+    JobError,
+    ReadTopicError,
+    SessionError,
+)
 from driftlog_spark_reader.jobs import chart, chart_png
 from driftlog_spark_reader.jobs.audit import PartitionAudit, TopicAudit, audit_topic
 from driftlog_spark_reader.jobs.convert_checkpoint import convert_checkpoint
 from driftlog_spark_reader.jobs.export import FORMATS, export_topic
 from driftlog_spark_reader.jobs.export_plan import Unit
 from driftlog_spark_reader.jobs.stats import TopicStats, topic_stats
-from driftlog_spark_reader.rewrites.commands import add_compact, add_merge
+from driftlog_spark_reader.rewrites.commands import add_compact, add_merge, add_repartition
 from driftlog_spark_reader.sessions.command_session import add_job, session_of
 
 
@@ -51,7 +56,14 @@ def main(arguments: list[str] | None = None) -> int:
     except CommandError as error:
         complain(str(error))
         return error.status
-    except (JobError, ReadTopicError, SessionError, DriftlogError, ValueError) as error:
+    except (
+        JobError,
+        ReadTopicError,
+        ImportTopicError,
+        SessionError,
+        DriftlogError,
+        ValueError,
+    ) as error:
         complain(str(error))
         return FAILED
     except (PySparkException, Py4JError) as error:
@@ -73,6 +85,7 @@ def parser() -> Parser:
         _add_export,
         add_compact,
         add_merge,
+        add_repartition,
     ):
         add(commands)
     return whole

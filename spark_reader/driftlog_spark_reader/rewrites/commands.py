@@ -1,4 +1,4 @@
-"""The commands of the jobs that rewrite topics: `driftlog spark compact`, `driftlog spark merge`.
+"""The commands of the jobs that rewrite topics: `driftlog spark compact`, `merge`, `repartition`.
 
 Root.
 """
@@ -7,8 +7,15 @@ import argparse
 
 from driftlog.cli.common.errors import FAILED, OK
 from driftlog.cli.common.output import complain, number, plural, print_json, print_table, size
-from driftlog.cli.common.parsers import Commands, Parser, partitions, positive
+from driftlog.cli.common.parsers import Commands, Parser, key_value, partitions, positive
+from driftlog.cli.connection.connection import (
+    add_connection_options,
+    bootstrap,
+    connect,
+    properties,
+)
 from driftlog.cli.segments.bucket_location import location_of
+from driftlog_spark_reader.rewrites.repartition import repartition_topic
 from driftlog_spark_reader.rewrites.rewrite_topics import (
     FACTOR,
     MAP_BYTES,
@@ -74,6 +81,37 @@ def add_merge(commands: Commands) -> None:
     )
 
 
+def add_repartition(commands: Commands) -> None:
+    """Add `repartition`."""
+    job = add_job(
+        commands,
+        "repartition",
+        _repartition,
+        help="copy a topic by key into a new one with other partitions",
+        description="Write the sealed records of SOURCE to the new topic TARGET: each where "
+        "Kafka's default partitioner sends its key, and each key in its order.  A job that ends "
+        "early leaves no topic, and is run again.  Executors need driftlog, and the bucket's "
+        "credentials in AWS_* variables.",
+        examples="  driftlog spark repartition users users-24 --partitions 24 --store "
+        "s3://bucket/prefix\n",
+    )
+    job.add_argument("source", metavar="SOURCE", help="a topic")
+    job.add_argument("target", metavar="TARGET", help="a name that no topic has")
+    job.add_argument(
+        "-p", "--partitions", type=positive, metavar="N", required=True, help="of TARGET"
+    )
+    job.add_argument(
+        "-c",
+        "--config",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of TARGET, over those that SOURCE has of its own; may be repeated",
+    )
+    add_connection_options(job)
+
+
 def _add_topics(job: Parser, default: str) -> None:
     job.add_argument("topics", nargs="*", metavar="TOPIC", help=default)
     job.add_argument("--partitions", type=partitions, metavar="N,…", help="only these")
@@ -104,6 +142,36 @@ def _merge(options: argparse.Namespace) -> int:
         progress=_tell,
     )
     return _ended(found, as_json=options.json)
+
+
+def _repartition(options: argparse.Namespace) -> int:
+    location = location_of(options)
+    connect(options)
+    found = repartition_topic(
+        session_of(options, location),
+        location,
+        options.source,
+        options.target,
+        partitions=options.partitions,
+        bootstrap_servers=bootstrap(options),
+        configs=dict(options.config),
+        client_config=_client_config(options),
+    )
+    if options.json:
+        print_json(found.to_dict())
+        return OK
+    print(
+        f"{plural(found.records, 'record')} of {found.source} in "
+        f"{plural(found.partitions, 'partition')} and {plural(found.segments, 'segment')} of "
+        f"{found.target}, {size(found.bytes)}"
+    )
+    return OK
+
+
+def _client_config(options: argparse.Namespace) -> dict[str, str]:
+    """The properties that the user gives."""
+    found = properties(options)
+    return {name: value for name, value in found.items() if name != "bootstrap.servers"}
 
 
 def _tell(done: int, count: int, report: RewriteReport) -> None:

@@ -76,7 +76,7 @@ class RewriteTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rewrite the partitions of these numbers."""
         for batch in batches:
-            for number in batch.column("number").to_pylist():
+            for number in batch.column("id").to_pylist():
                 report = encode_report(self.rewrite(self.works[number]))
                 self.done([report])
                 yield pa.RecordBatch.from_pylist([{"report": report}], schema=REPORTS)

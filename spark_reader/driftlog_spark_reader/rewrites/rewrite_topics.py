@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # as everywhere
 
 from driftlog_metadata.schema.model import Topic
 from driftlog_spark_reader.bucket.catalog import find_topic, topic_names
@@ -172,12 +171,8 @@ def _run(
             works=dict(enumerate(works)),
             done=done,
         )
-        numbers = spark.createDataFrame([(number,) for number in task.works], "number int")
-        rows = (
-            numbers.repartitionById(len(works), F.col("number"))
-            .mapInArrow(task, "report string")
-            .collect()
-        )
+        numbers = spark.range(0, len(works), numPartitions=len(works))
+        rows = numbers.mapInArrow(task, "report string").collect()
     reports = [decode_report(row["report"]) for row in rows]
     return Rewrites(job, tuple(sorted(reports, key=lambda each: (each.topic, each.partition))))
 

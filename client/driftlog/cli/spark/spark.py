@@ -21,6 +21,7 @@ JOBS: Final = {
     "convert-checkpoint": "move a query from Spark's Kafka source to the format driftlog",
     "export": "write a range of times to plain Parquet or JSON",
     "merge": "make larger segments of small ones",
+    "repartition": "copy a topic by key into a new one with other partitions",
     "stats": "count records, bytes, keys and times of a topic",
 }
 """What each job does, as its own help says it."""
