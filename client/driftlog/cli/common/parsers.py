@@ -93,10 +93,12 @@ def _options_of(parser: Parser) -> set[str]:
 
 
 def _elsewhere(parser: Parser, word: str) -> str:
-    """A hint at the command with that option, if exactly one has it."""
+    """A hint at the command with that option, if one has it, or two."""
     name = word.partition("=")[0]
-    has = [inner.prog for inner in walk(parser) if name in _options_of(inner)]
-    return f"; `{has[0]}` has {name}" if len(has) == 1 else ""
+    has = [f"`{inner.prog}`" for inner in walk(parser) if name in _options_of(inner)]
+    if len(has) not in (1, 2):
+        return ""
+    return f"; {' and '.join(has)} {'has' if len(has) == 1 else 'have'} {name}"
 
 
 def walk(parser: Parser) -> Iterator[Parser]:
