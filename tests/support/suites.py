@@ -55,6 +55,7 @@ SUITES: Final[dict[str, Suite]] = {
     "spark/test_stream_offsets.py": "test",
     "spark/test_tasks.py": "test",
     "terraform": "verify",
+    "terraform/test_boot_scripts.py": "test",
     "terraform/test_units.py": "test",
     "test_constructors.py": "test",
     "test_layers.py": "test",
@@ -97,6 +98,7 @@ REAL_PROCESSES: Final = (
     "spark/test_kafka_source.py",
     "spark/test_tail_queries.py",
     "terraform/test_apply.py",
+    "terraform/test_confinement.py",
     "terraform/test_etcd_members.py",
     "tools/test_demo.py",
 )
