@@ -65,7 +65,8 @@ def _called(client: Any, operation: str, options: list[str]) -> dict[str, Any]:
     shape = client.meta.service_model.operation_model(name).input_shape
     members = {xform_name(member, "-"): (member, of) for member, of in shape.members.items()}
     simple: dict[str, Any] = {}
-    given = iter(options)
+    words = (word for option in options for word in _split(option))
+    given = iter(words)
     for option in given:
         if option == "--output":
             next(given)
@@ -91,6 +92,12 @@ def _called(client: Any, operation: str, options: list[str]) -> dict[str, Any]:
         simple["MetricData"] = [datum]
     answer: dict[str, Any] = getattr(client, xform_name(name))(**simple)
     return answer
+
+
+def _split(option: str) -> list[str]:
+    """``--name=value`` as two words."""
+    name, equals, value = option.partition("=")
+    return [name, value] if equals and name.startswith("--") else [option]
 
 
 if __name__ == "__main__":
