@@ -37,6 +37,7 @@ from driftlog_agents.groups.group_snapshots import GROUP_SNAPSHOT_INTERVAL_MS, G
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
+from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.health.write_health import WriteHealthSettings
@@ -161,6 +162,8 @@ class AgentPorts:
     """None: keep-alives are sent from the event loop."""
     usage: Ask | None = None
     """Asks how full the metadata store is; None: it has no quota."""
+    traces: ProduceTraces | None = None
+    """Takes the way of some Produce requests; None: none is traced."""
     refusals: Refusals = field(default_factory=Refusals)
     """The server counts its refusals here, too."""
 
@@ -338,7 +341,7 @@ class AgentProcess:
             decoding=self.decoding,
             now_ms=ports.now_ms,
         )
-        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng)
+        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
 
     def _agent(self) -> Agent:
         return Agent(
