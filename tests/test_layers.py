@@ -79,6 +79,8 @@ OPTIONAL: Final = {
     # grpcio and protobuf: most clusters of Spark have versions of their own, and only a tail that
     # is read from etcd needs them, on the driver.
     "driftlog_spark_reader.tail.open_tail": "driftlog_metadata.stores.etcd.",
+    # The extra `otel`.
+    "driftlog_agents.process.otel_traces": "opentelemetry.",
 }
 """Modules that import others inside a function, and say what to install where that fails."""
 

@@ -182,6 +182,13 @@ class BrokerSettings:
         ConfigType.LONG,
         at_least(1024),
     )
+    driftlog_traces_enable: bool = setting(
+        False,
+        "Whether this agent sends OpenTelemetry traces of some Produce requests, ten a second at "
+        "most, by OTLP over HTTP; OTEL_EXPORTER_OTLP_ENDPOINT says where to. It needs pip install "
+        "'driftlog[otel]'.",
+        ConfigType.BOOLEAN,
+    )
     driftlog_metrics_max_partitions: int = setting(
         500,
         "Most partitions, and most committed offsets of groups, that /metrics shows with series of "

@@ -29,6 +29,7 @@ from driftlog_agents.handlers.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
+from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.client_connection import ClientConnection
@@ -108,7 +109,12 @@ class Dispatcher:
     """Routes the requests of all connections of one agent."""
 
     def __init__(
-        self, broker: Broker, offload: Offload, now_ms: Callable[[], float], rng: Random
+        self,
+        broker: Broker,
+        offload: Offload,
+        now_ms: Callable[[], float],
+        rng: Random,
+        traces: ProduceTraces | None = None,
     ) -> None:
         self._broker = broker
         self._now_ms = now_ms
@@ -118,7 +124,7 @@ class Dispatcher:
         self._one_large = asyncio.Lock()
         """One large Produce is decoded and admitted at a time."""
         self.times = RequestTimes(now_ms)
-        self.producing = ProduceHandler(broker, offload, self.spawn, self.times)
+        self.producing = ProduceHandler(broker, offload, self.spawn, self.times, traces)
         self.fetching = FetchHandler(broker, self.spawn, rng)
         self._counts: Counter[ApiKey] = Counter()
         self._answer_bytes: Counter[ApiKey] = Counter()

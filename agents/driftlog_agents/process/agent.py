@@ -38,6 +38,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.live_configs import LiveConfigs
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
+from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.health.write_health import WriteHealthSettings
@@ -168,6 +169,8 @@ class AgentPorts:
     """None: keep-alives are sent from the event loop."""
     usage: Ask | None = None
     """Asks how full the metadata store is; None: it has no quota."""
+    traces: ProduceTraces | None = None
+    """Takes the way of some Produce requests; None: none is traced."""
     refusals: Refusals = field(default_factory=Refusals)
     """The server counts its refusals here, too."""
 
@@ -347,7 +350,7 @@ class AgentProcess:
         )
         live = LiveConfigs(self.broker, self._limit_connections)
         self.broker.cluster.watch_configs(live.changed)
-        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng)
+        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
 
     def _limit_connections(self, settings: BrokerSettings) -> None:
         most = min(settings.max_connections, self.settings.connections_possible)

@@ -54,6 +54,7 @@ from driftlog_agents.process.allocator import use_memory_again
 from driftlog_agents.process.cluster_identity import ClusterIdentity, look_first
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics.observed import Observed
+from driftlog_agents.process.otel_traces import OtelTraces, open_traces
 from driftlog_agents.process.startup_configs import (
     HTTP_LISTENER,
     Options,
@@ -205,6 +206,8 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         http_host, http_port = http_listening[0].getsockname()[:2]
         http_address = f"[{http_host}]" if ":" in http_host else http_host
         settings = replace(settings, http_address=f"{http_address}:{http_port}")
+        if settings.broker.driftlog_traces_enable:
+            ports = replace(ports, traces=_traces(settings.http_address, stack))
         agent = AgentProcess(settings, ports)
         loop_watch = EventLoopMonitor()
         http = HttpApi(
@@ -333,6 +336,17 @@ async def _usage(etcd: "EtcdMetadataStore") -> list[Usage]:
         )
         for status in await etcd.each_status()
     ]
+
+
+def _traces(instance: str, stack: contextlib.AsyncExitStack) -> OtelTraces:
+    try:
+        traces = open_traces(instance, now_ms, wall_ms)
+    except ImportError as error:
+        raise StartError(
+            f"driftlog.traces.enable needs OpenTelemetry ({error}): pip install 'driftlog[otel]'"
+        ) from error
+    stack.push_async_callback(asyncio.to_thread, traces.close)
+    return traces
 
 
 def _database(options: Options) -> Path:

@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar, cast
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.local.disk import AgentDisk
@@ -180,8 +181,10 @@ class Serving:
         metadata: Callable[[MetadataStore], MetadataStore] = lambda store: store,
         beside: "Serving | None" = None,
         rack: str | None = None,
+        traces: ProduceTraces | None = None,
     ) -> None:
         self._path = path
+        self._traces = traces
         self.bucket: Path = path / "bucket" if beside is None else beside.bucket
         self._listeners = listeners or (ListenAt(port=port),)
         self._settings = AgentSettings(
@@ -276,6 +279,7 @@ class Serving:
             offload_disk=asyncio.to_thread,
             spool=spool_in(self._path / "spool"),
             refusals=refusals,
+            traces=self._traces,
         )
         self.process = AgentProcess(self._settings, ports)
         self.running = asyncio.create_task(self.process.run())

@@ -35,7 +35,7 @@ class RequestTimes:
     """See the module."""
 
     def __init__(self, now_ms: Callable[[], float]) -> None:
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self.durations: dict[ApiKey, Histogram] = {ApiKey.PRODUCE: Histogram()}
         self._last_produce = 0
         """The number of the last timed Produce request."""
@@ -43,11 +43,11 @@ class RequestTimes:
     def produce(self, number: int) -> RequestTimer:
         """Time the Produce request with this *number*."""
         counted, self._last_produce = number - self._last_produce, number
-        return RequestTimer(self.durations[ApiKey.PRODUCE], self._now_ms, counted)
+        return RequestTimer(self.durations[ApiKey.PRODUCE], self.now_ms, counted)
 
     def other(self, key: ApiKey) -> RequestTimer:
         """Time a request that is no Produce."""
         durations = self.durations.get(key)
         if durations is None:
             durations = self.durations[key] = Histogram()
-        return RequestTimer(durations, self._now_ms)
+        return RequestTimer(durations, self.now_ms)

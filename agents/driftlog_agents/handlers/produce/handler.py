@@ -31,6 +31,7 @@ from driftlog_agents.handlers.produce.batch_checks import BatchChecks, bad_batch
 from driftlog_agents.handlers.produce.batch_conversion import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.handlers.produce.record_errors import RefusedRecordsError
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
+from driftlog_agents.handlers.produce.traces import ProduceTrace, ProduceTraces
 from driftlog_agents.handlers.produce.waiters import (
     OPEN,
     ManyBatches,
@@ -77,9 +78,11 @@ class ProduceHandler:
         offload: Offload,
         spawn: Callable[[Any], None],
         times: RequestTimes,
+        traces: ProduceTraces | None = None,
     ) -> None:
         self._broker = broker
         self._times = times
+        self._traces = traces
         self._offload = offload
         self._spawn = spawn
         most = broker.settings.limits.driftlog_max_batch_records
@@ -178,7 +181,26 @@ class ProduceHandler:
             self._timeouts.expect(one, one, timeout_ms)
 
     def _timed_waiter(self, *of: Any) -> OneBatchWaiter:
-        return TimedOneBatchWaiter(self._timer(), *of)
+        trace = None if self._traces is None else self._traced
+        return TimedOneBatchWaiter(self._timer(), trace, *of)
+
+    def _traced(self, waiter: TimedOneBatchWaiter, outcome: str) -> None:
+        assert self._traces is not None
+        engine = self._engine()
+        flush = None if engine is None else engine.flusher.last_committed
+        if outcome != "committed" or (flush is not None and flush.cut_ms < waiter.received_ms):
+            flush = None  # a duplicate of what was committed before
+        trace = ProduceTrace(
+            topic=waiter.topic,
+            partition=waiter.partition,
+            client=waiter.connection.client_host,
+            outcome=outcome,
+            base_offset=waiter.base_offset,
+            received_ms=waiter.received_ms,
+            flush=flush,
+            answered_ms=self._times.now_ms(),
+        )
+        self._traces.ended(trace)
 
     def _time(self, pending: SeveralBatches) -> None:
         if self._due:

@@ -273,26 +273,44 @@ class OneBatchWaiter(Slot):
 
 
 class TimedOneBatchWaiter(OneBatchWaiter):
-    """The same, of a request that is timed: the others have no cost of that."""
+    """The same, of a request that is timed: the others have no cost of that.
 
-    __slots__ = ("_timer",)
+    Args:
+        trace: takes the way of the request and its outcome; None: it is not traced.
+    """
 
-    def __init__(self, timer: RequestTimer, *of: Any) -> None:
+    __slots__ = ("_timer", "_trace", "received_ms")
+
+    def __init__(
+        self,
+        timer: RequestTimer,
+        trace: "Callable[[TimedOneBatchWaiter, str], None] | None",
+        *of: Any,
+    ) -> None:
         super().__init__(*of)
         self._timer = timer
+        self._trace = trace
+        self.received_ms = self.connection.source.heard_ms
 
     def committed(self, log: PartitionLog) -> None:
-        if not self.done:
-            self._timer.answered()
+        self._answered("committed")
         super().committed(log)
 
-    synced = committed
+    def synced(self, log: PartitionLog) -> None:
+        self._answered("synced")
+        super().committed(log)
 
     def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
         """See `OneBatchWaiter`."""
-        if not self.done:
-            self._timer.answered()
+        self._answered(code.name)
         super().refuse(code, message, named)
+
+    def _answered(self, outcome: str) -> None:
+        if self.done:
+            return
+        self._timer.answered()
+        if self._trace is not None:
+            self._trace(self, outcome)
 
 
 class PartitionWaiter:

@@ -9,7 +9,7 @@ Pure.
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -46,6 +46,22 @@ class Flush:
     stored_attempt: int = -1
     payload: Any = None
     """The flusher's: the body, its footer, names of attempts."""
+    cut_ms: float = 0.0
+    stored_ms: float = 0.0
+    commit_sent_ms: float = 0.0
+    """The flusher's: when it was cut, when an attempt was stored, when the last commit was sent."""
+
+
+class FlushTimes(NamedTuple):
+    """The steps of a committed flush, by the agent's clock; of repeated steps the last, which
+    succeeded."""
+
+    seq: int
+    cut_ms: float
+    put_began_ms: float
+    stored_ms: float
+    commit_sent_ms: float
+    committed_ms: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from driftlog_agents.log.ingest.flush_effects import (
     Effect,
     Expired,
     Flush,
+    FlushTimes,
     Publish,
     SessionFenced,
     Upload,
@@ -119,6 +120,8 @@ class Flusher:
         self.outage = signals.health.flushes
         """Since when flushes are not committed, and why."""
         self.lost = False
+        self.last_committed: FlushTimes | None = None
+        """The steps of the flush whose producers are answered, or were last."""
 
     @property
     def pipeline(self) -> FlushPipeline:
@@ -309,6 +312,7 @@ class Flusher:
 
     def _lay_out(self, flush: Flush) -> None:
         self._early_armed = False
+        flush.cut_ms = self._now_ms()
         flush.payload = Payload.of(
             flush.batches,
             self._session.session_id,
@@ -336,7 +340,8 @@ class Flusher:
             outcome = UNANSWERED
             self._failed("flush_upload_unanswered", flush, error, sent_ms)
         else:
-            self._counters.uploads.ended(OK, self._now_ms() - sent_ms)
+            flush.stored_ms = self._now_ms()
+            self._counters.uploads.ended(OK, flush.stored_ms - sent_ms)
             self._uploads.pop((flush, attempt), None)
             self._handle(lambda now: self._pipeline.upload_succeeded(flush, attempt, now))
             return
@@ -413,7 +418,7 @@ class Flusher:
         record, _ = flush.payload.puts[flush.stored_attempt]
         if not await self._may_commit(flush):
             return
-        sent_ms = self._now_ms()
+        sent_ms = flush.commit_sent_ms = self._now_ms()
         answered = True
         try:
             async with asyncio.timeout(self._settings.commit_deadline_ms / 1000):
@@ -471,7 +476,13 @@ class Flusher:
         for batches in flush.batches.values():
             self._buffer.let_go(batches)
         self.memory.commits(payload.data, flush.size_bytes)
-        ready = payload.commit(record.object_key, self._now_ms())
+        now_ms = self._now_ms()
+        # The pipeline's time is that of the event before the cut.
+        put_began_ms = max(flush.cut_ms, flush.began_ms[flush.stored_attempt])
+        self.last_committed = FlushTimes(
+            flush.seq, flush.cut_ms, put_began_ms, flush.stored_ms, flush.commit_sent_ms, now_ms
+        )
+        ready = payload.commit(record.object_key, now_ms)
         self._published(flush.seq, record, footer, payload.slices)
         for waiter, log in ready:
             waiter.committed(log)
