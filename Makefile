@@ -9,8 +9,10 @@ BIN := $(VENV)/bin
 STAMPS := .cache/stamps
 PIP_FLAGS := --quiet --disable-pip-version-check --no-input
 
-# Two workers: tests start servers, and two cores is what CI has.
-WORKERS ?= 2
+# Two workers: tests start servers, and two cores is what CI has.  Those of `make verify` wait for
+# most of their time: for leases, for a store, for what a kill leaves.
+test: WORKERS ?= 2
+verify: WORKERS ?= 3
 SEEDS ?= 1000
 FRAMES ?= 10000000
 # Chaos: seconds of faults, the seed that draws them, and how many agents there are.
@@ -128,7 +130,7 @@ local: setup localstack etcd
 	@$(BIN)/python -m tools.local $(if $(filter only,$(DEMO)),--demo-only) $(if $(INPUT),--input '$(INPUT)')
 
 # Each test is in one of two suites: tests/support/suites.py.
-PYTEST_OPTIONS := -n $(WORKERS) --dist loadgroup --durations 10
+PYTEST_OPTIONS = -n $(WORKERS) --dist loadgroup --durations 10
 
 test: setup $(if $(ARGS),components,kafka-jars etcd)
 	@$(BIN)/python -m tools.test_run test $(PYTEST_OPTIONS) $(or $(ARGS),-m 'not verify')
