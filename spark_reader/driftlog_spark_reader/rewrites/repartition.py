@@ -85,7 +85,7 @@ def repartition_topic(
     timestamps stay, tombstones too.  Offsets are dense from 0.
 
     Args:
-        spark: a session.
+        spark: a classic session.
         location: where the agents store their objects; executors write to it.
         source: the topic; what is sealed now is copied.
         target: its name, which no topic has.

@@ -235,6 +235,37 @@ def test_a_partition_of_another_cluster_fails_and_is_not_edited(
     assert moved.manifest(0).busy is None
 
 
+_CONNECT = """
+import sys
+from pyspark.sql import SparkSession
+from driftlog_spark_reader import compact_topics
+
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert type(spark).__module__.startswith("pyspark.sql.connect."), type(spark)
+found = compact_topics(spark, sys.argv[1], progress=lambda *_: None)
+print([(each.outcome.value, each.records) for each in found.partitions])
+spark.stop()
+"""
+
+
+def test_a_session_of_spark_connect_compacts_too(tmp_path: Path) -> None:
+    """
+    It has no accumulators and no RDDs.
+    """
+    topic_at(tmp_path)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", _CONNECT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+
+    assert 0 == ended.returncode, ended.stderr
+    assert "[('done', 7), ('done', 7)]" in ended.stdout
+
+
 # ── Killed ──
 
 
@@ -386,3 +417,30 @@ def test_beside_an_agent_that_is_written_nothing_is_lost(
     assert {at: offset for at, (offset, _) in writer.newest.items()} == places
     assert "partition_offline" not in agent.log
     assert [] == audit_topic(spark, location, topic).faults
+
+
+def test_merging_beside_an_agent_loses_no_record(
+    spark: SparkSession, agent: DriftlogProcess
+) -> None:
+    """
+    Of a topic that is not compacted; the agent seals and merges meanwhile.
+    """
+    partitions, topic, location = 2, "events", str(agent.directory / "objects")
+    admin = AdminClient({"bootstrap.servers": agent.bootstrap})
+    configs = {"segment.ms": "300", "retention.ms": "-1"}
+    admin.create_topics([NewTopic(topic, partitions, config=configs)])[topic].result(30)
+    writer = Writer(agent.bootstrap, topic, partitions)
+    writer.start()
+    seen: list[RewriteReport] = []
+    ends = time.monotonic() + 8
+    while time.monotonic() < ends or Outcome.DONE not in outcomes(tuple(seen)):
+        seen += merge_topics(spark, location, topic, factor=2).partitions
+    writer.stop()
+    agent.seal(topic)
+
+    assert Outcome.FAILED not in outcomes(tuple(seen)), seen
+    found = audit_topic(spark, location, topic, require_dense=True)
+    assert ([], writer.count) == (found.faults, sum(each.records for each in found.partitions))
+    expected = {at: value for at, (_, value) in writer.newest.items() if value is not None}
+    assert expected == consumed(agent.bootstrap, topic, partitions)
+    assert "partition_offline" not in agent.log
