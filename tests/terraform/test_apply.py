@@ -7,13 +7,17 @@ Shell.
 """
 
 import json
+import os
 import re
 import subprocess
+import sys
 import time
 import tomllib
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +46,7 @@ _RULES: Final = re.compile(r"aws_vpc_security_group_(in|e)gress_rule\.")
 """moto forgets descriptions of rules that name another group."""
 
 _COLLECT_SECONDS: Final = 100.0
+_SEAL_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +166,15 @@ def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
 ) -> None:
     """
     Members form etcd with certificates, agents join, a client writes and reads; each action of the
-    agents' policy is used, and none beside it; SIGTERM drains each agent in its time.
+    agents' policy is used, and none beside it; a reader's role reads what is sealed; SIGTERM drains
+    each agent in its time.
     """
     machine = cluster.agent_machine()
     _needs_a_configuration_file(machine)
     path = {"PATH": f"{aws_cli.install(tmp_path / 'bin')}:/usr/local/bin:/usr/bin:/bin"}
     policy = cluster.policy("module.bucket.aws_iam_policy.agent")
+    reader = cluster.policy('module.bucket.aws_iam_role_policy.user["reader"]')
+    location = cluster.outputs["location"]
     with (
         PolicyProxy(cluster.account["AWS_ENDPOINT_URL"], policy) as proxy,
         EtcdMembers(tmp_path, cluster.member_machines(), {**cluster.account, **path}) as etcd,
@@ -198,6 +206,8 @@ def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
             assert [b"first"] == _consume(agents[2].listener, 1)
 
             _seal(agents)
+            with PolicyProxy(cluster.account["AWS_ENDPOINT_URL"], reader) as readers:
+                table = _read({**cluster.account, "AWS_ENDPOINT_URL": readers.url}, location)
             _wait_until(lambda: "s3:DeleteObject" in proxy.used, _COLLECT_SECONDS)
             codes = [agent.stop() for agent in agents]
 
@@ -207,17 +217,18 @@ def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
         for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])
     }
     assert [0, 0, 0] == codes
-    assert [] == proxy.refused
+    assert ([], []) == (proxy.refused, readers.refused)
+    assert "first" == table
     assert granted == proxy.used
 
 
 def test_roles_may_not_leave_their_prefixes(cluster: Applied) -> None:
     """
-    By the policies as they were applied: what an agent, a reader and an importer try beside them.
+    By the policies as they were applied: what an agent, a reader and a writer try beside them.
     """
     agent = cluster.policy("module.bucket.aws_iam_policy.agent")
     reader = cluster.policy('module.bucket.aws_iam_role_policy.user["reader"]')
-    importer = cluster.policy('module.bucket.aws_iam_role_policy.user["importer"]')
+    writer = cluster.policy('module.bucket.aws_iam_role_policy.user["writer"]')
     bucket = f"arn:aws:s3:::{BUCKET}"
     foreign = [
         (agent, "s3:DeleteObject", f"{bucket}/log/cluster.json"),
@@ -227,12 +238,12 @@ def test_roles_may_not_leave_their_prefixes(cluster: Applied) -> None:
         (agent, "s3:PutBucketPolicy", bucket),
         (reader, "s3:PutObject", f"{bucket}/log/topics/a/b/00000/c.parquet"),
         (reader, "s3:GetObject", f"{bucket}/log/groups/a/b.json"),
-        (importer, "s3:PutObject", f"{bucket}/log/flush/a/b.flush"),
-        (importer, "s3:DeleteObject", f"{bucket}/log/topics/a/b/00000/c.parquet"),
+        (writer, "s3:PutObject", f"{bucket}/log/flush/a/b.flush"),
+        (writer, "s3:DeleteObject", f"{bucket}/log/topics/a/b/00000/c.parquet"),
     ]
 
     assert [] == [(action, arn) for policy, action, arn in foreign if allowed(policy, action, arn)]
-    assert allowed(importer, "s3:PutObject", f"{bucket}/log/topics/a/b/00000/c.parquet")
+    assert allowed(writer, "s3:PutObject", f"{bucket}/log/topics/a/b/00000/c.parquet")
 
 
 def test_another_size_is_applied_in_place(cluster: Applied) -> None:
@@ -287,15 +298,41 @@ def _consume(bootstrap: str, count: int) -> list[bytes | None]:
         consumer.close()
 
 
+def _read(environment: Mapping[str, str], location: str) -> str:
+    """The one value of the topic, read from its files as Spark's driver does."""
+    code = (
+        "import sys, driftlog_spark_reader as d;"
+        "t = d.read_arrow(sys.argv[1], 'greetings');"
+        "print(*(value.decode() for value in t.column('value').to_pylist()))"
+    )
+    command = [sys.executable, "-c", code, location]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert 0 == done.returncode, done.stderr
+    return done.stdout.strip()
+
+
 def _seal(agents: list[Agent]) -> None:
-    for agent in agents:
+    """At every agent, each asked again while a partition is on its way to another one."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def is_sealed(agent: Agent) -> bool:
         url = f"http://{agent.http}/topics/greetings/seal"
-        request = urllib.request.Request(url, b"", {"X-Driftlog": "1"})
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60)
+        try:
+            opener.open(urllib.request.Request(url, b"", {"X-Driftlog": "1"}), timeout=60).close()
+        except urllib.error.HTTPError as error:
+            if error.code not in (429, 503):
+                raise
+            return False
+        return True
+
+    for agent in agents:
+        _wait_until(partial(is_sealed, agent), _SEAL_SECONDS, pause_s=3.1)  # 20 a minute
 
 
-def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+def _wait_until(condition: Callable[[], bool], seconds: float, pause_s: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not after {seconds:.0f} s"
-        time.sleep(0.1)
+        time.sleep(pause_s)

@@ -24,6 +24,7 @@ module "bucket" {
 
   name              = var.bucket
   reader_principals = var.reader_principals
+  writer_principals = var.writer_principals
 }
 
 module "network" {

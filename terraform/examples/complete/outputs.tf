@@ -28,9 +28,9 @@ output "reader_role_arn" {
   value       = module.bucket.reader_role_arn
 }
 
-output "importer_role_arn" {
-  description = "ARN of the role with which Spark imports topics."
-  value       = module.bucket.importer_role_arn
+output "writer_role_arn" {
+  description = "ARN of the role with which Spark imports, compacts and merges topics."
+  value       = module.bucket.writer_role_arn
 }
 
 output "dashboard_name" {

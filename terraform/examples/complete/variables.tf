@@ -41,6 +41,12 @@ variable "reader_principals" {
   default     = []
 }
 
+variable "writer_principals" {
+  description = "ARNs that may assume the role with which Spark imports, compacts and merges."
+  type        = list(string)
+  default     = []
+}
+
 variable "min_size" {
   description = "Agents at least."
   type        = number

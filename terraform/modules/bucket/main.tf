@@ -168,10 +168,11 @@ data "aws_iam_policy_document" "reader" {
   }
 }
 
-data "aws_iam_policy_document" "importer" {
+data "aws_iam_policy_document" "writer" {
   source_policy_documents = [data.aws_iam_policy_document.reader.json]
 
-  # Segments, manifests and producer snapshots of a topic that does not exist yet.
+  # Imports, compaction and merges: segments, manifests and producer snapshots. Agents collect what is
+  # replaced.
   statement {
     sid       = "WriteSegments"
     actions   = ["s3:PutObject"]
@@ -188,8 +189,8 @@ resource "aws_iam_policy" "agent" {
 
 data "aws_iam_policy_document" "trust" {
   for_each = {
-    reader   = var.reader_principals
-    importer = var.importer_principals
+    reader = var.reader_principals
+    writer = var.writer_principals
   }
 
   statement {
@@ -213,8 +214,8 @@ resource "aws_iam_role" "user" {
 
 resource "aws_iam_role_policy" "user" {
   for_each = {
-    reader   = data.aws_iam_policy_document.reader.json
-    importer = data.aws_iam_policy_document.importer.json
+    reader = data.aws_iam_policy_document.reader.json
+    writer = data.aws_iam_policy_document.writer.json
   }
 
   name   = "bucket"

@@ -31,11 +31,11 @@ output "agent_policy_arn" {
 }
 
 output "policies" {
-  description = "The policies as JSON: of an `agent`, a `reader` and an `importer`."
+  description = "The policies as JSON: of an `agent`, a `reader` and a `writer`."
   value = {
-    agent    = data.aws_iam_policy_document.agent.json
-    reader   = data.aws_iam_policy_document.reader.json
-    importer = data.aws_iam_policy_document.importer.json
+    agent  = data.aws_iam_policy_document.agent.json
+    reader = data.aws_iam_policy_document.reader.json
+    writer = data.aws_iam_policy_document.writer.json
   }
 }
 
@@ -44,7 +44,7 @@ output "reader_role_arn" {
   value       = aws_iam_role.user["reader"].arn
 }
 
-output "importer_role_arn" {
-  description = "ARN of the role with which Spark imports topics."
-  value       = aws_iam_role.user["importer"].arn
+output "writer_role_arn" {
+  description = "ARN of the role with which Spark imports, compacts and merges topics."
+  value       = aws_iam_role.user["writer"].arn
 }

@@ -35,13 +35,13 @@ variable "reader_principals" {
   }
 }
 
-variable "importer_principals" {
-  description = "The same, for the importer's role, which writes segments of new topics."
+variable "writer_principals" {
+  description = "The same, for the writer's role: Spark's imports, compaction and merges."
   type        = list(string)
   default     = []
 
   validation {
-    condition     = alltrue([for arn in var.importer_principals : can(regex("^arn:aws[a-z-]*:(iam|sts)::[0-9]{12}:", arn))])
+    condition     = alltrue([for arn in var.writer_principals : can(regex("^arn:aws[a-z-]*:(iam|sts)::[0-9]{12}:", arn))])
     error_message = "Each principal is an ARN of IAM or STS; the wildcard is not allowed."
   }
 }

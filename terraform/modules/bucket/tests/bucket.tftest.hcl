@@ -93,7 +93,7 @@ run "an_agent_has_exactly_these_actions" {
   }
 }
 
-run "a_reader_writes_nothing_and_an_importer_only_topics" {
+run "a_reader_writes_nothing_and_a_writer_only_topics" {
   command = plan
 
   assert {
@@ -102,13 +102,13 @@ run "a_reader_writes_nothing_and_an_importer_only_topics" {
   }
 
   assert {
-    condition     = one([for s in jsondecode(output.policies["importer"]).Statement : s.Resource if s.Action == "s3:PutObject"]) == "arn:aws:s3:::a-log/log/topics/*"
-    error_message = "An importer writes below topics/ and nowhere else."
+    condition     = one([for s in jsondecode(output.policies["writer"]).Statement : s.Resource if s.Action == "s3:PutObject"]) == "arn:aws:s3:::a-log/log/topics/*"
+    error_message = "A writer writes below topics/ and nowhere else."
   }
 
   assert {
-    condition     = length([for s in jsondecode(output.policies["importer"]).Statement : s if contains(flatten([s.Action]), "s3:DeleteObject")]) == 0
-    error_message = "An importer deletes nothing."
+    condition     = length([for s in jsondecode(output.policies["writer"]).Statement : s if contains(flatten([s.Action]), "s3:DeleteObject")]) == 0
+    error_message = "A writer deletes nothing."
   }
 }
 
@@ -116,7 +116,7 @@ run "roles_trust_the_account_unless_told_whom" {
   command = plan
 
   variables {
-    importer_principals = ["arn:aws:iam::210987654321:role/spark"]
+    writer_principals = ["arn:aws:iam::210987654321:role/spark"]
   }
 
   assert {
@@ -125,7 +125,7 @@ run "roles_trust_the_account_unless_told_whom" {
   }
 
   assert {
-    condition     = jsondecode(data.aws_iam_policy_document.trust["importer"].json).Statement[0].Principal.AWS == "arn:aws:iam::210987654321:role/spark"
+    condition     = jsondecode(data.aws_iam_policy_document.trust["writer"].json).Statement[0].Principal.AWS == "arn:aws:iam::210987654321:role/spark"
     error_message = "With principals, it trusts them and no one else."
   }
 }
