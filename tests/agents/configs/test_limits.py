@@ -12,7 +12,9 @@ from tests.support.components import REPOSITORY
 BOUNDS_NOTHING = {
     "auto.create.topics.enable",
     "default.replication.factor",
+    "driftlog.metrics.max.partitions",
     "driftlog.segment.merge.enable",
+    "driftlog.traces.enable",
     "group.consumer.assignment.interval.ms",
     "group.consumer.assignors",
     "group.consumer.heartbeat.interval.ms",
