@@ -17,6 +17,7 @@ def test_each_config_has_the_place_that_it_names() -> None:
     other = {
         "auto.create.topics.enable": "false",
         "driftlog.segment.merge.enable": "false",
+        "driftlog.traces.enable": "true",
         "log.cleaner.enable": "false",
         "log.cleaner.dedupe.buffer.size": "12345678",
         "group.consumer.assignors": "range",
