@@ -40,12 +40,12 @@ def opened(life: Life) -> SealedPartition:
     )
 
 
-async def compact(life: Life) -> None:
+async def compact(life: Life, policy: CompactionPolicy = POLICY) -> None:
     """A job's compaction."""
     report = await compact_one(
         opened(life),
         REPORT,
-        POLICY,
+        policy,
         settings=CleanerSettings(),
         new_seed=lambda: bytes(16),
     )

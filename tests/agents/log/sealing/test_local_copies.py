@@ -9,12 +9,26 @@ from dataclasses import replace
 import pytest
 
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
+from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.sealing.local_copies import KEPT_MS, LOOK_MS
-from driftlog_tiering.compaction.policy import CleanerSettings
+from driftlog_tiering.batches.batch import build_batch, check_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record
+from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from tests.agents.log.job_edits import POLICY, compact, fetched, newest
-from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time
+from tests.agents.log.lives import (
+    ALL,
+    SETTINGS,
+    Life,
+    Request,
+    World,
+    now_ms,
+    on_virtual_time,
+    values_of,
+)
+from tests.tiering.compaction.test_cleaner import inline
 
 READER_S = CleanerSettings().reader_ms / 1000
 NO_CLEANER = replace(SETTINGS, compaction=CompactionSettings(enabled=False))
@@ -85,3 +99,66 @@ async def test_a_leader_that_compacts_nothing_learns_what_a_job_has_compacted(re
     assert [] == await fetched(life)
     await put(life, b"next")
     assert [b"next"] == await fetched(life, 1)
+
+
+RETENTION_MS = 60_000
+ROUND_S = 15.0
+
+
+async def put_keyed(life: Life, key: bytes, value: bytes | None) -> None:
+    """Commit and seal one record."""
+    section = encode_record(Record(0, 0, key, value, ()))
+    batch = build_batch(
+        section,
+        base_offset=0,
+        last_offset_delta=0,
+        record_count=1,
+        attributes=0,
+        base_timestamp=1,
+        max_timestamp=1,
+    )
+    header, request = check_batch(batch), Request()
+    facts = (1, header.attributes, -1, -1, -1, 0, 1)
+    life.engine.admission.admit(
+        life.log(), memoryview(batch), facts, ALL, ConnectionActivity(now_ms()), request
+    )
+    assert "committed" == await request.answer()
+    await life.seal()
+
+
+async def offsets_from(life: Life, offset: int, max_bytes: int = 1 << 20) -> list[int]:
+    """Of the records that a consumer gets with one fetch."""
+    reader = LogReader(
+        store=life.world.bucket, offload=inline, manifests=life.engine, now_ms=now_ms
+    )
+    batches = await reader.read(life.log(), offset, max_bytes, zstd=True)
+    return [at for batch in batches for at, _, _ in values_of(batch)]
+
+
+@on_virtual_time
+@pytest.mark.parametrize("rounds", [0, 4, 10, 16, 19, 24, 30, 60])
+async def test_a_consumer_that_has_read_a_value_gets_its_deletion(rounds: int) -> None:
+    """
+    It reads on within ``delete.retention.ms``, and what is local goes in between; a job compacts
+    all the while.
+    """
+    life = await start()
+    policy = CompactionPolicy(min_dirty_ratio=0, delete_retention_ms=RETENTION_MS)
+    await put_keyed(life, b"k", b"value")
+    await put_keyed(life, b"k", None)
+
+    async def more() -> None:
+        await put_keyed(life, b"other", b"value")
+        await compact(life, policy)
+        await asyncio.sleep(ROUND_S)
+
+    for _ in range(rounds):
+        await more()
+    has_value = await offsets_from(life, 0, 1) == [0]
+    life.engine.sealer.sealed_cache.forget(life.log(), life.log().sealed_end)
+    for _ in range(int(RETENTION_MS / 1000 / ROUND_S) - 1):
+        await more()
+
+    has_deletion = 1 in await offsets_from(life, 1)
+    assert has_deletion or not has_value
+    assert has_value or rounds
