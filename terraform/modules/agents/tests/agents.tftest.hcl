@@ -152,92 +152,39 @@ run "a_machine_may_do_only_this" {
   }
 }
 
-run "refuses_the_internet_as_a_client" {
+# One run for all of them: each must be refused, or the run fails.
+run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.client_cidr_blocks]
+  expect_failures = [var.client_cidr_blocks, var.operator_cidr_blocks, var.min_size, var.etcd_endpoints, var.wheels_directory, var.broker_configs, var.volume_throughput_mib_s]
 
   variables {
+    # the internet as a client
     client_cidr_blocks = ["0.0.0.0/0"]
-  }
-}
-
-run "refuses_a_public_address_of_a_client" {
-  command         = plan
-  expect_failures = [var.client_cidr_blocks]
-
-  variables {
-    client_cidr_blocks = ["10.0.0.0/8", "52.1.2.0/24"]
-  }
-}
-
-run "refuses_the_internet_as_an_operator" {
-  command         = plan
-  expect_failures = [var.operator_cidr_blocks]
-
-  variables {
+    # the internet as an operator
     operator_cidr_blocks = ["0.0.0.0/0"]
-  }
-}
-
-run "refuses_two_agents" {
-  command         = plan
-  expect_failures = [var.min_size]
-
-  variables {
+    # two agents
     min_size = 2
-  }
-}
-
-run "refuses_etcd_without_tls" {
-  command         = plan
-  expect_failures = [var.etcd_endpoints]
-
-  variables {
+    # etcd without tls
     etcd_endpoints = ["http://10.80.0.4:2379"]
-  }
-}
-
-run "refuses_to_stand_without_etcd" {
-  command         = plan
-  expect_failures = [var.etcd_endpoints]
-
-  variables {
-    etcd_endpoints = []
-  }
-}
-
-run "refuses_a_directory_without_driftlog" {
-  command         = plan
-  expect_failures = [var.wheels_directory]
-
-  variables {
+    # a directory without driftlog
     wheels_directory = "tests"
-  }
-}
-
-run "refuses_a_name_that_is_no_config" {
-  command         = plan
-  expect_failures = [var.broker_configs]
-
-  variables {
+    # a name that is no config
     broker_configs = { "store = x" = "y" }
-  }
-}
-
-run "refuses_a_group_that_cannot_refresh" {
-  command         = plan
-  expect_failures = [var.max_size]
-
-  variables {
-    max_size = 3
-  }
-}
-
-run "refuses_slow_volumes" {
-  command         = plan
-  expect_failures = [var.volume_throughput_mib_s]
-
-  variables {
+    # slow volumes
     volume_throughput_mib_s = 60
+  }
+}
+
+run "refuses_each_of_these_too" {
+  command         = plan
+  expect_failures = [var.client_cidr_blocks, var.etcd_endpoints, var.max_size]
+
+  variables {
+    # a public address of a client
+    client_cidr_blocks = ["10.0.0.0/8", "52.1.2.0/24"]
+    # to stand without etcd
+    etcd_endpoints = []
+    # a group that cannot refresh: the smallest size is 3
+    max_size = 3
   }
 }

@@ -130,38 +130,19 @@ run "roles_trust_the_account_unless_told_whom" {
   }
 }
 
-run "refuses_a_name_with_a_dot" {
+# One run for all of them: each must be refused, or the run fails.
+run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.name]
+  expect_failures = [var.name, var.prefix, var.reader_principals, var.abort_uploads_after_days]
 
   variables {
+    # a name with a dot
     name = "logs.example.com"
-  }
-}
-
-run "refuses_a_prefix_of_machines" {
-  command         = plan
-  expect_failures = [var.prefix]
-
-  variables {
+    # a prefix of machines
     prefix = "backups/log"
-  }
-}
-
-run "refuses_the_wildcard_as_a_reader" {
-  command         = plan
-  expect_failures = [var.reader_principals]
-
-  variables {
+    # the wildcard as a reader
     reader_principals = ["*"]
-  }
-}
-
-run "refuses_to_abort_uploads_at_once" {
-  command         = plan
-  expect_failures = [var.abort_uploads_after_days]
-
-  variables {
+    # to abort uploads at once
     abort_uploads_after_days = 0
   }
 }

@@ -80,38 +80,19 @@ run "a_member_may_do_only_this" {
   }
 }
 
-run "refuses_two_zones" {
+# One run for all of them: each must be refused, or the run fails.
+run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.subnet_ids]
+  expect_failures = [var.subnet_ids, var.client_security_group_ids, var.etcd_release_file, var.volume_gib]
 
   variables {
+    # two zones
     subnet_ids = { eu-central-1a = "subnet-a", eu-central-1b = "subnet-b" }
-  }
-}
-
-run "refuses_to_stand_without_clients" {
-  command         = plan
-  expect_failures = [var.client_security_group_ids]
-
-  variables {
+    # to stand without clients
     client_security_group_ids = {}
-  }
-}
-
-run "refuses_an_old_release" {
-  command         = plan
-  expect_failures = [var.etcd_release_file]
-
-  variables {
+    # an old release
     etcd_release_file = "tests/etcd-v3.5.1-linux-arm64.tar.gz"
-  }
-}
-
-run "refuses_a_small_volume" {
-  command         = plan
-  expect_failures = [var.volume_gib]
-
-  variables {
+    # a small volume
     volume_gib = 8
   }
 }

@@ -43,47 +43,29 @@ run "no_way_to_the_internet" {
   }
 }
 
-run "refuses_two_zones" {
+# One run for all of them: each must be refused, or the run fails.
+run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.availability_zones]
+  expect_failures = [var.availability_zones, var.cidr_block, var.name]
 
   variables {
+    # two zones
     availability_zones = ["eu-central-1a", "eu-central-1b"]
-  }
-}
-
-run "refuses_one_zone_twice" {
-  command         = plan
-  expect_failures = [var.availability_zones]
-
-  variables {
-    availability_zones = ["eu-central-1a", "eu-central-1b", "eu-central-1b"]
-  }
-}
-
-run "refuses_public_addresses" {
-  command         = plan
-  expect_failures = [var.cidr_block]
-
-  variables {
+    # public addresses
     cidr_block = "8.8.0.0/20"
-  }
-}
-
-run "refuses_a_network_that_is_too_small" {
-  command         = plan
-  expect_failures = [var.cidr_block]
-
-  variables {
-    cidr_block = "10.0.0.0/26"
-  }
-}
-
-run "refuses_a_long_name" {
-  command         = plan
-  expect_failures = [var.name]
-
-  variables {
+    # a long name
     name = "a-name-that-is-much-too-long"
+  }
+}
+
+run "refuses_each_of_these_too" {
+  command         = plan
+  expect_failures = [var.availability_zones, var.cidr_block]
+
+  variables {
+    # one zone twice
+    availability_zones = ["eu-central-1a", "eu-central-1b", "eu-central-1b"]
+    # a network that is too small
+    cidr_block = "10.0.0.0/26"
   }
 }

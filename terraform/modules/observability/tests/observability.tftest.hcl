@@ -58,20 +58,15 @@ run "each_alarm_is_on_the_dashboard" {
   }
 }
 
-run "refuses_an_action_that_is_no_arn" {
+# One run for all of them: each must be refused, or the run fails.
+run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.alarm_actions]
+  expect_failures = [var.alarm_actions, var.agents]
 
   variables {
+    # an action that is no arn
     alarm_actions = ["page"]
-  }
-}
-
-run "refuses_a_cluster_without_agents" {
-  command         = plan
-  expect_failures = [var.agents]
-
-  variables {
+    # a cluster without agents
     agents = 0
   }
 }
