@@ -145,7 +145,7 @@ class HttpApi:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         facts = self._facts()
-        reasons = self._readiness.judge(facts, now_ms())
+        reasons = self._readiness.judge(facts)
         status = 503 if reasons else 200
         if "json" not in request.query:
             lines = [reason.text for reason in reasons] or ["ok"]
