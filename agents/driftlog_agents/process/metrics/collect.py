@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.foundation.single_flight import SingleFlight
 from driftlog_agents.process.metrics import groups, log, partitions, process, requests, stores
 from driftlog_agents.process.metrics.observed import Observed
 
@@ -22,9 +23,21 @@ def collect(observed: Observed) -> Iterable[Metric]:
     yield from partitions.collect(observed.agent)
 
 
-async def scrape(observed: Observed) -> bytes:
-    """The same as text, without a long stall of the event loop: for thousands of partitions numbers
-    are read in slices, and a thread makes the text."""
+class Scrapes:
+    """The scrapes of one agent, one at a time: those that come meanwhile get the same text."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+        self._under_way = SingleFlight[str, bytes]()
+
+    async def text(self) -> bytes:
+        """Every metric, as Prometheus reads it."""
+        return await self._under_way.do("", lambda: _scrape(self._observed))
+
+
+async def _scrape(observed: Observed) -> bytes:
+    """Does not stall the event loop for long: for thousands of partitions numbers are read in
+    slices, and a thread makes the text."""
     small = list(_small(observed))
     figures = partitions.PartitionFigures(observed.agent)
     async for each in sliced(figures.logs):
