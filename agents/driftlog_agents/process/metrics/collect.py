@@ -20,6 +20,7 @@ from driftlog_agents.process.metrics.observed import Observed
 def collect(observed: Observed) -> Iterable[Metric]:
     """Every metric, with its help text."""
     yield from _small(observed)
+    yield from groups.collect(observed.agent)
     yield from partitions.collect(observed.agent)
 
 
@@ -36,16 +37,19 @@ class Scrapes:
 
 
 async def _scrape(observed: Observed) -> bytes:
-    """Does not stall the event loop for long: for thousands of partitions numbers are read in
-    slices, and a thread makes the text."""
-    small = list(_small(observed))
+    """Does not stall the event loop for long: numbers of thousands of partitions and groups are
+    read in slices, and a thread makes the text."""
+    small = [*_small(observed), *groups.small(observed.agent)]
+    of_groups = groups.GroupFigures(observed.agent)
+    async for _ in sliced(of_groups.steps()):
+        pass
     figures = partitions.PartitionFigures(observed.agent)
     async for each in sliced(figures.logs):
         figures.read(each)
 
     def text() -> bytes:
         registry = CollectorRegistry()
-        registry.register(_Collected(chain(small, figures.metrics())))
+        registry.register(_Collected(chain(small, of_groups.metrics(), figures.metrics())))
         return generate_latest(registry)
 
     return await asyncio.to_thread(text)
@@ -64,5 +68,4 @@ def _small(observed: Observed) -> Iterable[Metric]:
     yield from requests.collect(observed)
     yield from stores.collect(observed)
     yield from log.collect(agent)
-    yield from groups.collect(agent)
     yield from process.collect(observed)
