@@ -7,11 +7,13 @@
     no_session                   between two sessions, or the lease is over
     metadata_store_failing       no answer for 5 s
     commits_failing              no flush was committed for 5 s
-    partitions_loading           at the start of a session until all are loaded; later after 5 s
+    partitions_loading           after the start of the process, until all were loaded once
 
-A partition that is offline or damaged is no reason: the others are served, a restart repairs none
-of them, and `driftlog_offline_partitions` has its alert.  None of these is a reason to restart the
-process: `/healthz` answers while the event loop runs, and needs no judgement.
+Partitions that are taken over later are no reason, however many load: the agent serves the others,
+and after the loss of an agent all that are left would be unready at once.  A partition that is
+offline or damaged is no reason either: the others are served, a restart repairs none of them, and
+`driftlog_offline_partitions` has its alert.  None of these is a reason to restart the process:
+`/healthz` answers while the event loop runs, and needs no judgement.
 
 Pure.
 """
@@ -70,11 +72,10 @@ class Readiness:
     """The judgements of one agent."""
 
     def __init__(self) -> None:
-        self._loaded = ""
-        """The session of which all partitions were loaded once."""
-        self._loading_since_ms: float | None = None
+        self._loaded = False
+        """Whether all partitions of a session were loaded once."""
 
-    def judge(self, agent: AgentFacts, now_ms: float) -> list[NotReady]:
+    def judge(self, agent: AgentFacts) -> list[NotReady]:
         """Every reason, the most important first; empty: the agent is ready."""
         if not agent.started:
             return [NotReady("starting", "starting")]
@@ -97,20 +98,11 @@ class Readiness:
             seconds = session.commits_failing_ms / 1000
             text = f"nothing was committed for {seconds:.0f} s: {session.commits_error}"
             found.append(NotReady("commits_failing", text))
-        if self._loads(session, now_ms):
+        self._loaded = self._loaded or not session.loading
+        if not self._loaded:
             text = f"{session.loading} of {session.led} partitions are being loaded"
             found.append(NotReady("partitions_loading", text))
         return found
-
-    def _loads(self, session: SessionFacts, now_ms: float) -> bool:
-        if not session.loading:
-            self._loaded, self._loading_since_ms = session.session_id, None
-            return False
-        if self._loaded != session.session_id:
-            return True
-        if self._loading_since_ms is None:
-            self._loading_since_ms = now_ms
-        return now_ms - self._loading_since_ms >= _FAILING_MS
 
 
 def _silence(session: SessionFacts | None) -> str:

@@ -39,7 +39,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
-from driftlog_agents.process.metrics.collect import scrape
+from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
@@ -90,6 +90,7 @@ class HttpApi:
 
     def __init__(self, observed: Observed, names: Sequence[str] = ()) -> None:
         self._observed = observed
+        self._scrapes = Scrapes(observed)
         self._agent = observed.agent
         self._names = names
         self._readiness = Readiness()
@@ -134,7 +135,7 @@ class HttpApi:
     async def _metrics(self, _: web.Request) -> web.Response:
         if not self._agent.ready.is_set():
             return web.Response(status=503, text="starting\n")
-        text = await scrape(self._observed)
+        text = await self._scrapes.text()
         return web.Response(body=text, headers={"Content-Type": _METRICS_TYPE})
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -145,7 +146,7 @@ class HttpApi:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         facts = self._facts()
-        reasons = self._readiness.judge(facts, now_ms())
+        reasons = self._readiness.judge(facts)
         status = 503 if reasons else 200
         if "json" not in request.query:
             lines = [reason.text for reason in reasons] or ["ok"]

@@ -12,7 +12,7 @@ SERVES = AgentFacts(started=True, session=SESSION)
 
 def codes(agent: AgentFacts) -> list[str]:
     """The judgement of a fresh judge."""
-    return [reason.code for reason in Readiness().judge(agent, 0.0)]
+    return [reason.code for reason in Readiness().judge(agent)]
 
 
 def test_an_agent_that_serves_is_ready() -> None:
@@ -64,7 +64,7 @@ def test_each_reason_has_its_code(agent: AgentFacts, code: str, text: str) -> No
     """
     And says what happens.
     """
-    (reason,) = Readiness().judge(agent, 0.0)
+    (reason,) = Readiness().judge(agent)
 
     assert code == reason.code
     assert text in reason.text
@@ -86,23 +86,30 @@ def test_every_reason_is_told() -> None:
     ]
 
 
-def test_partitions_that_are_taken_over_later_have_five_seconds() -> None:
+def test_partitions_that_are_taken_over_later_are_no_reason() -> None:
     """
-    An agent that leads others goes on serving them; at the start of a session it waits for all.
+    Otherwise all agents that are left are unready at once after a large takeover, while they serve.
+    A later session is no start either.
     """
     loading = replace(SERVES, session=replace(SESSION, loading=1))
+    later = replace(SERVES, session=replace(SESSION, session_id="s2", loading=4))
     readiness = Readiness()
 
-    def ready(agent: AgentFacts, now_ms: float) -> bool:
-        return readiness.judge(agent, now_ms) == []
+    assert ["partitions_loading"] == [reason.code for reason in readiness.judge(loading)]
+    assert [] == readiness.judge(SERVES)
+    assert [] == readiness.judge(loading)
+    assert [] == readiness.judge(later)
 
-    assert not ready(loading, 0)
-    assert ready(SERVES, 1_000)
-    assert ready(loading, 2_000)
-    assert ready(loading, 6_999)
-    assert not ready(loading, 7_000)
-    assert ready(SERVES, 8_000)
-    assert ready(loading, 9_000)
-    assert loading.session is not None
-    next_session = replace(loading, session=replace(loading.session, session_id="s2"))
-    assert not ready(next_session, 9_001)
+
+def test_a_start_is_over_once_all_partitions_are_loaded() -> None:
+    """
+    Also where the first session ends before that: the next one loads them.
+    """
+    loading = replace(SERVES, session=replace(SESSION, loading=1))
+    between = replace(SERVES, session=None)
+    later = replace(SERVES, session=replace(SESSION, session_id="s2", loading=4))
+    readiness = Readiness()
+
+    found = [readiness.judge(agent)[0].code for agent in (loading, between, later)]
+
+    assert ["partitions_loading", "no_session", "partitions_loading"] == found

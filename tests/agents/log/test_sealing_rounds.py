@@ -150,3 +150,36 @@ async def test_a_topic_that_is_deleted_while_it_is_sealed_is_no_outage(error: Ex
 
     assert [] == lines
     assert 1 == len(subject.sealed)
+
+
+@pytest.mark.parametrize("end", ["deleted or moved", "offline", "no records left"])
+async def test_an_outage_ends_with_the_last_partition_that_fails(end: str) -> None:
+    """
+    Otherwise it would last until another partition is due, perhaps for ever, and so would its
+    alert.
+    """
+    fails, stays, small = make_log(500), make_log(400), make_log(1)
+
+    async def seal(log: PartitionLog) -> None:
+        raise UnavailableError("no answer")
+
+    def ends(log: PartitionLog) -> None:
+        if end == "no records left":
+            log.slices.clear()
+        else:
+            log.state = State.CLOSED if end == "deleted or moved" else State.OFFLINE
+
+    subject = Subject(fails, stays, small, seal=seal)
+    outage = subject.outage
+    with capture_logs() as lines:
+        await while_it_runs(subject.run, lambda: {fails, stays} == set(subject.sealed))
+        ends(fails)
+        before = len(subject.sealed)
+        await while_it_runs(subject.run, lambda: len(subject.sealed) > before + 3)
+        goes_on = outage.since_ms is not None
+        ends(stays)
+        await while_it_runs(subject.run, lambda: outage.since_ms is None)
+
+    assert goes_on
+    assert outage.since_ms is None
+    assert ["seal_failed", "sealing_resumed"] == [line["event"] for line in lines]

@@ -61,6 +61,8 @@ class _Partition:
     checked: LastCheck | None = None
     opened: tuple[str, int, int] = ("", 0, 0)
     """The list that log start is in: its key, that log start, and the bytes above it."""
+    sized: tuple[int, int, int, int] | None = None
+    """The sealed bytes, the last of these, of a manifest's version, sealed end and log start."""
 
 
 class RetentionChecks:
@@ -118,17 +120,35 @@ class RetentionChecks:
         )
         if manifest is not None:
             found.opened = _opened(manifest, expiry.log_start, known)
+            found.sized = None
 
     def size_bytes(self, log: PartitionLog, manifest: Manifest | None) -> int:
         """The size of *log*, as retention counts it: bytes as received that end above log start.
         *manifest*: None where nothing is sealed, or while it is loaded."""
+        return tail_bytes(log) + self.sealed_bytes(log, manifest)
+
+    def sealed_bytes(self, log: PartitionLog, manifest: Manifest | None) -> int:
+        """The sealed part of `size_bytes`.  Kept until it may change: a scrape of an agent's
+        metrics asks for that of each partition."""
+        if manifest is None:
+            return 0
         found = self._partitions.get(log)
-        key, start, opened_bytes = ("", 0, 0) if found is None else found.opened
-        return tail_bytes(log) + sum(
-            opened_bytes if (ref.key, log.log_start) == (key, start) else ref.received_bytes
-            for ref in sealed_refs(log, manifest)
-            if ref.end > log.log_start
-        )
+        if found is None:
+            return _counted_bytes(log, manifest, ("", 0, 0))
+        version, end, start, total = found.sized or (-1, 0, 0, 0)
+        if version != manifest.version or end != log.sealed_end or start != log.log_start:
+            total = _counted_bytes(log, manifest, found.opened)
+            found.sized = manifest.version, log.sealed_end, log.log_start, total
+        return total
+
+
+def _counted_bytes(log: PartitionLog, manifest: Manifest, opened: tuple[str, int, int]) -> int:
+    key, start, opened_bytes = opened
+    return sum(
+        opened_bytes if (ref.key, log.log_start) == (key, start) else ref.received_bytes
+        for ref in sealed_refs(log, manifest)
+        if ref.end > log.log_start
+    )
 
 
 def _opened(manifest: Manifest, log_start: int, known: Known) -> tuple[str, int, int]:

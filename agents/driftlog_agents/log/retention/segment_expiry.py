@@ -103,6 +103,10 @@ class SegmentExpiry:
         """The size of *log*, as retention counts it."""
         return self._checks.size_bytes(log, self._manifests.known(log))
 
+    def sealed_bytes(self, log: PartitionLog) -> int:
+        """The part of it that is sealed."""
+        return self._checks.sealed_bytes(log, self._manifests.known(log))
+
     async def _attempt(self, log: PartitionLog, retention: TopicRetention) -> None:
         """Check *log*, or note why that failed: the next check tries again."""
         sent_ms = self._now_ms()

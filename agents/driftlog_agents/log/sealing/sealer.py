@@ -152,6 +152,13 @@ class Sealer:
             self._now_ms(),
             float(self._wall_ms()),
         )
+        if (
+            self.outage.since_ms is not None
+            and not (work and self._failing)
+            and not any(map(self._attempts.is_blocked, logs))
+        ):
+            # What failed was deleted, is led by another agent, or has nothing to seal now.
+            self._resumed()
         before = self._counters.segments_sealed
         waiting = iter(work)
 
@@ -178,10 +185,14 @@ class Sealer:
                 self._cannot_read(log, why)  # does nothing for a deleted topic
         else:
             self._failing.pop(log, None)
-            if self.outage.ended(self._now_ms()):
-                self._log.info("sealing_resumed", failures=self.outage.failures)
+            self._resumed()
             if self._attempts.succeeded(log):
                 self._log.info("seal_unblocked", partition=_name(log))
+
+    def _resumed(self) -> None:
+        """Ends the outage, if there is one."""
+        if self.outage.ended(self._now_ms()):
+            self._log.info("sealing_resumed", failures=self.outage.failures)
 
     async def _is_unavailable(self, log: PartitionLog, *, answered: bool) -> bool:
         """Whether *log* counts as blocked: otherwise a partition whose attempts always fail would

@@ -57,9 +57,8 @@ class PartitionFigures:
     def read(self, log: PartitionLog) -> None:
         """Read the numbers of the next one of `logs`."""
         assert self._engine is not None
-        flushed = tail_bytes(log)
-        sealed = self._engine.upkeep.retention.size_bytes(log) - flushed
-        sizes = self._pending[log], flushed, sealed
+        sealed = self._engine.upkeep.retention.sealed_bytes(log)
+        sizes = self._pending.get(log, 0), tail_bytes(log), sealed
         if len(self._shown) < self._most:
             labels = log.topic, str(log.partition)
             offsets = log.log_start, log.sealed_end, log.high_watermark, log.log_end

@@ -1,6 +1,8 @@
 """If it failed: partitions would never be checked for expired segments, or all at each tick."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -12,7 +14,7 @@ from driftlog_agents.log.retention.policy import (
     RetentionSettings,
     TopicRetention,
 )
-from driftlog_tiering.formats.manifest import SegmentList, list_ref
+from driftlog_tiering.formats.manifest import SegmentList, SegmentRef, list_ref
 from tests.agents.log.retention.test_policy import NOW, Store, segment
 
 INTERVAL_S = 300.0
@@ -126,3 +128,40 @@ def test_a_list_that_log_start_is_in_counts_whole_until_a_check_has_opened_it() 
 
     assert [112, 107, 112] == [whole, opened, found.size_bytes(log, store.manifest)]
     assert 0 == found.size_bytes(log, None)
+
+
+class Counted(tuple[SegmentRef, ...]):
+    """Segments that count how often they are read."""
+
+    __slots__ = ()
+    reads: ClassVar[int] = 0
+
+    def __iter__(self) -> Iterator[SegmentRef]:
+        Counted.reads += 1
+        return super().__iter__()
+
+
+def test_the_sealed_size_is_summed_again_only_where_it_may_have_changed() -> None:
+    """
+    A scrape asks for that of every partition, and a manifest has dozens of segments.
+    """
+    store = Store.of(segment(0, 10, 5, NOW), segment(10, 20, 7, NOW), segment(20, 30, 9, NOW))
+    log, segments = online(store), Counted(store.manifest.segments)
+    manifest = replace(store.manifest, segments=segments)
+    found = checks(0.0)
+    found.due([log], 0)
+
+    def sizes() -> tuple[list[int], int]:
+        before = Counted.reads
+        return [found.sealed_bytes(log, manifest) for _ in range(3)], Counted.reads - before
+
+    log.sealed_end = 20
+    steps = [sizes()]
+    log.sealed_end = 30
+    steps.append(sizes())
+    log.log_start = 10
+    steps.append(sizes())
+    manifest = replace(manifest, version=manifest.version + 1)
+    steps.append(sizes())
+
+    assert [([12] * 3, 1), ([21] * 3, 1), ([16] * 3, 1), ([16] * 3, 1)] == steps
