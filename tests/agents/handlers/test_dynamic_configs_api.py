@@ -256,10 +256,39 @@ async def test_what_is_stored_and_no_config_deletes_no_record(tmp_path: Path, va
             resource_type=BROKER,
             name=ALL,
         )
-        newer = json.loads(value).get("v") == 2
-        assert (35 if newer else 0) == repaired[0]
-        if not newer:
+        content = json.loads(value)
+        newer, damaged = content.get("v") == 2, not content
+        assert (35 if newer else 42 if damaged else 0) == repaired[0]
+        if not newer and not damaged:
             await eventually(lambda: retention_ms(agent) == 7)
+
+
+async def test_a_damaged_key_is_not_replaced_by_one_config(tmp_path: Path) -> None:
+    """
+    Its retention would be lost, and records with it; deleted, it has no configs, and the log says
+    so.
+    """
+    settings = BrokerSettings(log_retention_ms=5)
+    key = configs_key(ConfigsOwner())
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        await create(agent, new("t"))
+        await agent.metadata_store.txn((), [Put(key, b'{"v":1,"confi')])
+        await eventually(lambda: retention_ms(agent) is None)
+        change = ("max.connections", SET, "5")
+        refused = await alter(agent, change, resource_type=BROKER, name=ALL)
+
+        assert 42 == refused[0]
+        assert f"{key} is damaged" in (refused[1] or "")
+        assert retention_ms(agent) is None
+
+        with capture_logs() as logs:
+            delete = ("max.connections", DELETE, None)
+            assert (0, None) == await alter(agent, delete, resource_type=BROKER, name=ALL)
+        assert ["damaged_configs_deleted"] == [
+            line["event"] for line in logs if line["log_level"] == "warning"
+        ]
+        await eventually(lambda: retention_ms(agent) == 5)
+        assert (0, None) == await alter(agent, change, resource_type=BROKER, name=ALL)
 
 
 async def test_configs_of_brokers_wait_for_the_format_level(tmp_path: Path) -> None:

@@ -7,12 +7,16 @@
 1. A put compares the key and the session: a late copy of it fails after the session's end.
 2. A lost answer is asked for again (`Session.transact`); the second attempt finds the change made.
 3. Other agents follow their watches, as Kafka's brokers follow the log of the metadata.
+4. A damaged key is not replaced by what a change sets: its retention would be lost, and records
+   with it.  A change that only deletes configs deletes the key.
 
 Shell.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import structlog
 
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.log_session import Engine
@@ -80,8 +84,15 @@ async def _changed(
     key, session = configs_key(owner), session_key(engine.session.session_id)
     kv = await engine.session.read(key)
     while True:
-        now = _configs(kv)
+        configs = _configs(kv)
+        now = {} if configs is None else configs
         after = dict(change(now))
+        if configs is None and after:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"{key} is damaged, and its configs are not known: restore the key, or delete a "
+                "config first, which deletes all configs of the key",
+            )
         if after and owner.group_id is not None and kv is None:
             _check_groups(broker)
         if validate_only or (after == now and kv is None) or (kv and _same(kv, after)):
@@ -97,6 +108,8 @@ async def _changed(
             )
         )
         if result.succeeded:
+            if configs is None:
+                structlog.get_logger().warning("damaged_configs_deleted", key=key)
             return result.revision
         there, sessions = result.reads
         if not sessions or sessions[0].create_revision != engine.session.revision:
@@ -104,8 +117,8 @@ async def _changed(
         kv = there[0] if there else None
 
 
-def _configs(kv: KeyValue | None) -> dict[str, str]:
-    """The configs of a key; none of a damaged one: a change repairs it."""
+def _configs(kv: KeyValue | None) -> dict[str, str] | None:
+    """The configs of a key; None: it is damaged."""
     if kv is None:
         return {}
     try:
@@ -113,7 +126,7 @@ def _configs(kv: KeyValue | None) -> dict[str, str]:
     except UnsupportedFormatError as error:
         raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
     except CorruptError:
-        return {}
+        return None
 
 
 def _same(kv: KeyValue, configs: Mapping[str, str]) -> bool:
