@@ -248,7 +248,7 @@ async def test_what_is_stored_and_no_config_deletes_no_record(tmp_path: Path, va
             await agent.metadata_store.txn((), [Put(configs_key(ConfigsOwner()), value)])
             await eventually(lambda: retention_ms(agent) is None)
         told = {line["event"] for line in logs if line["log_level"] == "error"}
-        assert 1 == len(told & {"broker_configs_ignored", "metadata_key_unreadable"})
+        assert "broker_configs_ignored" in told
         repaired = await alter(
             agent,
             ("log.retention.mss", DELETE, None),
@@ -261,6 +261,82 @@ async def test_what_is_stored_and_no_config_deletes_no_record(tmp_path: Path, va
         assert (35 if newer else 42 if damaged else 0) == repaired[0]
         if not newer and not damaged:
             await eventually(lambda: retention_ms(agent) == 7)
+
+
+async def test_a_value_that_no_longer_fits_is_seen_and_repaired(tmp_path: Path) -> None:
+    """
+    Though both layers have one: as after a start with a lower limit.
+    """
+    settings = BrokerSettings(limits=Limits(driftlog_max_message_bytes=2_000_000))
+    stored = b'{"v":1,"configs":{"max.connections":"5","message.max.bytes":"3000000"}}'
+    mine = b'{"v":1,"configs":{"message.max.bytes":"4000000","log.nope":"1"}}'
+    name = "message.max.bytes"
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        await agent.metadata_store.txn(
+            (),
+            [
+                Put(configs_key(ConfigsOwner()), stored),
+                Put(configs_key(ConfigsOwner(node_id=NODE_ID)), mine),
+            ],
+        )
+        await eventually(lambda: {"max.connections": "5"} == agent.broker.dynamic.of_all)
+        described = await configs_of(agent, BROKER, ALL)
+        assert {"max.connections": "5", name: "3000000"} == {
+            c.name: c.value for c in described.values()
+        }
+        await set_on(agent, ALL, message_max_bytes="1000000")
+        delete = (("log.nope", DELETE, None), (name, SET, "1500000"))
+        assert (0, None) == await alter(agent, *delete, resource_type=BROKER, name=ME)
+        await eventually(lambda: agent.broker.settings.message_max_bytes == 1_500_000)
+
+        await agent.metadata_store.txn(
+            (), [Put(configs_key(ConfigsOwner()), b'{"v":1,"configs":{"log.nope":"1"}}')]
+        )
+        await eventually(lambda: {} == agent.broker.dynamic.of_all)
+        assert ["log.nope"] == list(await configs_of(agent, BROKER, ALL))
+
+
+@pytest.mark.parametrize("name", [ME, ALL])
+async def test_a_value_is_stored_without_spaces_around_it(tmp_path: Path, name: str) -> None:
+    """
+    Else any client fills the metadata store with spaces; a long value is refused for that, too.
+    """
+    padding = "\x1c " * 100_000
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"), new("u", retention_ms=f"{padding}6{padding}"))
+        await set_on(agent, name, log_retention_ms=f"{padding}5{padding}")
+        await alter(agent, ("cleanup.policy", APPEND, f"compact{padding}"))
+        request = ac.AlterConfigsRequest(
+            resources=[
+                ac.AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name="u",
+                    configs=[ac.AlterableConfig(name="retention.ms", value=f"{padding}7")],
+                )
+            ]
+        )
+        stored = [agent.broker.topics.by_name["u"].configs]
+        await alter_configs.handle(agent.broker, request, agent.context(2))
+        stored += [agent.broker.topics.by_name[topic].configs for topic in ("t", "u")]
+        of_all = ConfigsOwner(node_id=NODE_ID) if name else ConfigsOwner()
+
+        assert {"log.retention.ms": "5"} == agent.broker.view.configs[of_all]
+        assert [
+            {"retention.ms": "6"},
+            {"cleanup.policy": "delete,compact"},
+            {"retention.ms": "7"},
+        ] == stored
+
+        long = ("log.cleaner.min.cleanable.ratio", SET, "0." + "0" * 254)
+        refused = await alter(agent, long, resource_type=BROKER, name=name)
+        expected = "Value must be no longer than 255 bytes"
+        assert 42 == refused[0]
+        assert expected in (refused[1] or "")
+        replicas = "leader.replication.throttled.replicas"
+        assert (0, None) == await alter(agent, (replicas, SET, ",".join(["1:1"] * 2_000)))
+        refused = await alter(agent, (replicas, SET, ",".join(["1:1"] * 3_000)))
+        assert 40 == refused[0]
+        assert "Value must be no longer than 8192 bytes" in (refused[1] or "")
 
 
 async def test_a_damaged_key_is_not_replaced_by_one_config(tmp_path: Path) -> None:
