@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,9 +18,10 @@ from driftlog_agents.handlers.api import alter_configs, list_config_resources
 from driftlog_agents.protocol.messages import alter_configs as ac
 from driftlog_agents.protocol.messages import list_config_resources as lr
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
-from driftlog_metadata.schema.keys import CLUSTER_KEY, configs_key
+from driftlog_metadata.schema.keys import CLUSTER_KEY, CONFIGS_PREFIX, configs_key
 from driftlog_metadata.schema.model import ConfigsOwner
-from driftlog_metadata.stores.store import Put
+from driftlog_metadata.stores.errors import OutcomeUnknownError
+from driftlog_metadata.stores.store import MetadataStore, Put
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.config_requests import (
     APPEND,
@@ -28,6 +29,7 @@ from tests.agents.handlers.config_requests import (
     DELETE,
     GROUP,
     SET,
+    SUBTRACT,
     TOPIC,
     alter,
     ask,
@@ -397,7 +399,125 @@ async def test_a_change_waits_for_a_session(tmp_path: Path) -> None:
         assert {"log.retention.ms": "20"} == agent.broker.dynamic.of_all
 
 
+class Deaf:
+    """A metadata store that applies a change of configs and loses its answer; *events* set: the
+    events of its watches arrive."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        self.loses = False
+        self.events = asyncio.Event()
+        self.events.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> Any:
+        result = await self.store.txn(compares, then, otherwise)
+        if self.loses and any(op.key.startswith(CONFIGS_PREFIX) for op in then):
+            self.loses = False
+            raise OutcomeUnknownError("the answer is lost")
+        return result
+
+    def watch(self, prefix: str, start_revision: int) -> Any:
+        return LateEvents(self.store.watch(prefix, start_revision), self.events)
+
+
+class LateEvents:
+    """A watch whose events arrive while *events* is set."""
+
+    def __init__(self, watch: Any, events: asyncio.Event) -> None:
+        self.watch, self.events = watch, events
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        found = await anext(self.watch)
+        await self.events.wait()
+        return found
+
+    async def aclose(self) -> None:
+        await self.watch.aclose()
+
+
+@pytest.mark.parametrize("operation", [SET, DELETE])
+async def test_a_change_whose_answer_was_lost_is_read_back(tmp_path: Path, operation: int) -> None:
+    """
+    The answer waits for the watch as always: a client that reads its change back finds it.
+    """
+    name = "max.connections"
+    stores: list[Deaf] = []
+
+    def wrapped(store: MetadataStore) -> MetadataStore:
+        stores.append(Deaf(store))
+        return stores[-1]
+
+    async with RunningAgent(tmp_path, metadata=wrapped) as agent:
+        (store,) = stores
+        await set_on(agent, ALL, max_connections="5")
+        store.events.clear()
+        store.loses = True
+        value = "6" if operation == SET else None
+        change = alter(agent, (name, operation, value), resource_type=BROKER, name=ALL)
+        asked = asyncio.ensure_future(change)
+        done, _ = await asyncio.wait((asked,), timeout=1)
+        store.events.set()
+
+        assert set() == done
+        assert not store.loses
+        assert (0, None) == await asked
+        assert ({name: "6"} if operation == SET else {}) == agent.broker.dynamic.of_all
+
+
+@pytest.mark.parametrize(
+    ("config", "operation", "message"),
+    [
+        ("nope", APPEND, "Unknown config name: nope"),
+        (
+            "max.connections",
+            APPEND,
+            "Config value append is not allowed for config key: max.connections",
+        ),
+        (
+            "max.connections",
+            SUBTRACT,
+            "Config value subtract is not allowed for config key: max.connections",
+        ),
+    ],
+)
+async def test_list_operations_of_brokers_are_for_lists(
+    tmp_path: Path, config: str, operation: int, message: str
+) -> None:
+    """
+    The code and the messages are those of ConfigAdminManager of Apache Kafka 4.3.1.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        refused = await alter(agent, (config, operation, "5"), resource_type=BROKER, name=ALL)
+
+        assert (40, message) == refused
+
+
 # ── Groups ──
+
+
+async def test_configs_of_a_group_that_are_ignored_are_not_described(tmp_path: Path) -> None:
+    """
+    The group has what its agent has; a change names what is wrong.
+    """
+    name = "consumer.session.timeout.ms"
+    owner = ConfigsOwner(group_id="g")
+    stored = b'{"v":1,"configs":{"consumer.nope":"1","consumer.session.timeout.ms":"50000"}}'
+    async with RunningAgent(tmp_path) as agent:
+        await agent.metadata_store.txn((), [Put(configs_key(owner), stored)])
+        await eventually(lambda: owner in agent.broker.view.configs)
+
+        assert [(f"group.{name}", "45000", 5)] == await synonyms(agent, GROUP, "g", name)
+        refused = await alter(agent, (name, SET, "51000"), resource_type=GROUP, name="g")
+        assert (40, "Unknown group config name: consumer.nope") == refused
+        repair = ("consumer.nope", DELETE, None)
+        assert (0, None) == await alter(agent, repair, resource_type=GROUP, name="g")
+        assert (name, "50000", 8) == (await synonyms(agent, GROUP, "g", name))[0]
 
 
 async def test_a_group_takes_its_configs_with_the_next_heartbeat(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from driftlog_agents.configs.definitions import (
     ConfigType,
     ConfigValue,
     Inherited,
+    InvalidConfigError,
     ResourceType,
     resolve,
 )
-from driftlog_agents.configs.dynamic_configs import DYNAMIC
+from driftlog_agents.configs.dynamic_configs import DYNAMIC, check_group
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.foundation.loop_slices import sliced
@@ -163,6 +164,10 @@ def _group(broker: Broker, name: str) -> list[ConfigValue]:
     configs = broker.settings.groups.configs
     of_agent = {n: value for n, value in configs.items() if value != BROKER_CONFIGS[n].default}
     own = broker.view.configs.get(ConfigsOwner(group_id=name), {})
+    try:
+        check_group(own, broker.settings.groups)
+    except InvalidConfigError:
+        own = {}  # `group_settings` ignores them, too
     return resolve(GROUP_CONFIGS, own, Inherited(of_agent), ConfigSource.DYNAMIC_GROUP)
 
 

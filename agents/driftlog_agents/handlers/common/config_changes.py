@@ -65,7 +65,7 @@ async def _apply(
     if len(set(asked.names)) < len(asked.names):
         raise _invalid("Error due to duplicate config keys")
     if asked.no_value:
-        raise _invalid(f"Null value not supported for : {','.join(asked.no_value)}")
+        raise _invalid(f"Null value not supported for : {', '.join(asked.no_value)}")
     match asked.resource_type:
         case ResourceType.TOPIC:
             topic = _topic(broker, asked.resource_name)
@@ -200,9 +200,11 @@ def broker_id(name: str, what: str) -> int:
     """The node id in a resource's name.
 
     Raises:
-        RefusedError: INVALID_REQUEST: the name is not a number.
+        RefusedError: INVALID_REQUEST: the name is no 32-bit integer.
     """
-    if not (name.isascii() and name.isdecimal() and len(name) <= 10):
+    digits = name[1:] if name[:1] in ("-", "+") else name
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= 10
+    if not is_number or not -(1 << 31) <= int(name) < 1 << 31:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}"
         )

@@ -69,7 +69,11 @@ async def change_configs(
         revision = await _changed(broker, engine, owner, change, validate_only=validate_only)
     except FencedError as error:
         raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from error
-    await broker.cluster.until(lambda: broker.view.configs_revision >= revision, _SEEN_S)
+    view = broker.view
+    if revision is None:
+        await broker.cluster.until(lambda: owner not in view.configs, _SEEN_S)
+    else:
+        await broker.cluster.until(lambda: view.configs_revision >= revision, _SEEN_S)
 
 
 async def _changed(
@@ -79,8 +83,9 @@ async def _changed(
     change: Callable[[Mapping[str, str]], Mapping[str, str]],
     *,
     validate_only: bool,
-) -> int:
-    """The revision of the change; 0: it changes nothing."""
+) -> int | None:
+    """The revision of the key as it is to be, perhaps by a lost answer; 0: no matter, nothing is
+    changed; None: the key is not there."""
     key, session = configs_key(owner), session_key(engine.session.session_id)
     kv = await engine.session.read(key)
     while True:
@@ -95,8 +100,12 @@ async def _changed(
             )
         if after and owner.group_id is not None and kv is None:
             _check_groups(broker)
-        if validate_only or (after == now and kv is None) or (kv and _same(kv, after)):
+        if validate_only:
             return 0
+        if kv is None and not after:
+            return None
+        if kv is not None and _same(kv, after):
+            return kv.mod_revision
         result = await engine.session.transact(
             Txn(
                 compares=(
