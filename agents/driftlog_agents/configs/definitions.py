@@ -2,8 +2,7 @@
 
     set on the topic ──▶ on the broker ──▶ on all brokers ──▶ at the agent's start ──▶ the default
 
-The store keeps only the values that clients set, as text without spaces around it: a default may
-change later.  Errors have
+The store keeps only the values that clients set, as text: a default may change later.  Errors have
 the texts of Kafka's ConfigDef, which tools show to their users.
 
 Source: org.apache.kafka.common.config.ConfigDef, DescribeConfigsResponse, LogConfig of 4.3.1;
@@ -61,8 +60,9 @@ class InvalidConfigError(ValueError):
 
 _LONGEST_WORD_BYTES: Final = 255
 _LONGEST_TEXT_BYTES: Final = 8 * 1024
-"""Longest values: of a number, a boolean or some of few words, and of any other.  Longer: clients
-fill the metadata store with configs; shorter: a list of throttled replicas is refused."""
+"""Longest values, with spaces around them, which Kafka keeps: of a number, a boolean or some of few
+words, and of any other.  Longer: clients fill the metadata store with configs; shorter: a list of
+throttled replicas is refused."""
 
 Value = bool | int | float | str | list[str]
 Check = Callable[[Value], str | None]
@@ -118,7 +118,7 @@ class ConfigDef:
         Raises:
             InvalidConfigError: the value cannot be set.
         """
-        self._check_length(text.strip())
+        self._check_length(text)
         value = self.parse(text)
         wrong = self.check(value) if self.check is not None else None
         if wrong is not None:
@@ -447,7 +447,7 @@ def changed(
         match change.operation:
             case ConfigOperation.SET:
                 assert change.value is not None
-                after[change.name] = change.value.strip()
+                after[change.name] = change.value
             case ConfigOperation.DELETE:
                 after.pop(change.name, None)
             case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
@@ -461,7 +461,7 @@ def changed(
                 now = after.get(change.name)
                 if now is None:
                     now = agent.get(definition.broker_name, definition.default) or ""
-                after[change.name] = _relisted(now, change.operation, change.value).strip()
+                after[change.name] = _relisted(now, change.operation, change.value)
     return after
 
 

@@ -14,6 +14,7 @@ BOUNDS_NOTHING = {
     "default.replication.factor",
     "driftlog.metrics.max.partitions",
     "driftlog.segment.merge.enable",
+    "driftlog.traces.enable",
     "group.consumer.assignment.interval.ms",
     "group.consumer.assignors",
     "group.consumer.heartbeat.interval.ms",

@@ -47,5 +47,5 @@ async def handle(
 def _replacement(
     resource: AlterConfigsResource,
 ) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
-    configs = {c.name: c.value.strip() for c in resource.configs if c.value is not None}
+    configs = {c.name: c.value for c in resource.configs if c.value is not None}
     return lambda _: configs

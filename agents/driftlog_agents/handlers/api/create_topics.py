@@ -105,7 +105,7 @@ def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
         )
     for config in asked.configs:
         assert config.value is not None
-        configs[config.name] = config.value.strip()
+        configs[config.name] = config.value
     return NewTopic(
         name=asked.name, partitions=partitions, replication_factor=replicas, configs=configs
     )
