@@ -66,7 +66,8 @@ A variable goes before the file, and a flag before both. A later list replaces a
 * An unknown name in the file, and an unknown variable that begins with `DRIFTLOG_`, stop the
   start. The error names the line or the variable, and a setting that may be meant. (Variables of
   driftlog's clients, and those that Kubernetes sets for a service, are passed over.)
-* A password is in a variable only: `DRIFTLOG_ETCD_PASSWORD`. No output shows it.
+* A password is in a variable only: `DRIFTLOG_ETCD_PASSWORD`. No output shows it, and a URL of etcd
+  with a user in it is refused.
 * `driftlog dev` takes the same file and variables, but for `etcd` and `dev`.
 
 ## Start options

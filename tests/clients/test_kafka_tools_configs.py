@@ -66,10 +66,12 @@ NOT_HERE: Final = {
 
 OURS: Final = {
     "driftlog.http.address": "where `driftlog segments` and people find the HTTP port",
+    "driftlog.metrics.max.partitions": "Kafka has a metric for each partition",
     "driftlog.producer.state.max.bytes": "Kafka has no bound for what it remembers of producers",
     **{name: "docs/limits.md" for name in DEFINITIONS if name.startswith("driftlog.")},
     "driftlog.read.cache.bytes": "records from S3 are kept on the agent's disk",
     "driftlog.segment.merge.enable": "Kafka merges no segments",
+    "driftlog.traces.enable": "an agent sends traces of Produce requests",
     "driftlog.verification.bytes.per.second": "Kafka reads nothing back",
     "driftlog.verification.interval.ms": "the same",
     "driftlog.release": "which release an agent runs",

@@ -6,7 +6,7 @@
 An agent that starts on the directory removes the mark before its session begins
 (`process/cluster_identity`), and detects there that another directory has the id.  An agent that
 has no session for that long ends (`process/agent`).  Marks and deletes compare the id's key, and
-that the agent's key does not exist.
+that the agent's key does not exist.  The dynamic configs of the broker are deleted with its id.
 
 Shell.
 """

@@ -58,6 +58,12 @@ class InvalidConfigError(ValueError):
     """An invalid name or value of a config; the client gets the message."""
 
 
+_LONGEST_WORD_BYTES: Final = 255
+_LONGEST_TEXT_BYTES: Final = 8 * 1024
+"""Longest values, with spaces around them, which Kafka keeps: of a number, a boolean or some of few
+words, and of any other.  Longer: clients fill the metadata store with configs; shorter: a list of
+throttled replicas is refused."""
+
 Value = bool | int | float | str | list[str]
 Check = Callable[[Value], str | None]
 """Returns the error of a parsed value, or None; ``{name}`` in it stands for the config's name."""
@@ -112,11 +118,23 @@ class ConfigDef:
         Raises:
             InvalidConfigError: the value cannot be set.
         """
+        self._check_length(text)
         value = self.parse(text)
         wrong = self.check(value) if self.check is not None else None
         if wrong is not None:
             raise InvalidConfigError(wrong.replace("{name}", self.name))
         return value
+
+    def _check_length(self, text: str) -> None:
+        free = self.type in (ConfigType.STRING, ConfigType.LIST, ConfigType.CLASS)
+        is_text = free and not isinstance(self.check, OneOf)
+        most = _LONGEST_TEXT_BYTES if is_text else _LONGEST_WORD_BYTES
+        length = len(text.encode(errors="replace"))
+        if length > most:
+            raise InvalidConfigError(
+                f"Invalid value of {length} bytes for configuration {self.name}: Value must be no "
+                f"longer than {most} bytes"
+            )
 
     def _integer(self, text: str) -> int:
         bits = {ConfigType.SHORT: 15, ConfigType.INT: 31}.get(self.type, 63)

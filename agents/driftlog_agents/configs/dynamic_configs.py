@@ -3,8 +3,8 @@
     set on the broker ──▶ set on all brokers ──▶ at the agent's start ──▶ the default
 
 Dynamic are the configs that are dynamic in Apache Kafka, too, and that an agent applies at once.  A
-stored config that this release does not accept is ignored, and told; if it is one of retention,
-topics that inherit it keep all records until it is repaired.
+stored config that this release does not accept is ignored, and told, and the others hold; if it is
+one of retention, topics that inherit it keep all records until it is repaired.
 
 Source: org.apache.kafka.server.config.DynamicBrokerConfig, GroupConfig of 4.3.1.
 
@@ -54,12 +54,11 @@ _OTHERS: Final = frozenset(
 DYNAMIC: Final = _RETENTION | _CONNECTIONS | _OTHERS
 """Names of the dynamic configs of brokers; all have a setting of the agent's start."""
 
-KEEP_ALL: Final = {
-    "log.cleanup.policy": "delete",
-    "log.retention.bytes": "-1",
-    "log.retention.ms": "-1",
-}
+_POLICY: Final = "log.cleanup.policy"
+_KEEP_ALL: Final = {"log.retention.bytes": "-1", "log.retention.ms": "-1"}
 """What holds while a config of retention cannot be read."""
+_NO_COMPACTION: Final = {_POLICY: "delete"}
+"""What holds besides while the policy itself is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +127,9 @@ def loaded(
         unreadable: some are set, and not known.
     """
     faults: list[str] = []
-    keep_all = unreadable
+    ignored: set[str] = set()
 
     def valid(configs: Mapping[str, str]) -> dict[str, str]:
-        nonlocal keep_all
         found = {}
         for name, text in configs.items():
             try:
@@ -141,20 +139,53 @@ def loaded(
                 found[name] = text
             except InvalidConfigError as error:
                 faults.append(str(error))
-                keep_all |= name in _RETENTION
+                ignored.add(name)
         return found
 
+    if unreadable:
+        faults.append("a key of configs cannot be read")
     held = DynamicConfigs(valid(dynamic.of_broker), valid(dynamic.of_all))
+    held, misfits = _fitting(at_start, held)
+    faults += misfits
+    if unreadable or ignored & _RETENTION:
+        known = not unreadable and (_POLICY in held.of_broker or _POLICY not in ignored)
+        kept = _KEEP_ALL if known else _KEEP_ALL | _NO_COMPACTION
+        held = replace(held, of_broker={**held.of_broker, **kept})
+    return LoadedConfigs(combined(at_start, held), held, tuple(faults))
+
+
+def _fitting(at_start: BrokerSettings, dynamic: DynamicConfigs) -> tuple[DynamicConfigs, list[str]]:
+    """Those of *dynamic* that fit together and with *at_start*, and the errors of the others.
+
+    The configs of the broker are taken first.  What does not fit is tried again after each that
+    does: two lags may fit only together.
+    """
     try:
-        settings = combined(at_start, held)
-    except InvalidConfigError as error:
-        faults.append(str(error))
-        keep_all |= any(name in _RETENTION for _, layer in held.layers for name in layer)
-        held, settings = NO_CONFIGS, at_start
-    if keep_all:
-        held = replace(held, of_broker={**held.of_broker, **KEEP_ALL})
-        settings = combined(at_start, held)
-    return LoadedConfigs(settings, held, tuple(faults))
+        combined(at_start, dynamic)
+    except InvalidConfigError:
+        pass
+    else:
+        return dynamic, []
+    found: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    left = [
+        (layer, name, text)
+        for layer, configs in enumerate((dynamic.of_broker, dynamic.of_all))
+        for name, text in configs.items()
+    ]
+    while True:
+        errors: list[str] = []
+        misfits = []
+        for layer, name, text in left:
+            found[layer][name] = text
+            try:
+                combined(at_start, DynamicConfigs(*found))
+            except InvalidConfigError as error:
+                del found[layer][name]
+                errors.append(str(error))
+                misfits.append((layer, name, text))
+        if len(misfits) == len(left):
+            return DynamicConfigs(*found), errors
+        left = misfits
 
 
 # ── Groups ──

@@ -34,6 +34,7 @@ from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
     CLUSTER_KEY,
     agent_key,
+    configs_key,
     flush_key,
     head_key,
     leader_key,
@@ -48,6 +49,7 @@ from driftlog_metadata.schema.model import (
     Agent,
     AgentRelease,
     Cluster,
+    ConfigsOwner,
     EndedHead,
     FlushRecord,
     Leader,
@@ -240,9 +242,17 @@ def mark_used(ids: Sequence[KnownNodeId]) -> Txn:
 
 
 def delete_node_ids(ids: Sequence[KnownNodeId]) -> Txn:
-    """Delete all of *ids* (at most `HEADS_PER_TXN`), or none; other agents may take them then."""
+    """Delete all of *ids* (at most `HEADS_PER_TXN`), or none; other agents may take them then.
+
+    The configs of a broker go with its id: an agent that takes the id has another machine.
+    """
+    configs = (ConfigsOwner(node_id=one.node_id) for one in ids)
     return Txn(
-        compares=_still_unused(ids), then=tuple(Delete(node_id_key(one.node_id)) for one in ids)
+        compares=_still_unused(ids),
+        then=(
+            *(Delete(node_id_key(one.node_id)) for one in ids),
+            *(Delete(configs_key(owner)) for owner in configs),
+        ),
     )
 
 

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from driftlog_agents.cluster.node_ids import HOUR_MS, NodeIds
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.process.cluster_identity import node_id
-from driftlog_metadata.schema.codec import decode_node_id_use, encode_node_id_use
-from driftlog_metadata.schema.keys import agent_key, node_id_key
-from driftlog_metadata.schema.model import Cluster, NodeIdUse
+from driftlog_metadata.schema.codec import decode_node_id_use, encode_configs, encode_node_id_use
+from driftlog_metadata.schema.keys import CONFIGS_PREFIX, agent_key, configs_key, node_id_key
+from driftlog_metadata.schema.model import Cluster, ConfigsOwner, NodeIdUse
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.store import Delete, Put
 from tests.agents.foundation.test_start_retry import NodeFile
@@ -66,6 +66,25 @@ async def test_ids_of_directories_that_are_gone_are_given_to_others() -> None:
 
     assert 1 == number
     assert [] == world.metadata.snapshot(node_id_key(2)[:-1])
+
+
+@pytest.mark.parametrize("ids", [1, 150])
+async def test_the_configs_of_a_broker_go_with_its_id(ids: int) -> None:
+    """
+    Another machine gets the id, and would start with them; those of all brokers stay.
+    """
+    world = World()
+    for _ in range(ids):
+        number = await world.start(NodeFile())
+        key = configs_key(ConfigsOwner(node_id=number))
+        await world.metadata.txn((), [Put(key, encode_configs({"log.retention.ms": "5"}))])
+    of_all = configs_key(ConfigsOwner())
+    await world.metadata.txn((), [Put(of_all, encode_configs({"max.connections": "5"}))])
+    await world.live(6 * DAY_H)
+    assert await world.metadata.get(key) is not None
+    await world.live(2 * DAY_H)
+
+    assert [of_all] == [kv.key for kv in world.metadata.snapshot(CONFIGS_PREFIX)]
 
 
 @pytest.mark.parametrize("due", ["marked", "unmarked", "deleted"])

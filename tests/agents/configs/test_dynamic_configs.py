@@ -16,7 +16,7 @@ from driftlog_agents.configs.dynamic_configs import (
 )
 from driftlog_agents.configs.group_settings import ConsumerSettings, GroupSettings
 from driftlog_agents.configs.start_configs import with_configs
-from driftlog_agents.configs.topic import TOPIC_CONFIGS
+from driftlog_agents.configs.topic import TOPIC_CONFIGS, topic_limits, topic_retention
 
 OF_BROKER, OF_ALL = ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER
 AT_START, DEFAULT = ConfigSource.STATIC_BROKER, ConfigSource.DEFAULT
@@ -85,7 +85,20 @@ def test_retention_of_all_brokers_goes_before_the_hours_of_a_start() -> None:
         ({"num.partitions": "4"}, {}, False),  # of a newer release, or put there by hand
         ({"log.cleanup.policy": "shred"}, {}, True),
         ({"message.max.bytes": "99999999"}, {}, False),  # over the agent's own limit
-        ({"message.max.bytes": "99999999", "log.retention.ms": "5"}, {}, True),
+        (
+            {"message.max.bytes": "99999999", "max.connections": "5"},
+            {"max.connections": "5"},
+            False,
+        ),
+        (
+            {
+                "log.cleaner.max.compaction.lag.ms": "5",
+                "log.cleaner.min.compaction.lag.ms": "1",
+                "message.max.bytes": "99999999",
+            },
+            {"log.cleaner.max.compaction.lag.ms": "5", "log.cleaner.min.compaction.lag.ms": "1"},
+            False,
+        ),
     ],
 )
 def test_what_is_stored_and_invalid_is_ignored_and_deletes_nothing(
@@ -94,13 +107,44 @@ def test_what_is_stored_and_invalid_is_ignored_and_deletes_nothing(
     """
     The other configs hold; a retention that is not known is no retention.
     """
-    at_start = with_configs(BrokerSettings(), ["log.retention.ms=9", "log.retention.bytes=9"])
+    at_start = with_configs(
+        BrokerSettings(),
+        [
+            "log.retention.ms=9",
+            "log.retention.bytes=9",
+            "log.cleaner.min.compaction.lag.ms=7",
+            "log.cleaner.max.compaction.lag.ms=9",
+        ],
+    )
     found = loaded(at_start, DynamicConfigs({}, stored))
 
     assert found.faults
     assert holds == {n: v for n, v in found.dynamic.of_all.items() if n in stored}
     kept = (found.settings.retention_ms, found.settings.log_retention_bytes)
     assert ((-1, -1) if keeps_all else (9, 9)) == kept
+
+
+@pytest.mark.parametrize(
+    ("of_broker", "of_all", "unreadable", "policy"),
+    [
+        ({"log.retention.ms": "soon"}, {"log.cleanup.policy": "compact"}, False, "compact"),
+        ({"log.cleanup.policy": "compact"}, {"log.cleanup.policy": "shred"}, False, "compact"),
+        ({"log.cleanup.policy": "shred"}, {"log.cleanup.policy": "compact"}, False, "delete"),
+        ({}, {"log.cleanup.policy": "compact"}, True, "delete"),
+    ],
+)
+def test_a_policy_that_is_known_holds_beside_a_retention_that_is_not(
+    of_broker: dict[str, str], of_all: dict[str, str], unreadable: bool, policy: str
+) -> None:
+    """
+    A compacted topic goes on to refuse records without a key, which compaction would remove.
+    """
+    found = loaded(BrokerSettings(), DynamicConfigs(of_broker, of_all), unreadable=unreadable)
+
+    defaults = found.settings.topic_defaults
+    assert policy == defaults.get("log.cleanup.policy", "delete")
+    assert ("compact" in policy) is topic_limits({}, defaults).compacted
+    assert topic_retention({}, defaults).ms is None
 
 
 def test_configs_that_cannot_be_read_delete_nothing() -> None:

@@ -353,7 +353,11 @@ async def test_configs_are_set_deleted_appended_and_subtracted(tmp_path: Path) -
             40,
             "Can't APPEND to key retention.ms because its type is not LIST.",
         ),
-        ([("retention.ms", SET, None)], 42, "Null value not supported for : retention.ms"),
+        (
+            [("retention.ms", SET, None), ("segment.ms", SET, None)],
+            42,
+            "Null value not supported for : retention.ms, segment.ms",
+        ),
         (
             [("retention.ms", SET, "1"), ("retention.ms", SET, "2")],
             42,
@@ -390,6 +394,8 @@ async def test_a_change_that_makes_no_sense_changes_nothing(
         (TOPIC, "zzz", 3, "The topic 'zzz' does not exist."),
         (TOPIC, "", 42, "Default topic resources are not allowed."),
         (BROKER, "99", 42, "Unexpected broker id, expected 7, but received 99"),
+        (BROKER, "-1", 42, "Unexpected broker id, expected 7, but received -1"),
+        (BROKER, "2147483648", 42, "Node id must be an integer, but it is: 2147483648"),
         (BROKER, "xx", 42, "Node id must be an integer, but it is: xx"),
         (BROKER, "7", 42, "Cannot update these configs dynamically: [retention.ms]"),
         (LOGGER, "9", 42, "Unexpected node id. Expected 7, but received 9"),

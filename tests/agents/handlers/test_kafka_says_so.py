@@ -329,6 +329,20 @@ CASES: Final[tuple[Case, ...]] = (
     ("no type", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered(77, "a.b", ("retention.ms", 0, "1"))),
     ("no broker", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered(4, "99", ("x", 0, "2"))),
     ("no number", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered(4, "xx", ("x", 0, "2"))),
+    ("no id", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered(4, "-1", ("x", 0, "2"))),
+    ("no id described", ApiKey.DESCRIBE_CONFIGS, 4, configs(4, "-1", ["broker.id"])),
+    ("long id", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered(4, "2147483648", ("x", 0, "2"))),
+    (
+        "values missing",
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        1,
+        altered(4, "", ("max.connections", 0, None), ("log.retention.ms", 0, None)),
+    ),
+    *(
+        (f"{what} {name}", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered(4, "", (name, code, "5")))
+        for what, code in (("append to", 2), ("subtract from", 3))
+        for name in ("nope", "max.connections")
+    ),
     (
         "not while it runs",
         ApiKey.INCREMENTAL_ALTER_CONFIGS,

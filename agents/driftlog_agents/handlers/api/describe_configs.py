@@ -9,14 +9,16 @@ from typing import Final
 
 from driftlog_agents.configs.broker import BROKER_CONFIGS, resolve_broker
 from driftlog_agents.configs.definitions import (
+    ConfigDef,
     ConfigSource,
     ConfigType,
     ConfigValue,
     Inherited,
+    InvalidConfigError,
     ResourceType,
     resolve,
 )
-from driftlog_agents.configs.dynamic_configs import DYNAMIC
+from driftlog_agents.configs.dynamic_configs import DYNAMIC, check_group
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.foundation.loop_slices import sliced
@@ -162,12 +164,17 @@ def _group(broker: Broker, name: str) -> list[ConfigValue]:
     configs = broker.settings.groups.configs
     of_agent = {n: value for n, value in configs.items() if value != BROKER_CONFIGS[n].default}
     own = broker.view.configs.get(ConfigsOwner(group_id=name), {})
+    try:
+        check_group(own, broker.settings.groups)
+    except InvalidConfigError:
+        own = {}  # `group_settings` ignores them, too
     return resolve(GROUP_CONFIGS, own, Inherited(of_agent), ConfigSource.DYNAMIC_GROUP)
 
 
 def _broker(broker: Broker, name: str) -> list[ConfigValue]:
     if not name:
-        return [_of_all_brokers(n, text) for n, text in sorted(broker.dynamic.of_all.items())]
+        stored = broker.view.configs.get(ConfigsOwner(), {})
+        return [_of_all_brokers(n, text) for n, text in sorted(stored.items())]
     if broker_id(name, "Broker") != broker.node_id:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
@@ -177,9 +184,16 @@ def _broker(broker: Broker, name: str) -> list[ConfigValue]:
 
 
 def _of_all_brokers(name: str, value: str) -> ConfigValue:
-    """A config that is set on all brokers; what brokers have of their own is not shown with it."""
+    """A config that is set on all brokers, though it may be invalid: it is seen here and deleted.
+    What brokers have of their own is not shown with it."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER
-    return ConfigValue(BROKER_CONFIGS[name], value, source, ((name, value, source),))
+    definition = BROKER_CONFIGS.get(name) or ConfigDef(
+        name=name,
+        type=ConfigType.UNKNOWN,
+        default=None,
+        documentation="No config of this release: agents ignore it.",
+    )
+    return ConfigValue(definition, value, source, ((name, value, source),))
 
 
 def _check_logger_id(broker: Broker, name: str) -> None:

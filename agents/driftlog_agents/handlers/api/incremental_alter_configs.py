@@ -3,7 +3,7 @@
 Shell.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from driftlog_agents.configs.broker import BROKER_CONFIGS
@@ -11,6 +11,8 @@ from driftlog_agents.configs.definitions import (
     ConfigChange,
     ConfigDef,
     ConfigOperation,
+    ConfigType,
+    InvalidConfigError,
     ResourceType,
     changed,
 )
@@ -82,6 +84,27 @@ def _change(
                 ) from error
             changes.append(ConfigChange(config.name, operation, config.value))
         definitions = _DEFINITIONS.get(resource.resource_type, {})
+        if resource.resource_type == ResourceType.BROKER:
+            _check_lists(changes)
         return changed(definitions, configs, changes, broker.topics.agent_configs)
 
     return change
+
+
+def _check_lists(changes: Sequence[ConfigChange]) -> None:
+    """Check that list operations are on lists (ConfigAdminManager#prepareIncrementalConfigs).
+
+    Raises:
+        InvalidConfigError: one is not.
+    """
+    for change in changes:
+        if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+            continue
+        definition = BROKER_CONFIGS.get(change.name)
+        if definition is None:
+            raise InvalidConfigError(f"Unknown config name: {change.name}")
+        if definition.type is not ConfigType.LIST:
+            raise InvalidConfigError(
+                f"Config value {change.operation.name.lower()} is not allowed for config key: "
+                f"{change.name}"
+            )

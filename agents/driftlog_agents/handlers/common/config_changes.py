@@ -6,7 +6,7 @@ Shell.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import ConfigDef, InvalidConfigError, ResourceType
@@ -15,6 +15,7 @@ from driftlog_agents.configs.dynamic_configs import (
     check_broker,
     check_group,
     combined,
+    loaded,
     refused_names,
 )
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS
@@ -64,7 +65,7 @@ async def _apply(
     if len(set(asked.names)) < len(asked.names):
         raise _invalid("Error due to duplicate config keys")
     if asked.no_value:
-        raise _invalid(f"Null value not supported for : {','.join(asked.no_value)}")
+        raise _invalid(f"Null value not supported for : {', '.join(asked.no_value)}")
     match asked.resource_type:
         case ResourceType.TOPIC:
             topic = _topic(broker, asked.resource_name)
@@ -110,12 +111,12 @@ async def _change_broker(
         after = dict(_result(asked, configs))
         of_all = broker.view.configs.get(ConfigsOwner(), {})
         of_broker = broker.view.configs.get(ConfigsOwner(node_id=broker.node_id), {})
+        # What is ignored of the other layer is repaired by another change.
+        held = loaded(broker.at_start, DynamicConfigs(of_broker, of_all)).dynamic
+        changed = replace(held, of_broker=after) if name else replace(held, of_all=after)
         try:
             check_broker({n: text for n, text in after.items() if n in wanted})
-            combined(
-                broker.at_start,
-                DynamicConfigs(after, of_all) if name else DynamicConfigs(of_broker, after),
-            )
+            combined(broker.at_start, changed)
         except InvalidConfigError as error:
             raise _invalid(str(error)) from error
         return after
@@ -199,9 +200,11 @@ def broker_id(name: str, what: str) -> int:
     """The node id in a resource's name.
 
     Raises:
-        RefusedError: INVALID_REQUEST: the name is not a number.
+        RefusedError: INVALID_REQUEST: the name is no 32-bit integer.
     """
-    if not (name.isascii() and name.isdecimal() and len(name) <= 10):
+    digits = name[1:] if name[:1] in ("-", "+") else name
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= 10
+    if not is_number or not -(1 << 31) <= int(name) < 1 << 31:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}"
         )

@@ -53,7 +53,9 @@ class LiveConfigs:
                 "broker_configs_ignored",
                 errors=list(found.faults),
                 advice="set them again (driftlog configs alter), or upgrade the agent; while a "
-                "config of retention is ignored, topics that inherit it keep all records",
+                "config of retention is ignored, topics that inherit it keep all records; while "
+                "log.cleanup.policy is not known, topics that inherit it accept records without a "
+                "key, which compaction removes later",
             )
         self._faults = found.faults
         if (found.settings, found.dynamic) == (broker.settings, broker.dynamic):

@@ -7,12 +7,16 @@
 1. A put compares the key and the session: a late copy of it fails after the session's end.
 2. A lost answer is asked for again (`Session.transact`); the second attempt finds the change made.
 3. Other agents follow their watches, as Kafka's brokers follow the log of the metadata.
+4. A damaged key is not replaced by what a change sets: its retention would be lost, and records
+   with it.  A change that only deletes configs deletes the key.
 
 Shell.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import structlog
 
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.log_session import Engine
@@ -65,7 +69,11 @@ async def change_configs(
         revision = await _changed(broker, engine, owner, change, validate_only=validate_only)
     except FencedError as error:
         raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from error
-    await broker.cluster.until(lambda: broker.view.configs_revision >= revision, _SEEN_S)
+    view = broker.view
+    if revision is None:
+        await broker.cluster.until(lambda: owner not in view.configs, _SEEN_S)
+    else:
+        await broker.cluster.until(lambda: view.configs_revision >= revision, _SEEN_S)
 
 
 async def _changed(
@@ -75,17 +83,29 @@ async def _changed(
     change: Callable[[Mapping[str, str]], Mapping[str, str]],
     *,
     validate_only: bool,
-) -> int:
-    """The revision of the change; 0: it changes nothing."""
+) -> int | None:
+    """The revision of the key as it is to be, perhaps by a lost answer; 0: no matter, nothing is
+    changed; None: the key is not there."""
     key, session = configs_key(owner), session_key(engine.session.session_id)
     kv = await engine.session.read(key)
     while True:
-        now = _configs(kv)
+        configs = _configs(kv)
+        now = {} if configs is None else configs
         after = dict(change(now))
+        if configs is None and after:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"{key} is damaged, and its configs are not known: restore the key, or delete a "
+                "config first, which deletes all configs of the key",
+            )
         if after and owner.group_id is not None and kv is None:
             _check_groups(broker)
-        if validate_only or (after == now and kv is None) or (kv and _same(kv, after)):
+        if validate_only:
             return 0
+        if kv is None and not after:
+            return None
+        if kv is not None and _same(kv, after):
+            return kv.mod_revision
         result = await engine.session.transact(
             Txn(
                 compares=(
@@ -97,6 +117,8 @@ async def _changed(
             )
         )
         if result.succeeded:
+            if configs is None:
+                structlog.get_logger().warning("damaged_configs_deleted", key=key)
             return result.revision
         there, sessions = result.reads
         if not sessions or sessions[0].create_revision != engine.session.revision:
@@ -104,8 +126,8 @@ async def _changed(
         kv = there[0] if there else None
 
 
-def _configs(kv: KeyValue | None) -> dict[str, str]:
-    """The configs of a key; none of a damaged one: a change repairs it."""
+def _configs(kv: KeyValue | None) -> dict[str, str] | None:
+    """The configs of a key; None: it is damaged."""
     if kv is None:
         return {}
     try:
@@ -113,7 +135,7 @@ def _configs(kv: KeyValue | None) -> dict[str, str]:
     except UnsupportedFormatError as error:
         raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
     except CorruptError:
-        return {}
+        return None
 
 
 def _same(kv: KeyValue, configs: Mapping[str, str]) -> bool:

@@ -29,10 +29,10 @@ class SettingsFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FileValue:
-    """One value; several if it is a TOML list."""
+    """One value; several if it is a TOML list; None: an empty table."""
 
     name: str
-    value: str | tuple[str, ...]
+    value: str | tuple[str, ...] | None
     line: int
 
 
@@ -56,19 +56,26 @@ def read_settings(text: str) -> list[FileValue]:
             )
         raise SettingsFileError(f"not TOML: {error}{hint}") from error
     found: dict[str, FileValue] = {}
+    tables: list[FileValue] = []
     for name, value, line in _values(text):
+        if value is None:
+            tables.append(FileValue(name, None, line))
+            continue
         if name in found:
             raise SettingsFileError(f"line {line}: {name} is in line {found[name].line}, too")
         found[name] = FileValue(name, value, line)
-    return list(found.values())
+    empty = [t for t in tables if not any(name.startswith(f"{t.name}.") for name in found)]
+    return [*found.values(), *empty]
 
 
-def _values(text: str) -> Iterator[tuple[str, str | tuple[str, ...], int]]:
+def _values(text: str) -> Iterator[tuple[str, str | tuple[str, ...] | None, int]]:
+    """Names, values and lines; a table's header has no value."""
     table = ""
     for line, statement in _statements(text):
         for name, value in _flat(tomllib.loads(statement)):
             if value is _TABLE and statement.lstrip().startswith("["):
                 table = f"{name}."
+                yield name, None, line
             else:
                 yield table + name, _texts(value, line), line
 

@@ -46,9 +46,12 @@ OTHER_VARIABLES: Final = frozenset(
 """Variables with the prefix that are no settings of an agent."""
 
 _OF_KUBERNETES: Final = re.compile(
-    r".*_SERVICE_(HOST|PORT|PORT_[A-Z0-9_]+)|.*_PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?"
+    r".*_SERVICE_(HOST|PORT|PORT_[A-Z0-9_]+)=.*"
+    r"|.*_PORT=(tcp|udp|sctp)://.*"
+    r"|.*_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*"
 )
-"""Variables that Kubernetes sets in every pod for a service whose name begins with "driftlog"."""
+"""Variables that Kubernetes sets in every pod for a service whose name begins with "driftlog", each
+with its value: another ``…_PORT`` is a setting with a typo."""
 
 
 class SettingsError(Exception):
@@ -182,9 +185,15 @@ class Resolution:
 
     def add_file(self, path: str, values: Iterable[FileValue]) -> None:
         """The values of the file at *path*."""
+        known = (*self._options, *self._configs)
         for found in values:
             place = f"{path}:{found.line}"
-            if found.name in SECRETS:
+            if found.value is None:
+                if not any(name.startswith(f"{found.name}.") for name in known):
+                    self._faults.append(
+                        f"{place}: no setting of `{self._command}` is in [{found.name}]"
+                    )
+            elif found.name in SECRETS:
                 self._faults.append(
                     f"{place}: {found.name} is in no file: the variable {SECRETS[found.name]} "
                     "has it"
@@ -200,7 +209,7 @@ class Resolution:
             if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES or not text:
                 continue
             name = names.get(variable, elsewhere.get(variable, ""))
-            if not name and _OF_KUBERNETES.fullmatch(variable):
+            if not name and _OF_KUBERNETES.fullmatch(f"{variable}={text}"):
                 continue
             if self._known(name, variable, variable, names):
                 option = self._options.get(name)

@@ -60,4 +60,8 @@ def etcd_settings(options: argparse.Namespace) -> Any:
 
 
 def _urls(text: str) -> tuple[str, ...]:
+    if "@" in text:  # It may have a password: the message does not repeat it.
+        raise argparse.ArgumentTypeError(
+            f"a URL of etcd has no user: give --etcd-user, and the password in {_ETCD_PASSWORD}"
+        )
     return tuple(url.strip() for url in text.split(","))
