@@ -1,6 +1,6 @@
 """Compaction and merging of topics on Spark: `compact_topics`, `merge_topics`.
 
-    topics' files ──▶ partitions, policies ──▶ one task each (executors) ──▶ reports
+    topics' files ──▶ partitions ──▶ one task each (executors) ──▶ reports
 
 Executors run the cleaner and the merger of the agents on the agents' object store: they need
 driftlog, and the credentials of the bucket in the ``AWS_*`` variables or where boto3 finds them.
@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,16 +27,16 @@ from driftlog_spark_reader.bucket.session_files import has_jvm
 from driftlog_spark_reader.bucket.store_calls import with_store
 from driftlog_spark_reader.common.errors import DeletedTopicError, JobError
 from driftlog_spark_reader.rewrites.rewrite_task import (
+    Compaction,
+    Merge,
     PartitionWork,
     RewriteTask,
     decode_report,
 )
-from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
+from driftlog_tiering.compaction.policy import CleanerSettings
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
 from driftlog_tiering.compaction.sealed_partition import ClusterLevelError, read_cluster
-from driftlog_tiering.compaction.topic_policy import cleanup_policies, compaction_policy
-from driftlog_tiering.merging.policy import MergePolicy
-from driftlog_tiering.merging.topic_policy import merge_policy
+from driftlog_tiering.compaction.topic_policy import cleanup_policies
 
 MAP_BYTES: Final = CleanerSettings().map_bytes
 FACTOR: Final = 16
@@ -98,16 +98,8 @@ def compact_topics(
         raise ValueError(f"min_dirty_ratio is {min_dirty_ratio}; it can be 0 to 1")
     if map_bytes < 1:
         raise ValueError("map_bytes is at least 1")
-
-    def policy(topic: Topic) -> CompactionPolicy | None:
-        found = compaction_policy(topic.configs)
-        if found is None or min_dirty_ratio is None:
-            return found
-        return replace(found, min_dirty_ratio=min_dirty_ratio)
-
-    return _run(
-        spark, "compact", location, _chosen(topics), policy, partitions, map_bytes, progress
-    )
+    rewriting = Compaction(min_dirty_ratio, map_bytes)
+    return _run(spark, "compact", location, _chosen(topics), rewriting, partitions, progress)
 
 
 def merge_topics(
@@ -132,11 +124,8 @@ def merge_topics(
     """
     if factor < 2:
         raise ValueError(f"factor is {factor}; it is at least 2")
-
-    def policy(topic: Topic) -> MergePolicy:
-        return merge_policy(topic.configs, factor)
-
-    return _run(spark, "merge", location, _chosen(topics), policy, partitions, MAP_BYTES, progress)
+    rewriting = Merge(factor)
+    return _run(spark, "merge", location, _chosen(topics), rewriting, partitions, progress)
 
 
 def _chosen(topics: str | Collection[str] | None) -> Collection[str] | None:
@@ -148,14 +137,13 @@ def _run(
     job: str,
     location: str,
     topics: Collection[str] | None,
-    policy: Callable[[Topic], CompactionPolicy | MergePolicy | None],
+    rewriting: Compaction | Merge,
     partitions: Collection[int] | None,
-    map_bytes: int,
     progress: Progress | None,
 ) -> Rewrites:
     if ":" not in location:
         location = str(Path(location).absolute())  # executors may have another directory
-    works = _works(location, topics, policy, partitions)
+    works = _works(location, topics, rewriting, partitions)
     if not works:
         return Rewrites(job, ())
     try:
@@ -167,7 +155,7 @@ def _run(
             location=location,
             by=f"spark {job} {secrets.token_hex(4)}",
             cluster_id=cluster.cluster_id,
-            map_bytes=map_bytes,
+            rewriting=rewriting,
             works=dict(enumerate(works)),
             done=done,
         )
@@ -180,7 +168,7 @@ def _run(
 def _works(
     location: str,
     topics: Collection[str] | None,
-    policy: Callable[[Topic], CompactionPolicy | MergePolicy | None],
+    rewriting: Compaction | Merge,
     partitions: Collection[int] | None,
 ) -> list[PartitionWork]:
     files = open_files(location)
@@ -193,8 +181,7 @@ def _works(
                 if topics is None:
                     continue
                 raise
-            of_topic = _policy_of(topic, policy)
-            if of_topic is None:
+            if not _is_rewritten(topic, rewriting):
                 if topics is None:
                     continue
                 raise JobError(
@@ -205,17 +192,15 @@ def _works(
             chosen = sorted(set(range(topic.partitions) if partitions is None else partitions))
             if chosen and chosen[-1] >= topic.partitions:
                 raise JobError(f"topic {name} has partitions 0 to {topic.partitions - 1}")
-            found += [PartitionWork(name, topic.topic_id, each, of_topic) for each in chosen]
+            found += [PartitionWork(name, topic.topic_id, each) for each in chosen]
     finally:
         files.close()
     return found
 
 
-def _policy_of(
-    topic: Topic, policy: Callable[[Topic], CompactionPolicy | MergePolicy | None]
-) -> CompactionPolicy | MergePolicy | None:
+def _is_rewritten(topic: Topic, rewriting: Compaction | Merge) -> bool:
     try:
-        return policy(topic)
+        return rewriting.policy(topic.configs) is not None
     except ValueError as error:
         raise JobError(
             f"topic {topic.name} has a config that is no number ({error}): correct it with "

@@ -15,6 +15,7 @@ from driftlog_tiering.formats.manifests import load_newest
 from driftlog_tiering.merging.merge_one import merge_one
 from driftlog_tiering.merging.policy import MergePolicy
 from tests.agents.log.lives import Life, now_ms, values_of
+from tests.tiering.compaction.job_partition import always
 from tests.tiering.compaction.test_cleaner import inline, spool
 
 POLICY = CompactionPolicy(min_dirty_ratio=0)
@@ -45,7 +46,7 @@ async def compact(life: Life) -> None:
     report = await compact_one(
         opened(life),
         REPORT,
-        POLICY,
+        always(POLICY),
         settings=CleanerSettings(),
         new_seed=lambda: bytes(16),
     )
@@ -55,7 +56,7 @@ async def compact(life: Life) -> None:
 async def merge(life: Life) -> None:
     """A job's merge."""
     policy = MergePolicy(segment_bytes=1 << 20, span_ms=None, factor=2)
-    assert Outcome.DONE == (await merge_one(opened(life), REPORT, policy)).outcome
+    assert Outcome.DONE == (await merge_one(opened(life), REPORT, always(policy))).outcome
 
 
 async def newest(life: Life) -> Manifest:

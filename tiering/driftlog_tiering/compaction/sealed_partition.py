@@ -24,6 +24,7 @@ from driftlog_metadata.schema.model import (
     COMPACTION_LEVEL,
     FORMAT_VERSION,
     Cluster,
+    Topic,
     TopicPartition,
 )
 from driftlog_metadata.stores.errors import (
@@ -38,6 +39,7 @@ from driftlog_tiering.compaction.bucket_requests import (
     put_in_time,
     store_now_ms,
 )
+from driftlog_tiering.compaction.newest_topic import newest_topic
 from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
 from driftlog_tiering.compaction.segment_rows import EDIT_MS, RewriteEnvironment
 from driftlog_tiering.formats.bucket_files import decode_cluster, decode_grace
@@ -138,6 +140,13 @@ class SealedPartition:
         if found is not None:
             self._manifest, self._read_at_ms = found, began_ms
         return found
+
+    async def topic(self) -> Topic | None:
+        """The topic as its newest file has it; None: it is deleted.
+
+        Raises: as `newest`.
+        """
+        return await _repeated(lambda: newest_topic(self.store, self._topic, self._tp.topic_id))
 
     # ── Busy ──
 
