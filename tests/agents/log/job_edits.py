@@ -53,9 +53,9 @@ async def compact(life: Life) -> None:
     assert Outcome.DONE == report.outcome
 
 
-async def merge(life: Life) -> None:
+async def merge(life: Life, segment_bytes: int = 1 << 20) -> None:
     """A job's merge."""
-    policy = MergePolicy(segment_bytes=1 << 20, span_ms=None, factor=2)
+    policy = MergePolicy(segment_bytes=segment_bytes, span_ms=None, factor=2)
     assert Outcome.DONE == (await merge_one(opened(life), REPORT, always(policy))).outcome
 
 
