@@ -3,7 +3,8 @@
     newest manifest ──▶ another's `Busy`? ──▶ `Busy` of this job ──▶ GETs, PUTs, edits ──▶ no `Busy`
                                     every third of its time: a later end ──┘
 
-1. Cluster, format level and grace are those of the bucket's newest cluster file.
+1. Cluster, format level and grace are those of the bucket's newest cluster file.  An edit needs a
+   look at it of the last minute that found the same cluster and grace: otherwise the work ends.
 2. Each edit goes through `commit_edit`, on a manifest that was read a short time ago.  No key of
    the metadata store is written: the partition's leader reads the edit from the bucket.
 3. `Busy` ends at most grace / 2 after it was put, by the store's clock.  That of a job that was
@@ -53,6 +54,10 @@ T = TypeVar("T")
 BUSY_MS: Final = 600_000
 """How long `Busy` lasts unless it is renewed.  Longer: fewer edits; agents and other jobs wait
 longer for one that was killed."""
+
+LOOK_MS: Final = 60_000.0
+"""How long a look at the cluster file counts.  Longer: a job goes on longer after a restore, which
+waits a minute, and after a change of grace."""
 
 _RENEWALS: Final = 3
 _TRIES: Final = 5
@@ -112,6 +117,7 @@ class SealedPartition:
         self._tp = tp
         self._author, self._grace = cluster
         self._now_ms = environment.now_ms
+        self._looked_ms = self._now_ms()
         self._by = by
         self._manifest: Manifest | None = None
         self._read_at_ms = 0.0
@@ -226,6 +232,7 @@ class SealedPartition:
         return await self.environment.offload(work, *args)
 
     async def _commit(self, edit: Edit, began_ms: float, deadline_ms: float | None = None) -> None:
+        await self._look()
         sent_ms = self._now_ms()
         if sent_ms - self._read_at_ms > self._grace.short_ms:
             await self.newest()
@@ -242,6 +249,31 @@ class SealedPartition:
             grace=self._grace,
         )
         self._read_at_ms = sent_ms
+
+    async def _look(self) -> None:
+        """Look at the cluster file, unless that was done a short time ago.
+
+        Raises:
+            FencedError: another cluster has the bucket, or grace was changed.
+        """
+        sent_ms = self._now_ms()
+        if sent_ms - self._looked_ms <= LOOK_MS:
+            return
+        try:
+            _, body = await _repeated(lambda: newest_cluster_file(self.store))
+        except NotFoundError as error:
+            raise FencedError("the bucket's cluster file is not there any more") from error
+        there, grace = decode_cluster(body).cluster_id, decode_grace(body)
+        if there != self._author.cluster_id:
+            raise FencedError(
+                f"the bucket became that of cluster {there} while the job ran (a restore)"
+            )
+        if grace != self._grace:
+            raise FencedError(
+                f"the cluster's grace is {grace.ms} ms, and was {self._grace.ms} ms when the job "
+                "began on the partition"
+            )
+        self._looked_ms = sent_ms
 
 
 async def _repeated(request: Callable[[], Awaitable[T]]) -> T:
