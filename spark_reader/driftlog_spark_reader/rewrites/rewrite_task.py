@@ -27,6 +27,7 @@ import pyarrow as pa
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_spark_reader.bucket.store_calls import with_store
 from driftlog_spark_reader.common.errors import StorageError
+from driftlog_tiering.compaction.broker_defaults import BrokerDefaults
 from driftlog_tiering.compaction.compact_one import compact_one
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
@@ -105,6 +106,7 @@ class RewriteTask:
     Args:
         by: the job, as other editors are told.
         cluster_id: of the bucket when the job began.
+        defaults: of topics, when the job began.
         done: is told of each report.
     """
 
@@ -112,6 +114,7 @@ class RewriteTask:
     by: str
     cluster_id: str
     rewriting: Compaction | Merge
+    defaults: BrokerDefaults
     works: Mapping[int, PartitionWork]
     done: Callable[[list[str]], None]
 
@@ -154,11 +157,12 @@ class RewriteTask:
             self.by,
         )
         if isinstance(self.rewriting, Merge):
-            return await merge_one(partition, report, partial(_policy, partition, self.rewriting))
+            policy = partial(_policy, partition, self.defaults, self.rewriting)
+            return await merge_one(partition, report, policy)
         return await compact_one(
             partition,
             report,
-            partial(_policy, partition, self.rewriting),
+            partial(_policy, partition, self.defaults, self.rewriting),
             settings=CleanerSettings(map_bytes=self.rewriting.map_bytes),
             new_seed=lambda: secrets.token_bytes(_SEED_BYTES),
         )
@@ -168,10 +172,15 @@ class _Policies(Protocol[T_co]):
     def policy(self, configs: Mapping[str, str]) -> T_co | None: ...
 
 
-async def _policy(partition: SealedPartition, rewriting: _Policies[T_co]) -> T_co | None:
+async def _policy(
+    partition: SealedPartition, defaults: BrokerDefaults, rewriting: _Policies[T_co]
+) -> T_co | None:
     """The policy of the partition's topic as it is now; None: nothing is done to it any more."""
     topic = await partition.topic()
-    return None if topic is None else rewriting.policy(topic.configs)
+    if topic is None:
+        return None
+    inherited = (await partition.defaults(defaults)).configs
+    return rewriting.policy({**inherited, **topic.configs})
 
 
 def encode_report(report: RewriteReport) -> str:

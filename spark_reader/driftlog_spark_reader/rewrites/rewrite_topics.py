@@ -11,7 +11,7 @@ Root.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,10 +33,14 @@ from driftlog_spark_reader.rewrites.rewrite_task import (
     RewriteTask,
     decode_report,
 )
+from driftlog_tiering.compaction.broker_defaults import BrokerDefaults, broker_defaults
 from driftlog_tiering.compaction.policy import CleanerSettings
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
 from driftlog_tiering.compaction.sealed_partition import ClusterLevelError, read_cluster
 from driftlog_tiering.compaction.topic_policy import cleanup_policies
+from driftlog_tiering.formats.bucket_files import decode_cluster
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.stores.object_store import ObjectStore
 
 MAP_BYTES: Final = CleanerSettings().map_bytes
 FACTOR: Final = 16
@@ -143,10 +147,12 @@ def _run(
 ) -> Rewrites:
     if ":" not in location:
         location = str(Path(location).absolute())  # executors may have another directory
-    works = _works(location, topics, rewriting, partitions)
-    if not works:
-        return Rewrites(job, ())
+    found = _topics(location, topics)
     try:
+        defaults = with_store(location, _defaults) if found else BrokerDefaults()
+        works = _works(found, defaults, rewriting, partitions, are_named=topics is not None)
+        if not works:
+            return Rewrites(job, ())
         cluster, _ = with_store(location, read_cluster)
     except ClusterLevelError as error:
         raise JobError(str(error)) from error
@@ -156,6 +162,7 @@ def _run(
             by=f"spark {job} {secrets.token_hex(4)}",
             cluster_id=cluster.cluster_id,
             rewriting=rewriting,
+            defaults=defaults,
             works=dict(enumerate(works)),
             done=done,
         )
@@ -165,46 +172,60 @@ def _run(
     return Rewrites(job, tuple(sorted(reports, key=lambda each: (each.topic, each.partition))))
 
 
-def _works(
-    location: str,
-    topics: Collection[str] | None,
-    rewriting: Compaction | Merge,
-    partitions: Collection[int] | None,
-) -> list[PartitionWork]:
+def _topics(location: str, topics: Collection[str] | None) -> list[Topic]:
+    """The topics of these names; None: all that are not deleted."""
     files = open_files(location)
-    found: list[PartitionWork] = []
+    found: list[Topic] = []
     try:
         for name in topic_names(files) if topics is None else topics:
             try:
-                topic = find_topic(files, name, None)
+                found.append(find_topic(files, name, None))
             except DeletedTopicError:
-                if topics is None:
-                    continue
-                raise
-            if not _is_rewritten(topic, rewriting):
-                if topics is None:
-                    continue
-                raise JobError(
-                    f"topic {name} has cleanup.policy={','.join(cleanup_policies(topic.configs))}, "
-                    "and only topics with compact are compacted: leave it out, or set "
-                    f"driftlog topics alter {name} --config cleanup.policy=compact"
-                )
-            chosen = sorted(set(range(topic.partitions) if partitions is None else partitions))
-            if chosen and chosen[-1] >= topic.partitions:
-                raise JobError(f"topic {name} has partitions 0 to {topic.partitions - 1}")
-            found += [PartitionWork(name, topic.topic_id, each) for each in chosen]
+                if topics is not None:
+                    raise
     finally:
         files.close()
     return found
 
 
-def _is_rewritten(topic: Topic, rewriting: Compaction | Merge) -> bool:
+async def _defaults(store: ObjectStore) -> BrokerDefaults:
+    _, body = await newest_cluster_file(store)
+    return await broker_defaults(store, decode_cluster(body).cluster_id)
+
+
+def _works(
+    topics: Collection[Topic],
+    defaults: BrokerDefaults,
+    rewriting: Compaction | Merge,
+    partitions: Collection[int] | None,
+    *,
+    are_named: bool,
+) -> list[PartitionWork]:
+    found: list[PartitionWork] = []
+    for topic in topics:
+        name, configs = topic.name, {**defaults.configs, **topic.configs}
+        if not _is_rewritten(name, configs, rewriting):
+            if not are_named:
+                continue
+            raise JobError(
+                f"topic {name} has cleanup.policy={','.join(cleanup_policies(configs))}, "
+                "and only topics with compact are compacted: leave it out, or set "
+                f"driftlog topics alter {name} --config cleanup.policy=compact"
+            )
+        chosen = sorted(set(range(topic.partitions) if partitions is None else partitions))
+        if chosen and chosen[-1] >= topic.partitions:
+            raise JobError(f"topic {name} has partitions 0 to {topic.partitions - 1}")
+        found += [PartitionWork(name, topic.topic_id, each) for each in chosen]
+    return found
+
+
+def _is_rewritten(name: str, configs: Mapping[str, str], rewriting: Compaction | Merge) -> bool:
     try:
-        return rewriting.policy(topic.configs) is not None
+        return rewriting.policy(configs) is not None
     except ValueError as error:
         raise JobError(
-            f"topic {topic.name} has a config that is no number ({error}): correct it with "
-            f"driftlog topics alter {topic.name}"
+            f"topic {name} has a config that is no number ({error}): correct it with "
+            f"driftlog topics alter {name}"
         ) from error
 
 

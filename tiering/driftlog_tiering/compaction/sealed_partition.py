@@ -35,6 +35,7 @@ from driftlog_metadata.stores.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from driftlog_tiering.compaction.broker_defaults import BrokerDefaults, broker_defaults
 from driftlog_tiering.compaction.bucket_requests import (
     REQUEST_DEADLINE_S,
     put_in_time,
@@ -153,6 +154,14 @@ class SealedPartition:
         Raises: as `newest`.
         """
         return await _repeated(lambda: newest_topic(self.store, self._topic, self._tp.topic_id))
+
+    async def defaults(self, known: BrokerDefaults) -> BrokerDefaults:
+        """What its topic inherits from all brokers; *known*, if no snapshot is newer.
+
+        Raises: as `newest`.
+        """
+        cluster_id = self._author.cluster_id
+        return await _repeated(lambda: broker_defaults(self.store, cluster_id, known))
 
     # ── Busy ──
 
