@@ -64,6 +64,11 @@ class Rewrites:
         """Partitions on which the work failed."""
         return [each for each in self.partitions if each.outcome is Outcome.FAILED]
 
+    @property
+    def unfinished(self) -> list[RewriteReport]:
+        """Partitions on which the work failed, or was void: the job is run again."""
+        return [each for each in self.partitions if each.outcome in (Outcome.FAILED, Outcome.VOID)]
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {"job": self.job, "partitions": [asdict(each) for each in self.partitions]}
@@ -94,7 +99,8 @@ def compact_topics(
 
     Raises:
         ValueError: an argument is invalid.
-        JobError: a topic is not compacted, or the cluster's format level does not allow it.
+        JobError: a topic is not compacted, or the cluster's format level does not allow it, or
+            `spark.speculation` is on.
         StorageError: the bucket.
         ReadTopicError: there is no such topic.
     """
@@ -145,6 +151,11 @@ def _run(
     partitions: Collection[int] | None,
     progress: Progress | None,
 ) -> Rewrites:
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise JobError(
+            "spark.speculation=true runs tasks twice, and two attempts on a partition make each "
+            "other void: set it to false"
+        )
     if ":" not in location:
         location = str(Path(location).absolute())  # executors may have another directory
     found = _topics(location, topics)
