@@ -106,6 +106,9 @@ def by_agent(topic: SealedTopic, location: Path, spool: Path) -> None:
     """One partition after another, in this process."""
     here = SealedTopic(str(location), TOPIC, partitions=topic.partitions, topic_id=topic.topic_id)
 
+    async def always_dirty() -> CompactionPolicy:
+        return _DIRTY
+
     async def main(store: ObjectStore) -> None:
         environment = RewriteEnvironment(
             offload=asyncio.to_thread,
@@ -120,7 +123,7 @@ def by_agent(topic: SealedTopic, location: Path, spool: Path) -> None:
             report = await compact_one(
                 partition,
                 RewriteReport(topic=TOPIC, partition=number),
-                _DIRTY,
+                always_dirty,
                 settings=CleanerSettings(),
                 new_seed=lambda: secrets.token_bytes(16),
             )

@@ -83,6 +83,25 @@ class SealedTopic:
         self.with_store(main)
         return self
 
+    def alter(self, configs: dict[str, str]) -> None:
+        """Give it other configs, as a new version of its file."""
+        self.configs = configs
+
+        async def main(store: ObjectStore) -> None:
+            topic = Topic(
+                name=self.name,
+                topic_id=self.topic_id,
+                partitions=self.partitions,
+                configs=configs,
+            )
+            for version in count(2):
+                key = layout.topic_key(self.name, self.topic_id, version)
+                with contextlib.suppress(AlreadyExistsError):
+                    await store.create(key, [encode_topic(TopicFile(version, topic))])
+                    return
+
+        self.with_store(main)
+
     def delete(self) -> None:
         """Mark it as deleted."""
 

@@ -3,9 +3,12 @@
     read cluster, agents, their releases ──▶ all know it? ──yes──▶ one transaction: raised,
               ▲                                  ╳ no              or an agent came meanwhile
               └────────────────────────────────────────────────────┘
+    raised ──▶ the bucket's next cluster file, with the level: jobs read it there
 
 An agent of an older release that comes after the raise does not start, and one that was between two
-sessions opens none: the cluster's key has another value than the one that it has read.
+sessions opens none: the cluster's key has another value than the one that it has read.  The file is
+written after the key: no job writes a format that an agent may not know.  A raise to the level that
+there is writes a file that is missing.
 
 Shell.
 """
@@ -28,10 +31,13 @@ from driftlog_metadata.schema.keys import (
     release_key,
 )
 from driftlog_metadata.schema.model import RELEASES, AgentRelease
-from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Get, GetPrefix, KeyValue
 from driftlog_metadata.transactions import session_transactions as transactions
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 FIRST: Final = AgentRelease(RELEASES[0], 1)
 """What an agent knows that does not say it."""
@@ -67,6 +73,31 @@ async def raise_level(
         if found:
             return None
         await asyncio.sleep(_RETRY_S)
+
+
+async def write_level(objects: ObjectStore, cluster_id: str, level: int) -> None:
+    """Write that the cluster has *level* into the bucket's next cluster file, where the newest one
+    does not say it.  Repeats what has no answer until it is cancelled.
+
+    Raises:
+        FencedError: the bucket is another cluster's.
+        NotFoundError: the bucket has no cluster file.
+        CorruptError: it is damaged.
+    """
+    while True:
+        try:
+            number, body = await newest_cluster_file(objects)
+            there = bucket_files.decode_cluster(body)
+            if there.cluster_id != cluster_id:
+                raise FencedError(f"the bucket is of cluster {there.cluster_id} now")
+            if there.format_version >= level:
+                return
+            key = layout.cluster_key(number + 1)
+            await objects.create(key, [bucket_files.with_level(body, level)])
+        except (UnavailableError, OutcomeUnknownError, TimeoutError):
+            await asyncio.sleep(_RETRY_S)
+        except AlreadyExistsError:
+            pass  # a restore or a change of grace was faster, or an answer was lost
 
 
 async def _try(store: WitnessedStore, level: int, *, validate_only: bool) -> AgentBehind | bool:

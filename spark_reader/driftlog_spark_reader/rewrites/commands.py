@@ -39,7 +39,7 @@ def add_compact(commands: Commands) -> None:
         description="Compact the partitions of compacted topics that are due, one in each task of "
         "Spark, beside the agents: what an agent's cleaner does, on more machines.  Executors need "
         "driftlog, and the bucket's credentials in AWS_* variables.  A job that ends early is run "
-        "again.  Exit status 1: a partition failed.",
+        "again.  Exit status 1: a partition failed, or was void.",
         examples="  driftlog spark compact users --store s3://bucket/prefix --min-dirty-ratio 0\n",
     )
     _add_topics(job, "default: all topics whose cleanup.policy has compact")
@@ -68,7 +68,7 @@ def add_merge(commands: Commands) -> None:
         description="Merge small neighbouring segments, one partition in each task of Spark, "
         "beside the agents; also in partitions that are not written any more.  Executors need "
         "driftlog, and the bucket's credentials in AWS_* variables.  A job that ends early is run "
-        "again.  Exit status 1: a partition failed.",
+        "again.  Exit status 1: a partition failed, or was void.",
         examples="  driftlog spark merge --store s3://bucket/prefix --factor 4\n",
     )
     _add_topics(job, "default: all")
@@ -187,7 +187,7 @@ def _ended(found: Rewrites, *, as_json: bool) -> int:
     for each in found.partitions:
         if each.outcome not in (Outcome.DONE, Outcome.CLEAN):
             complain(f"{_name(each)}: {each.outcome}: {each.reason}")
-    return FAILED if found.failed else OK
+    return FAILED if found.unfinished else OK
 
 
 def _print(found: Rewrites) -> None:

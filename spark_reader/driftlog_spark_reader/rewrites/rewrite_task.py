@@ -1,6 +1,7 @@
 """Compacts or merges partitions: what runs on executors, one partition in each task of Spark.
 
     number of a partition ──▶ cluster file ──▶ `compact_one` or `merge_one` ──▶ report, as a row
+                                                 └─▶ the topic's file, again and again: its policy
 
 A failure is a report, too: Spark repeats no task.  A task that Spark runs again all the same (its
 executor was lost) takes over the `Busy` of the first one, which has the same author.
@@ -16,9 +17,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ import pyarrow as pa
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_spark_reader.bucket.store_calls import with_store
 from driftlog_spark_reader.common.errors import StorageError
+from driftlog_tiering.compaction.broker_defaults import BrokerDefaults
 from driftlog_tiering.compaction.compact_one import compact_one
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
@@ -35,9 +37,13 @@ from driftlog_tiering.compaction.sealed_partition import (
     read_cluster,
 )
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
+from driftlog_tiering.compaction.topic_policy import compaction_policy
 from driftlog_tiering.merging.merge_one import merge_one
 from driftlog_tiering.merging.policy import MergePolicy
+from driftlog_tiering.merging.topic_policy import merge_policy
 from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+
+T_co = TypeVar("T_co", covariant=True)
 
 REPORTS: Final = pa.schema([("report", pa.string())])
 """What a task returns: JSON for each partition."""
@@ -53,7 +59,44 @@ class PartitionWork:
     topic: str
     topic_id: UUID
     partition: int
-    policy: CompactionPolicy | MergePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What `compact_topics` does to each partition.
+
+    Args:
+        min_dirty_ratio: in place of that of a topic.
+    """
+
+    min_dirty_ratio: float | None
+    map_bytes: int
+
+    def policy(self, configs: Mapping[str, str]) -> CompactionPolicy | None:
+        """Of a topic with *configs*; None: it is not compacted.
+
+        Raises:
+            ValueError: a config is no number.
+        """
+        found = compaction_policy(configs)
+        if found is None or self.min_dirty_ratio is None:
+            return found
+        return replace(found, min_dirty_ratio=self.min_dirty_ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What `merge_topics` does to each partition."""
+
+    factor: int
+
+    def policy(self, configs: Mapping[str, str]) -> MergePolicy:
+        """Of a topic with *configs*.
+
+        Raises:
+            ValueError: a config is no number.
+        """
+        return merge_policy(configs, self.factor)
 
 
 @dataclass(frozen=True)
@@ -63,13 +106,15 @@ class RewriteTask:
     Args:
         by: the job, as other editors are told.
         cluster_id: of the bucket when the job began.
+        defaults: of topics, when the job began.
         done: is told of each report.
     """
 
     location: str
     by: str
     cluster_id: str
-    map_bytes: int
+    rewriting: Compaction | Merge
+    defaults: BrokerDefaults
     works: Mapping[int, PartitionWork]
     done: Callable[[list[str]], None]
 
@@ -111,15 +156,31 @@ class RewriteTask:
             _environment(),
             self.by,
         )
-        if isinstance(work.policy, MergePolicy):
-            return await merge_one(partition, report, work.policy)
+        if isinstance(self.rewriting, Merge):
+            policy = partial(_policy, partition, self.defaults, self.rewriting)
+            return await merge_one(partition, report, policy)
         return await compact_one(
             partition,
             report,
-            work.policy,
-            settings=CleanerSettings(map_bytes=self.map_bytes),
+            partial(_policy, partition, self.defaults, self.rewriting),
+            settings=CleanerSettings(map_bytes=self.rewriting.map_bytes),
             new_seed=lambda: secrets.token_bytes(_SEED_BYTES),
         )
+
+
+class _Policies(Protocol[T_co]):
+    def policy(self, configs: Mapping[str, str]) -> T_co | None: ...
+
+
+async def _policy(
+    partition: SealedPartition, defaults: BrokerDefaults, rewriting: _Policies[T_co]
+) -> T_co | None:
+    """The policy of the partition's topic as it is now; None: nothing is done to it any more."""
+    topic = await partition.topic()
+    if topic is None:
+        return None
+    inherited = (await partition.defaults(defaults)).configs
+    return rewriting.policy({**inherited, **topic.configs})
 
 
 def encode_report(report: RewriteReport) -> str:

@@ -1,6 +1,6 @@
 """Compaction and merging of topics on Spark: `compact_topics`, `merge_topics`.
 
-    topics' files ──▶ partitions, policies ──▶ one task each (executors) ──▶ reports
+    topics' files ──▶ partitions ──▶ one task each (executors) ──▶ reports
 
 Executors run the cleaner and the merger of the agents on the agents' object store: they need
 driftlog, and the credentials of the bucket in the ``AWS_*`` variables or where boto3 finds them.
@@ -11,9 +11,9 @@ Root.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,16 +27,20 @@ from driftlog_spark_reader.bucket.session_files import has_jvm
 from driftlog_spark_reader.bucket.store_calls import with_store
 from driftlog_spark_reader.common.errors import DeletedTopicError, JobError
 from driftlog_spark_reader.rewrites.rewrite_task import (
+    Compaction,
+    Merge,
     PartitionWork,
     RewriteTask,
     decode_report,
 )
-from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
+from driftlog_tiering.compaction.broker_defaults import BrokerDefaults, broker_defaults
+from driftlog_tiering.compaction.policy import CleanerSettings
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
 from driftlog_tiering.compaction.sealed_partition import ClusterLevelError, read_cluster
-from driftlog_tiering.compaction.topic_policy import cleanup_policies, compaction_policy
-from driftlog_tiering.merging.policy import MergePolicy
-from driftlog_tiering.merging.topic_policy import merge_policy
+from driftlog_tiering.compaction.topic_policy import cleanup_policies
+from driftlog_tiering.formats.bucket_files import decode_cluster
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.stores.object_store import ObjectStore
 
 MAP_BYTES: Final = CleanerSettings().map_bytes
 FACTOR: Final = 16
@@ -59,6 +63,11 @@ class Rewrites:
     def failed(self) -> list[RewriteReport]:
         """Partitions on which the work failed."""
         return [each for each in self.partitions if each.outcome is Outcome.FAILED]
+
+    @property
+    def unfinished(self) -> list[RewriteReport]:
+        """Partitions on which the work failed, or was void: the job is run again."""
+        return [each for each in self.partitions if each.outcome in (Outcome.FAILED, Outcome.VOID)]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -90,7 +99,8 @@ def compact_topics(
 
     Raises:
         ValueError: an argument is invalid.
-        JobError: a topic is not compacted, or the cluster's format level does not allow it.
+        JobError: a topic is not compacted, or the cluster's format level does not allow it, or
+            `spark.speculation` is on.
         StorageError: the bucket.
         ReadTopicError: there is no such topic.
     """
@@ -98,16 +108,8 @@ def compact_topics(
         raise ValueError(f"min_dirty_ratio is {min_dirty_ratio}; it can be 0 to 1")
     if map_bytes < 1:
         raise ValueError("map_bytes is at least 1")
-
-    def policy(topic: Topic) -> CompactionPolicy | None:
-        found = compaction_policy(topic.configs)
-        if found is None or min_dirty_ratio is None:
-            return found
-        return replace(found, min_dirty_ratio=min_dirty_ratio)
-
-    return _run(
-        spark, "compact", location, _chosen(topics), policy, partitions, map_bytes, progress
-    )
+    rewriting = Compaction(min_dirty_ratio, map_bytes)
+    return _run(spark, "compact", location, _chosen(topics), rewriting, partitions, progress)
 
 
 def merge_topics(
@@ -132,11 +134,8 @@ def merge_topics(
     """
     if factor < 2:
         raise ValueError(f"factor is {factor}; it is at least 2")
-
-    def policy(topic: Topic) -> MergePolicy:
-        return merge_policy(topic.configs, factor)
-
-    return _run(spark, "merge", location, _chosen(topics), policy, partitions, MAP_BYTES, progress)
+    rewriting = Merge(factor)
+    return _run(spark, "merge", location, _chosen(topics), rewriting, partitions, progress)
 
 
 def _chosen(topics: str | Collection[str] | None) -> Collection[str] | None:
@@ -148,17 +147,23 @@ def _run(
     job: str,
     location: str,
     topics: Collection[str] | None,
-    policy: Callable[[Topic], CompactionPolicy | MergePolicy | None],
+    rewriting: Compaction | Merge,
     partitions: Collection[int] | None,
-    map_bytes: int,
     progress: Progress | None,
 ) -> Rewrites:
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise JobError(
+            "spark.speculation=true runs tasks twice, and two attempts on a partition make each "
+            "other void: set it to false"
+        )
     if ":" not in location:
         location = str(Path(location).absolute())  # executors may have another directory
-    works = _works(location, topics, policy, partitions)
-    if not works:
-        return Rewrites(job, ())
+    found = _topics(location, topics)
     try:
+        defaults = with_store(location, _defaults) if found else BrokerDefaults()
+        works = _works(found, defaults, rewriting, partitions, are_named=topics is not None)
+        if not works:
+            return Rewrites(job, ())
         cluster, _ = with_store(location, read_cluster)
     except ClusterLevelError as error:
         raise JobError(str(error)) from error
@@ -167,7 +172,8 @@ def _run(
             location=location,
             by=f"spark {job} {secrets.token_hex(4)}",
             cluster_id=cluster.cluster_id,
-            map_bytes=map_bytes,
+            rewriting=rewriting,
+            defaults=defaults,
             works=dict(enumerate(works)),
             done=done,
         )
@@ -177,49 +183,60 @@ def _run(
     return Rewrites(job, tuple(sorted(reports, key=lambda each: (each.topic, each.partition))))
 
 
-def _works(
-    location: str,
-    topics: Collection[str] | None,
-    policy: Callable[[Topic], CompactionPolicy | MergePolicy | None],
-    partitions: Collection[int] | None,
-) -> list[PartitionWork]:
+def _topics(location: str, topics: Collection[str] | None) -> list[Topic]:
+    """The topics of these names; None: all that are not deleted."""
     files = open_files(location)
-    found: list[PartitionWork] = []
+    found: list[Topic] = []
     try:
         for name in topic_names(files) if topics is None else topics:
             try:
-                topic = find_topic(files, name, None)
+                found.append(find_topic(files, name, None))
             except DeletedTopicError:
-                if topics is None:
-                    continue
-                raise
-            of_topic = _policy_of(topic, policy)
-            if of_topic is None:
-                if topics is None:
-                    continue
-                raise JobError(
-                    f"topic {name} has cleanup.policy={','.join(cleanup_policies(topic.configs))}, "
-                    "and only topics with compact are compacted: leave it out, or set "
-                    f"driftlog topics alter {name} --config cleanup.policy=compact"
-                )
-            chosen = sorted(set(range(topic.partitions) if partitions is None else partitions))
-            if chosen and chosen[-1] >= topic.partitions:
-                raise JobError(f"topic {name} has partitions 0 to {topic.partitions - 1}")
-            found += [PartitionWork(name, topic.topic_id, each, of_topic) for each in chosen]
+                if topics is not None:
+                    raise
     finally:
         files.close()
     return found
 
 
-def _policy_of(
-    topic: Topic, policy: Callable[[Topic], CompactionPolicy | MergePolicy | None]
-) -> CompactionPolicy | MergePolicy | None:
+async def _defaults(store: ObjectStore) -> BrokerDefaults:
+    _, body = await newest_cluster_file(store)
+    return await broker_defaults(store, decode_cluster(body).cluster_id)
+
+
+def _works(
+    topics: Collection[Topic],
+    defaults: BrokerDefaults,
+    rewriting: Compaction | Merge,
+    partitions: Collection[int] | None,
+    *,
+    are_named: bool,
+) -> list[PartitionWork]:
+    found: list[PartitionWork] = []
+    for topic in topics:
+        name, configs = topic.name, {**defaults.configs, **topic.configs}
+        if not _is_rewritten(name, configs, rewriting):
+            if not are_named:
+                continue
+            raise JobError(
+                f"topic {name} has cleanup.policy={','.join(cleanup_policies(configs))}, "
+                "and only topics with compact are compacted: leave it out, or set "
+                f"driftlog topics alter {name} --config cleanup.policy=compact"
+            )
+        chosen = sorted(set(range(topic.partitions) if partitions is None else partitions))
+        if chosen and chosen[-1] >= topic.partitions:
+            raise JobError(f"topic {name} has partitions 0 to {topic.partitions - 1}")
+        found += [PartitionWork(name, topic.topic_id, each) for each in chosen]
+    return found
+
+
+def _is_rewritten(name: str, configs: Mapping[str, str], rewriting: Compaction | Merge) -> bool:
     try:
-        return policy(topic)
+        return rewriting.policy(configs) is not None
     except ValueError as error:
         raise JobError(
-            f"topic {topic.name} has a config that is no number ({error}): correct it with "
-            f"driftlog topics alter {topic.name}"
+            f"topic {name} has a config that is no number ({error}): correct it with "
+            f"driftlog topics alter {name}"
         ) from error
 
 

@@ -15,7 +15,11 @@ from driftlog.cli.common.parsers import Commands, Parser, add_command, key_value
 from driftlog.cli.segments.bucket_location import add_location_options
 from driftlog_spark_reader.sessions.spark_session import session
 
-_QUIET: Final = {"spark.log.level": "ERROR", "spark.ui.enabled": "false"}
+_SETTINGS: Final = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.speculation": "false",  # two attempts of a task that writes are in each other's way
+}
 
 
 def add_job(
@@ -62,5 +66,5 @@ def session_of(options: argparse.Namespace, *locations: str | None) -> SparkSess
         master=options.master,
         app_name=f"driftlog {options.parser.prog.rpartition(' ')[2]}",
         jars=options.jars,
-        config={**_QUIET, **progress, **dict(options.conf)},
+        config={**_SETTINGS, **progress, **dict(options.conf)},
     )

@@ -6,15 +6,22 @@ from typing import cast
 
 import pytest
 
-from driftlog_agents.cluster.format_level import FIRST, AgentBehind, raise_level
+from driftlog_agents.cluster.format_level import FIRST, AgentBehind, raise_level, write_level
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
+from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import CLUSTER_KEY, release_key
 from driftlog_metadata.schema.model import Agent, AgentRelease, Cluster
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError
 from driftlog_metadata.stores.store import MetadataStore, Operation, Put
 from driftlog_metadata.transactions.session_transactions import lease_id_of, open_session
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.compaction.sealed_partition import ClusterLevelError, read_cluster
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from tests.support.lossy import Lossy
+from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore
 
 AT_1 = Cluster("a-cluster", 1)
@@ -139,3 +146,52 @@ async def test_a_raise_without_an_answer_is_repeated(fate: str) -> None:
 
     assert await raised_with(world, LossyRaise(cast("MetadataStore", world.behind), [fate])) is None
     assert 2 == await world.level()
+
+
+async def test_a_raised_level_stands_in_the_buckets_next_cluster_file() -> None:
+    """
+    Once, with the grace and all else of the file before; else jobs refuse the cluster for ever.
+    """
+    objects = MemoryObjectStore(lambda: 0)
+    first = bucket_files.encode_cluster(AT_1, Grace(70_000), ["older"])
+    await objects.put(layout.CLUSTER_KEY, [first])
+    with pytest.raises(ClusterLevelError):
+        await read_cluster(objects)
+
+    for _ in range(2):
+        await write_level(objects, AT_1.cluster_id, 2)
+
+    number, body = await newest_cluster_file(objects)
+    assert (1, ("older",)) == (number, bucket_files.decode_restored_from(body))
+    assert (replace(AT_1, format_version=2), Grace(70_000)) == await read_cluster(objects)
+    assert first == await objects.get(layout.CLUSTER_KEY)
+
+
+class Meddled(MemoryObjectStore):
+    """Another change of the cluster file comes before each of the first creates, or the answer of
+    one is lost."""
+
+    faults = 2
+
+    async def create(self, key: str, body: Sequence[Buffer]) -> None:
+        self.faults -= 1
+        if self.faults == 1:
+            await super().create(key, [bucket_files.encode_cluster(AT_1, Grace(80_000))])
+        await super().create(key, body)
+        if self.faults == 0:
+            raise OutcomeUnknownError("no answer")
+
+
+async def test_a_level_is_written_over_a_change_of_grace_that_was_faster() -> None:
+    """
+    The new grace stays; a lost answer is no second file; another cluster's file is not followed.
+    """
+    objects = Meddled(lambda: 0)
+    await objects.put(layout.CLUSTER_KEY, [bucket_files.encode_cluster(AT_1)])
+
+    await write_level(objects, AT_1.cluster_id, 2)
+
+    assert 2 == (await newest_cluster_file(objects))[0]
+    assert (replace(AT_1, format_version=2), Grace(80_000)) == await read_cluster(objects)
+    with pytest.raises(FencedError):
+        await write_level(objects, "another", 2)

@@ -17,9 +17,23 @@ from driftlog_agents.configs.dynamic_configs import (
 from driftlog_agents.configs.group_settings import ConsumerSettings, GroupSettings
 from driftlog_agents.configs.start_configs import with_configs
 from driftlog_agents.configs.topic import TOPIC_CONFIGS, topic_limits, topic_retention
+from driftlog_tiering.compaction.topic_policy import BROKER_NAMES
 
 OF_BROKER, OF_ALL = ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER
 AT_START, DEFAULT = ConfigSource.STATIC_BROKER, ConfigSource.DEFAULT
+
+
+def test_a_job_follows_dynamic_configs_by_the_names_that_topics_have_for_them() -> None:
+    """
+    Else a job would drop what the cluster's defaults keep.
+    """
+    inherited = {name: c.broker_name for name, c in TOPIC_CONFIGS.items()}
+    inherited["retention.ms"] = "log.retention.ms"  # Kafka has three names for it
+    assert BROKER_NAMES == {name: inherited[name] for name in BROKER_NAMES}
+    followed = BROKER_NAMES.values()
+    assert DYNAMIC >= set(followed)
+    left_out = {name for name, theirs in inherited.items() if theirs in DYNAMIC - set(followed)}
+    assert not {name for name in left_out if "compact" in name or "clean" in name}
 
 
 def test_each_dynamic_config_is_one_of_the_start() -> None:

@@ -24,7 +24,6 @@ def test_each_config_has_the_place_that_it_names() -> None:
         "max.connections.per.ip.overrides": "10.0.0.7:5000",
         "group.consumer.migration.policy": "upgrade",
         "compression.type": "lz4",
-        "driftlog.traces.enable": "true",
         "log.cleaner.min.cleanable.ratio": "0.25",
         "log.cleanup.policy": "compact",
         "log.message.timestamp.type": "LogAppendTime",

@@ -15,6 +15,7 @@ from driftlog_tiering.formats.manifests import load_newest
 from driftlog_tiering.merging.merge_one import merge_one
 from driftlog_tiering.merging.policy import MergePolicy
 from tests.agents.log.lives import Life, now_ms, values_of
+from tests.tiering.compaction.job_partition import always
 from tests.tiering.compaction.test_cleaner import inline, spool
 
 POLICY = CompactionPolicy(min_dirty_ratio=0)
@@ -45,17 +46,17 @@ async def compact(life: Life, policy: CompactionPolicy = POLICY) -> None:
     report = await compact_one(
         opened(life),
         REPORT,
-        policy,
+        always(policy),
         settings=CleanerSettings(),
         new_seed=lambda: bytes(16),
     )
     assert Outcome.DONE == report.outcome
 
 
-async def merge(life: Life) -> None:
+async def merge(life: Life, segment_bytes: int = 1 << 20) -> None:
     """A job's merge."""
-    policy = MergePolicy(segment_bytes=1 << 20, span_ms=None, factor=2)
-    assert Outcome.DONE == (await merge_one(opened(life), REPORT, policy)).outcome
+    policy = MergePolicy(segment_bytes=segment_bytes, span_ms=None, factor=2)
+    assert Outcome.DONE == (await merge_one(opened(life), REPORT, always(policy))).outcome
 
 
 async def newest(life: Life) -> Manifest:

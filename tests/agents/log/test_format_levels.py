@@ -24,6 +24,7 @@ from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.schema.model import Cluster, TopicPartition
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import Put
+from driftlog_tiering.compaction.sealed_partition import read_cluster
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.flush_object import Footer, decode_footer
 from driftlog_tiering.formats.manifest import Manifest
@@ -103,6 +104,7 @@ async def test_new_formats_are_written_from_the_raise_on(tmp_path: Path) -> None
         await agent.seal("t", 0)
         after = await footer(agent, 2), await newest(agent)
         sessions = agent.sessions
+        in_bucket, _ = await read_cluster(agent.broker.objects)
 
     assert 1 == sessions
     assert (None, 1) == (before[0].facts, before[1].format_version)
@@ -115,6 +117,7 @@ async def test_new_formats_are_written_from_the_raise_on(tmp_path: Path) -> None
     )
     old, sealed = after[1].segments
     assert (2, "a-cluster") == (after[1].format_version, after[1].cluster_id)
+    assert 2 == in_bucket.format_version
     assert (old.raw_bytes, len(batch)) == (old.received_bytes, sealed.received_bytes)
 
 

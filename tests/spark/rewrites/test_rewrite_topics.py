@@ -28,6 +28,7 @@ from driftlog_spark_reader import (
     merge_topics,
     read_topic,
 )
+from driftlog_spark_reader.rewrites.rewrite_topics import Rewrites
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
 from driftlog_tiering.formats.manifest import Busy, SetBusy
 from tests.support.clusters import AUTHOR
@@ -264,6 +265,30 @@ def test_a_session_of_spark_connect_compacts_too(tmp_path: Path) -> None:
 
     assert 0 == ended.returncode, ended.stderr
     assert "[('done', 7), ('done', 7)]" in ended.stdout
+
+
+def test_a_partition_without_its_work_is_told_by_the_exit_status() -> None:
+    """
+    A void one, too: nobody would run the job again.
+    """
+    reports = [RewriteReport(topic="t", partition=0, outcome=each) for each in Outcome]
+    found = Rewrites("compact", tuple(reports)).unfinished
+    assert [Outcome.VOID, Outcome.FAILED] == outcomes(tuple(found))
+
+
+def test_speculation_is_refused(tmp_path: Path) -> None:
+    """
+    Two attempts of a task have the same mark, and each makes the other void.
+    """
+    topic_at(tmp_path, segments=1)
+    driftlog = driftlog_command()
+    assert driftlog is not None
+    command = [driftlog, "spark", "compact", "t", "--store", str(tmp_path), "--master", "local[1]"]
+    ended = subprocess.run(
+        [*command, "--conf", "spark.speculation=true"], capture_output=True, text=True, check=False
+    )
+    assert 1 == ended.returncode
+    assert "spark.speculation=true runs tasks twice" in ended.stderr
 
 
 # ── Killed ──

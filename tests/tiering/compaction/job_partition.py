@@ -1,5 +1,8 @@
 """Partitions as a job works on them, in a bucket in memory."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster
 from driftlog_tiering.compaction.compact_one import compact_one
@@ -13,6 +16,18 @@ from tests.tiering.compaction.test_cleaner import TP, Partition
 OURS = Cluster("c", FORMAT_VERSION)
 REPORT = RewriteReport(topic="t", partition=0)
 DIRTY = CompactionPolicy(min_dirty_ratio=0, segment_bytes=600)
+
+
+T = TypeVar("T")
+
+
+def always(policy: T) -> Callable[[], Awaitable[T | None]]:
+    """Of a topic whose configs stay."""
+
+    async def now() -> T | None:
+        return policy
+
+    return now
 
 
 def opened(log: Partition, by: str = "job", cluster: Cluster = OURS) -> SealedPartition:
@@ -29,7 +44,7 @@ async def compacted(
     return await compact_one(
         partition,
         REPORT,
-        policy,
+        always(policy),
         settings=settings or CleanerSettings(),
         new_seed=lambda: bytes(range(16)),
     )

@@ -11,11 +11,20 @@ import pytest
 
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.compaction.compact_one import compact_one
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from driftlog_tiering.compaction.rewrite_report import Outcome
 from driftlog_tiering.formats.manifest import Busy, ReplaceSegments, SetBusy
 from tests.support.memory_object_store import MemoryObjectStore
-from tests.tiering.compaction.job_partition import DIRTY, OURS, compacted, edit, newest, opened
+from tests.tiering.compaction.job_partition import (
+    DIRTY,
+    OURS,
+    REPORT,
+    compacted,
+    edit,
+    newest,
+    opened,
+)
 from tests.tiering.compaction.test_cleaner import Partition, Row, rows_from, table_of
 
 Pair = tuple[bytes, bytes | None]
@@ -291,5 +300,44 @@ def test_a_deletion_goes_after_its_horizon_by_the_stores_clock(policy: Compactio
         log.now_ms += 40_000
         late = await compact_more()
         assert ([b"b"], []) == ([row.key for row in early], late)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("changed", [None, replace(DIRTY, min_lag_ms=10**15)])
+@pytest.mark.parametrize("asked_before", [0, 1, 2])
+def test_what_is_acknowledged_after_a_change_of_configs_is_kept_by_the_new_ones(
+    changed: CompactionPolicy | None, asked_before: int
+) -> None:
+    """
+    The topic is not compacted any more, or its records stay longer.  The change is answered while
+    the job waits or between two of its runs, and then records are acknowledged and sealed.
+    """
+
+    async def main() -> None:
+        log = await sealed(*[[(b"k%d" % n, b"1") for n in range(9)]] * 2)
+        tail: list[Pair] = [(b"k1", b"3"), (b"k1", b"4")]
+        asked = 0
+
+        async def policy_now() -> CompactionPolicy | None:
+            nonlocal asked
+            asked += 1
+            if asked == asked_before + 1:
+                base = (await newest(log)).end
+                await log.append(rows_from(base, *tail), base + len(tail))
+            return DIRTY if asked <= asked_before else changed
+
+        report = await compact_one(
+            opened(log),
+            REPORT,
+            policy_now,
+            settings=CleanerSettings(map_bytes=24 * 5, map_load=0.9),  # four keys: several runs
+            new_seed=lambda: bytes(range(16)),
+        )
+        found = await newest(log)
+        assert tail == [(row.key, row.value) for row in await log.rows()][-2:]
+        assert (asked_before < 2) == (report.pieces == 0)
+        assert found.cleaned_end < found.end - len(tail)
+        assert ("configs have changed" in report.reason) == (changed is None)
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ import pytest
 
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster
+from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
 from driftlog_tiering.compaction.sealed_partition import (
     BUSY_MS,
@@ -26,6 +27,7 @@ from tests.tiering.compaction.test_cleaner import TP, Partition, rows_from
 async def sealed() -> Partition:
     """A partition of one record."""
     log = Partition()
+    await log.store.put(layout.CLUSTER_KEY, [encode_cluster(OURS)])
     await log.append(rows_from(0, (b"a", b"1")), 1)
     return log
 
@@ -95,6 +97,41 @@ def test_an_edit_of_old_objects_is_refused_and_an_old_manifest_is_read_again() -
                 began_ms,
                 log.now_ms + 1_000,
             )
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("cluster", "grace", "says"),
+    [
+        (OURS, Grace(), None),
+        (OURS, Grace(80_000_000), "grace is 80000000 ms"),
+        (Cluster("restored", FORMAT_VERSION), Grace(), "became that of cluster restored"),
+    ],
+)
+def test_an_edit_needs_a_young_look_at_the_cluster_file(
+    cluster: Cluster, grace: Grace, says: str | None
+) -> None:
+    """
+    Agents with a shorter grace would delete what the edit names; a restored cluster has the bucket.
+    """
+
+    async def main() -> None:
+        log = await sealed()
+        partition = opened(log)
+        await partition.newest()
+        await log.store.put(layout.cluster_key(1), [encode_cluster(cluster, grace)])
+        await partition.begin()  # the look of its start is young enough
+        log.now_ms += BUSY_MS
+        if says is None:
+            await partition.begin()
+            assert (await newest(log)).busy == Busy("job", log.now_ms + BUSY_MS)
+            return
+        before = (await newest(log)).version
+        with pytest.raises(FencedError, match=says):
+            await partition.begin()
+        await partition.end()  # lapses
+        assert before == (await newest(log)).version
 
     asyncio.run(main())
 

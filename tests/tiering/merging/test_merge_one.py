@@ -8,7 +8,7 @@ from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import Busy, SetBusy
 from driftlog_tiering.merging.merge_one import merge_one
 from driftlog_tiering.merging.policy import MergePolicy
-from tests.tiering.compaction.job_partition import REPORT, edit, newest, opened
+from tests.tiering.compaction.job_partition import REPORT, always, edit, newest, opened
 from tests.tiering.compaction.test_cleaner import Partition, rows_from
 
 POLICY = MergePolicy(segment_bytes=100_000, span_ms=None, factor=3)
@@ -24,7 +24,7 @@ async def sealed(count: int) -> Partition:
 
 async def merged(log: Partition, policy: MergePolicy = POLICY) -> RewriteReport:
     """One run."""
-    return await merge_one(opened(log), REPORT, policy)
+    return await merge_one(opened(log), REPORT, always(policy))
 
 
 def test_small_segments_become_one_with_the_same_records() -> None:

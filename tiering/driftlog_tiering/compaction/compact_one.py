@@ -7,8 +7,10 @@
 
 1. The dirty part ends at the manifest's end: a leader whose key does not have it yet recognises its
    segments under those that replace them (`sealing/sealer` of the agents).
-2. Ages of records are compared with the store's clock.
-3. Pieces that were committed before a failure stay: the next run continues behind them.
+2. Before each run the end is fixed first, and then the policy is asked for.  So no record below the
+   end was acknowledged under configs that the policy does not have.
+3. Ages of records are compared with the store's clock.
+4. Pieces that were committed before a failure stay: the next run continues behind them.
 
 Shell.
 """
@@ -32,6 +34,9 @@ from driftlog_tiering.compaction.sealed_partition import SealedPartition
 from driftlog_tiering.formats.manifest import SegmentRef
 from driftlog_tiering.formats.manifests import VoidEditError, iter_segments
 
+CHANGED: Final = "its configs have changed, or its topic is deleted: nothing more is done"
+"""Reason of a report: a policy is None."""
+
 _VOIDS: Final = 2
 """Attempts of which other editors made each void: they are at work there, and the job is not."""
 
@@ -44,7 +49,7 @@ _NO_ANSWER: Final = (UnavailableError, OutcomeUnknownError, TimeoutError)
 async def compact_one(
     partition: SealedPartition,
     report: RewriteReport,
-    policy: CompactionPolicy,
+    policy: Callable[[], Awaitable[CompactionPolicy | None]],
     *,
     settings: CleanerSettings,
     new_seed: Callable[[], bytes],
@@ -52,6 +57,7 @@ async def compact_one(
     """Compact *partition* if it is due by *policy*; returns *report* with what was done.
 
     Args:
+        policy: asks for the topic's policy as it is now; None: it is not compacted any more.
         new_seed: 16 random bytes.
     """
 
@@ -110,11 +116,14 @@ async def segments_of(partition: SealedPartition) -> list[SegmentRef]:
 async def _compact(
     partition: SealedPartition,
     report: RewriteReport,
-    policy: CompactionPolicy,
+    policy_now: Callable[[], Awaitable[CompactionPolicy | None]],
     settings: CleanerSettings,
     new_seed: Callable[[], bytes],
 ) -> RewriteReport:
     now_ms = await partition.store_now_ms()
+    policy = await policy_now()
+    if policy is None:
+        return replace(report, reason=CHANGED)
     found = _measured(partition, await segments_of(partition), policy, now_ms)
     if not is_due(found, policy, now_ms):
         return replace(report, outcome=Outcome.CLEAN, reason=_why_not(found.ratio, policy))
@@ -122,6 +131,9 @@ async def _compact(
     keys, end = 0, -1
     while end < found.dirty_end:  # more keys than the key map holds: several runs
         segments, before = await segments_of(partition), end
+        policy = await policy_now()
+        if policy is None:
+            return replace(report, reason=CHANGED, keys=keys)
         found = _measured(partition, segments, policy, now_ms)
         if not found.dirty_bytes:
             break

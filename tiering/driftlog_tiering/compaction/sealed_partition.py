@@ -3,7 +3,8 @@
     newest manifest ──▶ another's `Busy`? ──▶ `Busy` of this job ──▶ GETs, PUTs, edits ──▶ no `Busy`
                                     every third of its time: a later end ──┘
 
-1. Cluster, format level and grace are those of the bucket's newest cluster file.
+1. Cluster, format level and grace are those of the bucket's newest cluster file.  An edit needs a
+   look at it of the last minute that found the same cluster and grace: otherwise the work ends.
 2. Each edit goes through `commit_edit`, on a manifest that was read a short time ago.  No key of
    the metadata store is written: the partition's leader reads the edit from the bucket.
 3. `Busy` ends at most grace / 2 after it was put, by the store's clock.  That of a job that was
@@ -24,6 +25,7 @@ from driftlog_metadata.schema.model import (
     COMPACTION_LEVEL,
     FORMAT_VERSION,
     Cluster,
+    Topic,
     TopicPartition,
 )
 from driftlog_metadata.stores.errors import (
@@ -33,11 +35,13 @@ from driftlog_metadata.stores.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from driftlog_tiering.compaction.broker_defaults import BrokerDefaults, broker_defaults
 from driftlog_tiering.compaction.bucket_requests import (
     REQUEST_DEADLINE_S,
     put_in_time,
     store_now_ms,
 )
+from driftlog_tiering.compaction.newest_topic import newest_topic
 from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
 from driftlog_tiering.compaction.segment_rows import EDIT_MS, RewriteEnvironment
 from driftlog_tiering.formats.bucket_files import decode_cluster, decode_grace
@@ -51,6 +55,10 @@ T = TypeVar("T")
 BUSY_MS: Final = 600_000
 """How long `Busy` lasts unless it is renewed.  Longer: fewer edits; agents and other jobs wait
 longer for one that was killed."""
+
+LOOK_MS: Final = 60_000.0
+"""How long a look at the cluster file counts.  Longer: a job goes on longer after a restore, which
+waits a minute, and after a change of grace."""
 
 _RENEWALS: Final = 3
 _TRIES: Final = 5
@@ -110,6 +118,7 @@ class SealedPartition:
         self._tp = tp
         self._author, self._grace = cluster
         self._now_ms = environment.now_ms
+        self._looked_ms = self._now_ms()
         self._by = by
         self._manifest: Manifest | None = None
         self._read_at_ms = 0.0
@@ -138,6 +147,21 @@ class SealedPartition:
         if found is not None:
             self._manifest, self._read_at_ms = found, began_ms
         return found
+
+    async def topic(self) -> Topic | None:
+        """The topic as its newest file has it; None: it is deleted.
+
+        Raises: as `newest`.
+        """
+        return await _repeated(lambda: newest_topic(self.store, self._topic, self._tp.topic_id))
+
+    async def defaults(self, known: BrokerDefaults) -> BrokerDefaults:
+        """What its topic inherits from all brokers; *known*, if no snapshot is newer.
+
+        Raises: as `newest`.
+        """
+        cluster_id = self._author.cluster_id
+        return await _repeated(lambda: broker_defaults(self.store, cluster_id, known))
 
     # ── Busy ──
 
@@ -217,6 +241,7 @@ class SealedPartition:
         return await self.environment.offload(work, *args)
 
     async def _commit(self, edit: Edit, began_ms: float, deadline_ms: float | None = None) -> None:
+        await self._look()
         sent_ms = self._now_ms()
         if sent_ms - self._read_at_ms > self._grace.short_ms:
             await self.newest()
@@ -233,6 +258,31 @@ class SealedPartition:
             grace=self._grace,
         )
         self._read_at_ms = sent_ms
+
+    async def _look(self) -> None:
+        """Look at the cluster file, unless that was done a short time ago.
+
+        Raises:
+            FencedError: another cluster has the bucket, or grace was changed.
+        """
+        sent_ms = self._now_ms()
+        if sent_ms - self._looked_ms <= LOOK_MS:
+            return
+        try:
+            _, body = await _repeated(lambda: newest_cluster_file(self.store))
+        except NotFoundError as error:
+            raise FencedError("the bucket's cluster file is not there any more") from error
+        there, grace = decode_cluster(body).cluster_id, decode_grace(body)
+        if there != self._author.cluster_id:
+            raise FencedError(
+                f"the bucket became that of cluster {there} while the job ran (a restore)"
+            )
+        if grace != self._grace:
+            raise FencedError(
+                f"the cluster's grace is {grace.ms} ms, and was {self._grace.ms} ms when the job "
+                "began on the partition"
+            )
+        self._looked_ms = sent_ms
 
 
 async def _repeated(request: Callable[[], Awaitable[T]]) -> T:

@@ -1,7 +1,7 @@
 """The policy of compaction of a topic, from its configs as text.
 
-Agents add the defaults of their own settings to the configs first.  Jobs have the topic's file in
-the bucket alone: a config that the topic does not set has Kafka's default there.
+Agents add the defaults of their own settings to the configs first.  Jobs add those of all brokers
+(`broker_defaults`); what neither sets has Kafka's default there.
 
 Pure.
 """
@@ -18,6 +18,17 @@ _FIELDS: Final = {
     "delete_retention_ms": ("delete.retention.ms", int),
     "segment_bytes": ("segment.bytes", int),
 }
+
+BROKER_NAMES: Final = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+}
+"""The dynamic configs of brokers that a job follows, by what topics call them."""
 
 
 def cleanup_policies(configs: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,8 @@ and of a bulk import.
 
 They repeat values of the metadata store, so that a bucket alone can be read and restored.
 The first one has the level that its cluster was made with, and the first release that knows it
-(none at level 1); a level that was raised later stands in the metadata store only.
+(none at level 1).  A level that is raised later stands in the metadata store, and then in the next
+cluster file.
 Agents do not read the last one: its name says what they need (`session/producer_id_blocks`).
 Topic files of the first releases have no replication factor: it was 1.  Cluster files of the first
 releases have no grace: it is 12 h (`schema/grace`).
@@ -142,13 +143,26 @@ def with_grace(body: Buffer, grace: Grace) -> bytes:
     Raises:
         CorruptFileError: damaged.
     """
+    return _with(body, None, {"grace_ms": grace.ms})
+
+
+def with_level(body: Buffer, level: int) -> bytes:
+    """The cluster's file *body* with a level that was raised; everything else in it stays.
+
+    Raises:
+        CorruptFileError: damaged.
+    """
+    return _with(body, level, {"release": RELEASES[level - 1]})
+
+
+def _with(body: Buffer, level: int | None, changed: dict[str, Any]) -> bytes:
     try:
         fields = _cluster_fields(body)
-        level = integer(fields, "format_version", 1)
+        there = integer(fields, "format_version", 1)
     except ValueError as error:
         raise CorruptFileError(f"cluster.json: {error}") from error
     kept = {k: v for k, v in fields.items() if k not in ("format", "format_version", "crc32")}
-    return encode_json(_CLUSTER, level, kept | {"grace_ms": grace.ms})
+    return encode_json(_CLUSTER, level or there, kept | changed)
 
 
 def decode_restored_from(body: Buffer) -> tuple[str, ...]:

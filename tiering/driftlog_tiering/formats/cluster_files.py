@@ -2,8 +2,9 @@
 
     cluster.json ──restore──▶ cluster/1.json ──restore──▶ cluster/2.json
 
-A restore, and a change of grace (`driftlog cluster grace`), create the next file, and only one can:
-of two restores one wins.  ``cluster.json`` is replaced too, for releases that read no other.
+A restore, a change of grace (`driftlog cluster grace`) and a raise of the format level create the
+next file, and only one can: of two restores one wins.  The first two replace ``cluster.json`` too,
+for releases that read no other; those do not know a level that was raised.
 
 Files are numbered without a gap.  A listing proves no absence, so the file behind the newest that
 it shows is asked for.

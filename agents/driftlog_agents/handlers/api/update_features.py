@@ -2,7 +2,8 @@
 
 The levels of Kafka's own features follow what the agents speak; clients cannot set them.  A request
 is checked as Kafka checks it, against what ApiVersions publishes; one for the present level of a
-feature succeeds.  The format level rises when all live agents know the new one, and never falls.
+feature succeeds.  The format level rises when all live agents know the new one, and never falls;
+the bucket says it to jobs.
 Source: org.apache.kafka.controller.FeatureControlManager#updateFeatures.
 Shell.
 """
@@ -10,7 +11,7 @@ Shell.
 import asyncio
 from enum import IntEnum
 
-from driftlog_agents.cluster.format_level import raise_level
+from driftlog_agents.cluster.format_level import raise_level, write_level
 from driftlog_agents.handlers.api_versions_table import FORMAT_FEATURE, versions_response
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.context import RequestContext
@@ -57,7 +58,7 @@ async def handle(
         except TimeoutError:
             return UpdateFeaturesResponse(
                 error_code=ErrorCode.REQUEST_TIMED_OUT,
-                error_message="The metadata store did not answer in time.",
+                error_message="The metadata store or the bucket did not answer in time.",
             )
     return UpdateFeaturesResponse(
         error_message=None,
@@ -68,6 +69,8 @@ async def handle(
 async def _raise(broker: Broker, level: int, *, validate_only: bool) -> None:
     behind = await raise_level(broker.metadata, level, validate_only=validate_only)
     if behind is None:
+        if not validate_only:
+            await write_level(broker.objects, broker.cluster_id, broker.format_level)
         return
     knows = behind.knows
     raise RefusedError(

@@ -177,9 +177,14 @@ def is_behind(log: PartitionLog, manifest: Manifest | None) -> bool:
 
 
 def _is_on_top(manifest: Manifest, edit: AddSegments) -> bool:
-    """Whether the end of *manifest* is what *edit* adds."""
+    """Whether the end of *manifest* is what *edit* adds.
+
+    A rewrite replaces segments and keeps the producer snapshot, whose key has a nonce of the edit.
+    """
     if manifest.end != edit.end:
         return False
+    if edit.producers is not None and edit.producers == manifest.producers:
+        return True
     # No segments in the manifest: they are in a list, or below log start.
     ours, theirs = edit.segments[-1:], manifest.segments[-1:]
     return not ours or not theirs or ours[0].key == theirs[0].key

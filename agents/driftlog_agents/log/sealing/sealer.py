@@ -138,9 +138,6 @@ class Sealer:
         """
         self.sealed_cache.trim()
         logs = self._partitions.logs()
-        topics = self._partitions.compacted_topics()
-        for log, end in self._local_copies.look(logs, topics, self._now_ms()):
-            self.sealed_cache.forget(log, end)
         self._report_full(logs)
         self._failing = {
             log: failing for log, failing in self._failing.items() if log.state not in NOT_SERVED
@@ -225,11 +222,16 @@ class Sealer:
             )
 
     async def hold_back(self) -> None:
-        """Keep producers waiting while sealing is too far behind, until cancelled."""
+        """Keep producers waiting while sealing is too far behind, and forget local copies in time,
+        until cancelled.  A round of `run` may wait for the bucket; this waits for nothing."""
         interval_s = self._settings.check_interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s / 20 if self.lag.near else interval_s)
-            logs = [log for log in self._partitions.logs() if can_be_sealed(log)]
+            led = self._partitions.logs()
+            topics = self._partitions.compacted_topics()
+            for log, end in self._local_copies.look(led, topics, self._now_ms()):
+                self.sealed_cache.forget(log, end)
+            logs = [log for log in led if can_be_sealed(log)]
             was_behind = self.lag.behind
             self.lag.update(fullness(logs, self._settings))
             self._backpressure.set("sealing", held=self.lag.held)

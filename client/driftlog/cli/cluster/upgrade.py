@@ -47,10 +47,11 @@ def upgrade(options: argparse.Namespace) -> int:
     least = min(agent["knows_level"] for agent in answered)
     can_be = newest if least == newest > present and len(answered) == len(agents) else None
     raised_from = None
-    if options.finalize and newest > present:
+    if options.finalize:  # also a level that is reached: the bucket gets it, if it lacks it
         with Wire(options, answered[-1]["address"]) as wire:
             wire.raise_feature(_FEATURE, newest, int(cluster.timeout * 1000))
-        raised_from, present, can_be = present, newest, None
+        if newest > present:
+            raised_from, present, can_be = present, newest, None
     if options.json:
         print_json(
             {

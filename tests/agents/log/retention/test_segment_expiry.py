@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.retention.policy import RetentionSettings, TopicRetention
@@ -11,8 +12,10 @@ from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_metadata.schema.codec import decode_partition_state
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, partition_key
 from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
+from tests.agents.log.job_edits import merge
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
 
 INTERVAL_S = 10.0
@@ -289,3 +292,25 @@ async def test_a_restart_keeps_what_is_left() -> None:
     assert 1 == life.log().log_start
 
     await becomes(lambda: life.log().log_start == 2, 40 + LATE_S)
+
+
+@on_virtual_time
+async def test_segments_expire_after_a_job_has_replaced_them_and_the_old_ones_are_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    An idle partition's leader has the manifest of before, whose lists are gone.
+    """
+    monkeypatch.setattr(manifest_edits, "MAX_ENTRIES", 4)
+    monkeypatch.setattr(manifest_edits, "SPILLED_ENTRIES", 2)
+    life = await start(TopicRetention())
+    sizes = [await put(life, b"a", b"b") for _ in range(9)]
+    before = await newest(life)
+    assert before.lists
+    await merge(life, before.segments[-1].size_bytes * 4 + 1)
+    merged = await newest(life)
+    left = {ref.key for ref in merged.lists}
+    await life.world.bucket.delete([ref.key for ref in before.lists if ref.key not in left])
+
+    life.world.retention["t"] = TopicRetention(size_bytes=sum(sizes) // 2)
+    await becomes(lambda: life.log().log_start > 0, 3 * LATE_S)

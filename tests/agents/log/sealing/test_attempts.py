@@ -3,7 +3,7 @@
 Pure.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pytest
@@ -14,7 +14,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.attempts import SealAttempts, SealStep, is_behind
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_tiering.formats.manifest import AddSegments, Manifest, SegmentRef
+from driftlog_tiering.formats.manifest import AddSegments, Manifest, ProducerSnapshotRef, SegmentRef
 from driftlog_tiering.formats.manifest_codec import CorruptManifestError
 
 TOPIC = UUID(int=1)
@@ -144,6 +144,20 @@ def test_a_manifest_within_the_log_of_the_takeover_is_adopted_whatever_wrote_it(
     adopted = [attempts.adopts(log, manifest_of(end)) for end in (10, 11)]
 
     assert [True, False] == adopted
+
+
+def test_segments_that_a_job_put_in_the_place_of_ours_are_known_by_the_producer_snapshot() -> None:
+    """
+    The versions in between may be collected; another leader's snapshot has another key.
+    """
+    attempts = SealAttempts(SealSettings(), lambda: 0)
+    log = log_of()
+    ours, theirs = ProducerSnapshotRef(5, "ours"), ProducerSnapshotRef(5, "theirs")
+    attempts.sent(log, replace(edit_of(0, 5, "ours"), producers=ours))
+    merged = manifest_of(5, segment(0, 5, "merged"))
+    assert attempts.adopts(log, replace(merged, producers=ours))
+    assert not attempts.adopts(log, replace(merged, producers=theirs))
+    assert not attempts.adopts(log, merged)
 
 
 def test_one_attempt_adopts_then_adds_then_moves_log_start() -> None:

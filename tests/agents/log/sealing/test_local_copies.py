@@ -14,6 +14,7 @@ from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.sealing.local_copies import KEPT_MS, LOOK_MS
+from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_tiering.batches.batch import build_batch, check_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
@@ -70,6 +71,31 @@ async def test_local_copies_of_a_compacted_topic_are_forgotten_before_a_deletion
     await asyncio.sleep((KEPT_MS / 2) / 1000)
     assert (False, False, True) == tuple(local(life.log(), n) for n in range(3))
     assert KEPT_MS + 2 * LOOK_MS < CleanerSettings().reader_ms
+
+
+@on_virtual_time
+async def test_local_copies_are_forgotten_in_time_while_a_seal_waits_for_the_bucket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A round of seals may last longer than a deletion stays.
+    """
+    life = await start()
+    await put(life, b"old")
+    waiting = asyncio.Event()
+
+    async def hang(log: PartitionLog, end: int | None = None) -> int:
+        waiting.set()
+        await asyncio.sleep(600)
+        return log.sealed_end
+
+    monkeypatch.setattr(life.engine.sealer, "seal", hang)
+    life.world.sealing["t"] = TopicSealPolicy(segment_ms=1_000)
+    await life.produce(b"tail").answer()
+    await waiting.wait()
+
+    await asyncio.sleep((KEPT_MS + 2 * LOOK_MS) / 1000)
+    assert (False, True) == (local(life.log(), 0), local(life.log(), 1))
 
 
 @on_virtual_time
