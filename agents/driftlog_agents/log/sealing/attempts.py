@@ -93,7 +93,11 @@ class SealAttempts:
             for log in logs
             if log in self._blocked and not self._blocked.waits(log, now_ms)
         )
-        work.extend((log, 0) for log in logs if is_behind(log, known(log)))
+        work.extend(
+            (log, 0)
+            for log in logs
+            if is_behind(log, known(log)) or is_ahead_at_takeover(log, known(log))
+        )
         return work
 
     def newly_full(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
@@ -174,6 +178,19 @@ def is_behind(log: PartitionLog, manifest: Manifest | None) -> bool:
     if not log.log_start or not log.manifest_version or not can_be_sealed(log):
         return False
     return manifest is None or min(log.log_start, manifest.end) > manifest.log_start
+
+
+def is_ahead_at_takeover(log: PartitionLog, manifest: Manifest | None) -> bool:
+    """Whether *manifest* has a seal of the leader before, which did not write the key.
+
+    It is adopted without waiting for the next seal: a job may compact that range, and fetches of
+    what is not sealed read the flush objects.
+    """
+    return (
+        manifest is not None
+        and can_be_sealed(log)
+        and log.sealed_end < manifest.end <= log.recovered_end
+    )
 
 
 def _is_on_top(manifest: Manifest, edit: AddSegments) -> bool:

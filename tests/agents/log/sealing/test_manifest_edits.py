@@ -1,5 +1,7 @@
 """If it failed: a job that edits a manifest early would put the partition offline."""
 
+import asyncio
+
 import pytest
 
 from driftlog_agents.log.partition.partition import State
@@ -39,3 +41,23 @@ async def test_a_seal_without_an_answer_is_known_again_under_what_a_job_made_of_
         life.log().state,
     )
     assert [b"a", b"b", b"c"] == await fetched(life)
+
+
+@on_virtual_time
+async def test_a_seal_whose_leader_died_before_its_key_is_adopted_without_another_seal() -> None:
+    """
+    A job may compact it: the next leader would give out local copies of it for ever.
+    """
+    life = await World(t=1).start()
+    await put(life, b"a")
+    assert "committed" == await life.produce(b"b").answer()
+    life.world.bucket.lost_creates = 1_000_000
+    with pytest.raises(OutcomeUnknownError):
+        await life.seal()
+    life.kill()
+    life.world.bucket.lost_creates = 0
+
+    life = await life.world.start()
+    assert 1 == life.log().sealed_end
+    await asyncio.sleep(60)
+    assert (2, 2) == ((await newest(life)).end, life.log().sealed_end)
