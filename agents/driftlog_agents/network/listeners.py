@@ -166,6 +166,13 @@ def check_advertised(host: str, option: str, name: str = "") -> None:
         )
 
 
+def http_address(host: str, port: int, listeners: Sequence[ListenAt]) -> str:
+    """The ``HOST:PORT`` by which clients reach an HTTP port that is bound to *host*: where that
+    means any address, the host that clients of the first of *listeners* receive."""
+    reached = listeners[0].advertised(0).host if host in _ANY else host
+    return f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
+
+
 async def take(host: str, port: int, option: str) -> list[socket.socket]:
     """Bind to every address of *host*; port 0: a free one.  No connection is accepted yet.
 

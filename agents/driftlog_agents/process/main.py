@@ -42,6 +42,7 @@ from driftlog_agents.network.listeners import (
     AddressTakenError,
     ListenAt,
     ListenError,
+    http_address,
     parse_address,
     read_listeners,
     refused,
@@ -204,8 +205,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             refusals=refusals,
         )
         http_host, http_port = http_listening[0].getsockname()[:2]
-        http_address = f"[{http_host}]" if ":" in http_host else http_host
-        settings = replace(settings, http_address=f"{http_address}:{http_port}")
+        settings = replace(settings, http_address=http_address(http_host, http_port, listeners))
         if settings.broker.driftlog_traces_enable:
             ports = replace(ports, traces=_traces(settings.http_address, stack))
         agent = AgentProcess(settings, ports)

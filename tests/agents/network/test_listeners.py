@@ -10,6 +10,7 @@ from driftlog_agents.network.listeners import (
     AddressTakenError,
     ListenAt,
     ListenError,
+    http_address,
     read_listeners,
     take_all,
 )
@@ -80,6 +81,26 @@ def test_what_cannot_be_listened_on_or_told_is_refused_with_advice(
         read_listeners(listening, advertised)
 
     assert advice in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ("10.0.0.7", "10.0.0.7:9644"),
+        ("fd00::7", "[fd00::7]:9644"),
+        ("0.0.0.0", "a.example.com:9644"),  # compared, not bound
+        ("::", "a.example.com:9644"),
+    ],
+)
+def test_an_http_port_on_any_address_is_told_by_the_name_that_clients_reach(
+    bound: str, told: str
+) -> None:
+    """
+    `driftlog segments seal` and imports ask each agent at that address.
+    """
+    listeners = read_listeners(["0.0.0.0:9092"], ["a.example.com:443"])
+
+    assert told == http_address(bound, 9644, listeners)
 
 
 async def test_of_listeners_of_which_one_is_taken_none_is_kept() -> None:
