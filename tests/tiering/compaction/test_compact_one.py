@@ -14,7 +14,7 @@ from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.compaction.compact_one import compact_one
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from driftlog_tiering.compaction.rewrite_report import Outcome
-from driftlog_tiering.formats.manifest import Busy, ReplaceSegments, SetBusy
+from driftlog_tiering.formats.manifest import Busy, ReplaceSegments, SetBusy, SetLogStart
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.tiering.compaction.job_partition import (
     DIRTY,
@@ -339,5 +339,36 @@ def test_what_is_acknowledged_after_a_change_of_configs_is_kept_by_the_new_ones(
         assert (asked_before < 2) == (report.pieces == 0)
         assert found.cleaned_end < found.end - len(tail)
         assert ("configs have changed" in report.reason) == (changed is None)
+
+    asyncio.run(main())
+
+
+def test_a_segment_that_retention_has_taken_during_a_run_is_no_damage() -> None:
+    """
+    The job goes on from the newest manifest; nobody restores the object from a copy.
+    """
+
+    async def main() -> None:
+        log = await sealed(PAIRS)
+        asked = 0
+
+        async def policy_now() -> CompactionPolicy:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                (first, _) = await log.segments()
+                await edit(log, SetLogStart(first.end))
+                await log.store.delete([first.key])
+            return DIRTY
+
+        report = await compact_one(
+            opened(log),
+            REPORT,
+            policy_now,
+            settings=CleanerSettings(),
+            new_seed=lambda: bytes(range(16)),
+        )
+        found = await newest(log)
+        assert (Outcome.DONE, 10, None) == (report.outcome, found.cleaned_end, found.busy), report
 
     asyncio.run(main())

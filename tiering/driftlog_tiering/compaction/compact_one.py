@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.compaction.cleaner import Cleaner
 from driftlog_tiering.compaction.policy import (
     CleanerSettings,
@@ -96,12 +96,27 @@ async def rewritten(
                 return _as_far(begun or report, partition).failed(error)
         except REPORTED as error:
             failures += 1
-            if failures == _FAILURES or not isinstance(error, _NO_ANSWER):
+            may_pass = isinstance(error, _NO_ANSWER) or await _is_gone(partition, error)
+            if failures == _FAILURES or not may_pass:
                 return _as_far(begun or report, partition).failed(error)
         else:
             cleaned_end = partition.manifest.cleaned_end
             done = replace(done, pieces=partition.edits, cleaned_end=cleaned_end)
             return done.ended_with(after)
+
+
+async def _is_gone(partition: SealedPartition, error: Exception) -> bool:
+    """Whether *error* is about an object that the newest manifest does not name any more: it was
+    collected after retention, another rewrite, or the topic's deletion.
+    """
+    if not isinstance(error, CorruptError):
+        return False
+    try:
+        if await partition.newest() is None:
+            return True
+        return not any(each.key in str(error) for each in await segments_of(partition))
+    except (CorruptError, *_NO_ANSWER):
+        return False
 
 
 def _as_far(report: RewriteReport, partition: SealedPartition) -> RewriteReport:
