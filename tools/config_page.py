@@ -43,7 +43,7 @@ _HEAD: Final = """\
 ## Where settings stand
 
 An agent takes its settings from one TOML file, from variables of its environment, and from flags.
-A variable goes before the file, and a flag before both. A later list replaces an earlier one.
+A variable overrides the file, and a flag overrides both. A later list replaces an earlier one.
 
     driftlog agent run --config-file /etc/driftlog/agent.toml --rack zone-a
 
@@ -54,7 +54,7 @@ A variable goes before the file, and a flag before both. A later list replaces a
     listener = ["PLAINTEXT://0.0.0.0:9092"]
     advertised-listener = ["PLAINTEXT://10.0.1.7:9092"]
     log.retention.ms = 259200000
-    "max.connections" = 5000            # quoted: TOML lets no name begin another one
+    "max.connections" = 5000            # quoted: else max.connections is a value and a table
     "max.connections.per.ip" = 500
 
 * `--config-file FILE`, or `DRIFTLOG_CONFIG_FILE`, names the file. There is none by default.
@@ -62,7 +62,8 @@ A variable goes before the file, and a flag before both. A later list replaces a
   `DRIFTLOG_STORE`, `DRIFTLOG_LOG_RETENTION_MS`. A name that begins with `driftlog.` says that
   once: `DRIFTLOG_MAX_PARTITIONS`. A list has commas. An empty variable is not set.
 * `driftlog agent config`, with the options of `driftlog agent run`, shows every setting with its
-  value and its source, and starts nothing. Its exit status is 2 where a setting is wrong.
+  value and its source, and starts nothing. Its exit status is 2 where a name, a value or a listener
+  is wrong. It opens no port, and reads no PEM file of etcd.
 * An unknown name in the file, and an unknown variable that begins with `DRIFTLOG_`, stop the
   start. The error names the line or the variable, and a setting that may be meant. (Variables of
   driftlog's clients, and those that Kubernetes sets for a service, are passed over.)
@@ -99,20 +100,24 @@ These configs of brokers may be altered while agents run. They hold on every age
 after a restart, until they are deleted:
 
     driftlog configs alter --all-brokers --add-config log.retention.ms=86400000
-    kafka-configs.sh --entity-type brokers --entity-default --alter --add-config max.connections=500
-    kafka-configs.sh --entity-type brokers --entity-name 1 --alter --delete-config max.connections
+    kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --entity-type brokers --entity-default \\
+        --alter --add-config max.connections=500
+    kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --entity-type brokers --entity-name 1 \\
+        --alter --delete-config max.connections
 
 What is set on the broker goes before what is set on all brokers, and that before what the agent was
 started with; the configs of a topic go before all of them. `configs describe` shows the source.
 All others are refused: agents take them at their start. `driftlog spark compact` and `merge`
-follow what is set on all brokers, within two minutes, and know nothing of the other two.
+follow what is set on all brokers, within two minutes, and do not see what is set on one broker, or
+what an agent was started with.
 
 """
 
 _GROUPS: Final = """
 
-Configs of KIP-848 groups, within the bounds of `group.consumer.min.…` and `group.consumer.max.…`;
-members take them with their next heartbeat (`driftlog configs alter --group GROUP`):
+Configs of KIP-848 groups (`driftlog configs alter --group GROUP`). Members take them with their
+next heartbeat. Bounds, in milliseconds: assignment interval 0 to 15000, heartbeat 5000 to 15000,
+session 45000 to 60000. Where an agent's own heartbeat or session is outside, the bounds include it:
 
 """
 

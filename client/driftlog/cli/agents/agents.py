@@ -113,7 +113,7 @@ def _agent_options(
         type=Path,
         metavar="FILE",
         help="TOML file of settings: these options by their names, and broker configs; variables "
-        f"go before it, and flags before both (default: {FILE_VARIABLE})",
+        f"override it, and flags override both (default: {FILE_VARIABLE})",
     )
     parser.add_argument(
         "--dir",
@@ -237,11 +237,18 @@ def _agent_config(options: argparse.Namespace) -> int:
     if isinstance(found, int):
         return found
     from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS  # noqa: PLC0415  # an extra
+    from driftlog_agents.network.listeners import (  # noqa: PLC0415
+        ListenError,
+        parse_address,
+        read_listeners,
+    )
     from driftlog_agents.process.startup_configs import agent_settings  # noqa: PLC0415
 
     try:
         etcd_settings(options)
-    except ValueError as error:
+        read_listeners(options.listener, options.advertised_listener or ())
+        parse_address(options.http_listener, "--http-listener")
+    except (ValueError, ListenError) as error:
         complain(str(error))
         return USAGE
     start = _options(options, etcd=None, dev=options.dev)

@@ -60,6 +60,14 @@ def test_config_tells_faults_and_exits_with_2(
     assert 2 == main(["agent", "config"])
     assert "--etcd-… without --etcd" in capsys.readouterr().err
 
+    file.write_text("dir = 'd'\nlistener = ['0.0.0.0:9092']\n")
+    assert 2 == main(["agent", "config"])
+    assert "clients cannot connect to 0.0.0.0" in capsys.readouterr().err
+
+    file.write_text("dir = 'd'\nhttp-listener = '127.0.0.1'\n")
+    assert 2 == main(["agent", "config"])
+    assert "--http-listener '127.0.0.1' is not HOST:PORT" in capsys.readouterr().err
+
     file.write_text("rack = 'a'\n")
     assert 2 == main(["agent", "config"])
     assert "no directory: give --dir DIR" in capsys.readouterr().err
