@@ -32,6 +32,7 @@ module "network" {
 
   name               = var.name
   availability_zones = var.availability_zones
+  cidr_block         = var.cidr_block
 }
 
 module "metadata" {
@@ -43,6 +44,7 @@ module "metadata" {
   client_security_group_ids = { agents = module.agents.security_group_id }
   bucket                    = module.bucket.name
   etcd_release_file         = var.etcd_release_file
+  instance_type             = var.etcd_instance_type
 }
 
 module "agents" {
@@ -62,6 +64,7 @@ module "agents" {
   etcd_endpoints                    = module.metadata.endpoints
   etcd_client_certificate_parameter = module.metadata.client_certificate_parameter
 
+  instance_type       = var.agent_instance_type
   min_size            = var.min_size
   max_size            = var.max_size
   broker_configs      = var.broker_configs

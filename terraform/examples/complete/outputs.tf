@@ -13,6 +13,16 @@ output "client_properties" {
   value       = module.agents.client_properties
 }
 
+output "vpc_id" {
+  description = "Id of the VPC, for peering."
+  value       = module.network.vpc_id
+}
+
+output "route_table_id" {
+  description = "Id of the subnets' route table, which needs the routes to where clients are."
+  value       = module.network.route_table_id
+}
+
 output "bucket" {
   description = "Name of the bucket."
   value       = module.bucket.name

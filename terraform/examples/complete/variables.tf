@@ -29,6 +29,24 @@ variable "etcd_release_file" {
   type        = string
 }
 
+variable "cidr_block" {
+  description = "Addresses of the VPC: private ones, from /16 to /24."
+  type        = string
+  default     = "10.80.0.0/20"
+}
+
+variable "agent_instance_type" {
+  description = "Type of the agents' machines. The wheels are for its architecture; for another network give `network_baseline_mbit_s` to the module agents."
+  type        = string
+  default     = "m7i.large"
+}
+
+variable "etcd_instance_type" {
+  description = "Type of the machines of etcd's members. The release is for its architecture."
+  type        = string
+  default     = "m7g.medium"
+}
+
 variable "client_cidr_blocks" {
   description = "Private addresses of Kafka clients and operators outside of the VPC, behind a peering or a VPN."
   type        = list(string)
