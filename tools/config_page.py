@@ -105,7 +105,8 @@ after a restart, until they are deleted:
 What is set on the broker goes before what is set on all brokers, and that before what the agent was
 started with; the configs of a topic go before all of them. `configs describe` shows the source.
 All others are refused: agents take them at their start. `driftlog spark compact` and `merge`
-follow what is set on all brokers, within two minutes, and know nothing of the other two.
+follow what is set on all brokers, within two minutes, and know nothing of the other two;
+`compact` takes only topics that have a `cleanup.policy` of their own.
 
 """
 
