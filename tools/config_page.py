@@ -109,7 +109,7 @@ What is set on the broker goes before what is set on all brokers, and that befor
 started with; the configs of a topic go before all of them. `configs describe` shows the source.
 All others are refused: agents take them at their start. `driftlog spark compact` and `merge`
 follow what is set on all brokers, within two minutes, and do not see what is set on one broker, or
-what an agent was started with.
+what an agent was started with; `compact` takes only topics with a `cleanup.policy` of their own.
 
 """
 

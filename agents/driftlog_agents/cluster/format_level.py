@@ -31,7 +31,12 @@ from driftlog_metadata.schema.keys import (
     release_key,
 )
 from driftlog_metadata.schema.model import RELEASES, AgentRelease
-from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import (
+    DeclinedError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from driftlog_metadata.stores.store import Get, GetPrefix, KeyValue
 from driftlog_metadata.transactions import session_transactions as transactions
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
@@ -80,6 +85,7 @@ async def write_level(objects: ObjectStore, cluster_id: str, level: int) -> None
     does not say it.  Repeats what has no answer until it is cancelled.
 
     Raises:
+        DeclinedError: the bucket does not allow it; an operator repairs that.
         FencedError: the bucket is another cluster's.
         NotFoundError: the bucket has no cluster file.
         CorruptError: it is damaged.
@@ -94,6 +100,8 @@ async def write_level(objects: ObjectStore, cluster_id: str, level: int) -> None
                 return
             key = layout.cluster_key(number + 1)
             await objects.create(key, [bucket_files.with_level(body, level)])
+        except DeclinedError:
+            raise
         except (UnavailableError, OutcomeUnknownError, TimeoutError):
             await asyncio.sleep(_RETRY_S)
         except AlreadyExistsError:

@@ -176,6 +176,7 @@ class Engine:
             objects=ports.objects,
             probes=self.footers.probes,
             producer_ids=self.producer_ids,
+            manifests=self.manifests.cached,
             now_ms=ports.now_ms,
             offload=offload_read,
             strangers=ports.strangers,

@@ -42,7 +42,7 @@ def add_compact(commands: Commands) -> None:
         "again.  Exit status 1: a partition failed, or was void.",
         examples="  driftlog spark compact users --store s3://bucket/prefix --min-dirty-ratio 0\n",
     )
-    _add_topics(job, "default: all topics whose cleanup.policy has compact")
+    _add_topics(job, "default: all topics whose own cleanup.policy has compact")
     job.add_argument(
         "--min-dirty-ratio",
         type=float,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import IO, Any, Final, Protocol, TypeVar
+from typing import IO, Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -72,13 +72,20 @@ class Compaction:
     min_dirty_ratio: float | None
     map_bytes: int
 
-    def policy(self, configs: Mapping[str, str]) -> CompactionPolicy | None:
-        """Of a topic with *configs*; None: it is not compacted.
+    def policy(
+        self, own: Mapping[str, str], inherited: Mapping[str, str]
+    ) -> CompactionPolicy | None:
+        """Of a topic with the configs *own*; None: it is not compacted.
+
+        *inherited* are of a minute ago.  Agents accept records without a key as soon as the
+        ``cleanup.policy`` of the brokers allows it: that of the topic alone counts.
 
         Raises:
             ValueError: a config is no number.
         """
-        found = compaction_policy(configs)
+        if "cleanup.policy" not in own:
+            return None
+        found = compaction_policy({**inherited, **own})
         if found is None or self.min_dirty_ratio is None:
             return found
         return replace(found, min_dirty_ratio=self.min_dirty_ratio)
@@ -90,13 +97,13 @@ class Merge:
 
     factor: int
 
-    def policy(self, configs: Mapping[str, str]) -> MergePolicy:
-        """Of a topic with *configs*.
+    def policy(self, own: Mapping[str, str], inherited: Mapping[str, str]) -> MergePolicy:
+        """Of a topic with the configs *own*.
 
         Raises:
             ValueError: a config is no number.
         """
-        return merge_policy(configs, self.factor)
+        return merge_policy({**inherited, **own}, self.factor)
 
 
 @dataclass(frozen=True)
@@ -157,30 +164,39 @@ class RewriteTask:
             self.by,
         )
         if isinstance(self.rewriting, Merge):
-            policy = partial(_policy, partition, self.defaults, self.rewriting)
-            return await merge_one(partition, report, policy)
+            merging = _NewestPolicy(partition, self.rewriting, self.defaults)
+            return await merge_one(partition, report, merging)
         return await compact_one(
             partition,
             report,
-            partial(_policy, partition, self.defaults, self.rewriting),
+            _NewestPolicy(partition, self.rewriting, self.defaults),
             settings=CleanerSettings(map_bytes=self.rewriting.map_bytes),
             new_seed=lambda: secrets.token_bytes(_SEED_BYTES),
         )
 
 
 class _Policies(Protocol[T_co]):
-    def policy(self, configs: Mapping[str, str]) -> T_co | None: ...
+    def policy(self, own: Mapping[str, str], inherited: Mapping[str, str]) -> T_co | None: ...
 
 
-async def _policy(
-    partition: SealedPartition, defaults: BrokerDefaults, rewriting: _Policies[T_co]
-) -> T_co | None:
-    """The policy of the partition's topic as it is now; None: nothing is done to it any more."""
-    topic = await partition.topic()
-    if topic is None:
-        return None
-    inherited = (await partition.defaults(defaults)).configs
-    return rewriting.policy({**inherited, **topic.configs})
+class _NewestPolicy(Generic[T_co]):
+    """Asks for the policy of the partition's topic as it is now; None: nothing is done to it any
+    more."""
+
+    def __init__(
+        self, partition: SealedPartition, rewriting: _Policies[T_co], defaults: BrokerDefaults
+    ) -> None:
+        self._partition = partition
+        self._rewriting = rewriting
+        self._defaults = defaults
+        """As they were last read: a snapshot with the offsets of all groups is read once."""
+
+    async def __call__(self) -> T_co | None:
+        topic = await self._partition.topic()
+        if topic is None:
+            return None
+        self._defaults = await self._partition.defaults(self._defaults)
+        return self._rewriting.policy(topic.configs, self._defaults.configs)
 
 
 def encode_report(report: RewriteReport) -> str:

@@ -11,7 +11,7 @@ Root.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +37,6 @@ from driftlog_tiering.compaction.broker_defaults import BrokerDefaults, broker_d
 from driftlog_tiering.compaction.policy import CleanerSettings
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
 from driftlog_tiering.compaction.sealed_partition import ClusterLevelError, read_cluster
-from driftlog_tiering.compaction.topic_policy import cleanup_policies
 from driftlog_tiering.formats.bucket_files import decode_cluster
 from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.stores.object_store import ObjectStore
@@ -89,7 +88,7 @@ def compact_topics(
     Args:
         spark: a session; progress needs a classic one.
         location: where the agents store their objects: a directory, or ``s3://bucket/prefix``.
-        topics: names of topics whose ``cleanup.policy`` has ``compact``; None: all of these.
+        topics: names of topics whose own ``cleanup.policy`` has ``compact``; None: all of these.
         partitions: only these.
         min_dirty_ratio: in place of each topic's ``min.cleanable.dirty.ratio``; 0: every partition
             with something new.
@@ -214,29 +213,33 @@ def _works(
 ) -> list[PartitionWork]:
     found: list[PartitionWork] = []
     for topic in topics:
-        name, configs = topic.name, {**defaults.configs, **topic.configs}
-        if not _is_rewritten(name, configs, rewriting):
+        if not _is_rewritten(topic, defaults, rewriting):
             if not are_named:
                 continue
             raise JobError(
-                f"topic {name} has cleanup.policy={','.join(cleanup_policies(configs))}, "
-                "and only topics with compact are compacted: leave it out, or set "
-                f"driftlog topics alter {name} --config cleanup.policy=compact"
+                f"topic {topic.name} has {_own_policy(topic)}, and a job compacts only topics that "
+                "have compact in a cleanup.policy of their own: leave it out, or set "
+                f"driftlog topics alter {topic.name} --config cleanup.policy=compact"
             )
         chosen = sorted(set(range(topic.partitions) if partitions is None else partitions))
         if chosen and chosen[-1] >= topic.partitions:
-            raise JobError(f"topic {name} has partitions 0 to {topic.partitions - 1}")
-        found += [PartitionWork(name, topic.topic_id, each) for each in chosen]
+            raise JobError(f"topic {topic.name} has partitions 0 to {topic.partitions - 1}")
+        found += [PartitionWork(topic.name, topic.topic_id, each) for each in chosen]
     return found
 
 
-def _is_rewritten(name: str, configs: Mapping[str, str], rewriting: Compaction | Merge) -> bool:
+def _own_policy(topic: Topic) -> str:
+    own = topic.configs.get("cleanup.policy")
+    return "no cleanup.policy of its own" if own is None else f"cleanup.policy={own}"
+
+
+def _is_rewritten(topic: Topic, defaults: BrokerDefaults, rewriting: Compaction | Merge) -> bool:
     try:
-        return rewriting.policy(configs) is not None
+        return rewriting.policy(topic.configs, defaults.configs) is not None
     except ValueError as error:
         raise JobError(
-            f"topic {name} has a config that is no number ({error}): correct it with "
-            f"driftlog topics alter {name}"
+            f"topic {topic.name} has a config that is no number ({error}): correct it with "
+            f"driftlog topics alter {topic.name}"
         ) from error
 
 

@@ -178,6 +178,13 @@ data "aws_iam_policy_document" "writer" {
     actions   = ["s3:PutObject"]
     resources = ["${local.objects}/topics/*"]
   }
+
+  # Compaction and merges follow the configs of all brokers, which are in the snapshot of groups.
+  statement {
+    sid       = "ReadGroups"
+    actions   = ["s3:GetObject"]
+    resources = local.groups
+  }
 }
 
 resource "aws_iam_policy" "agent" {

@@ -35,8 +35,11 @@ from driftlog_agents.protocol.messages.update_features import (
 from driftlog_agents.topics.validation import METADATA_TOPIC
 from driftlog_metadata.schema.codec import encode_agent, encode_live_session
 from driftlog_metadata.schema.keys import agent_key, session_key
-from driftlog_metadata.schema.model import FORMAT_VERSION, Agent, Listener, LiveSession
+from driftlog_metadata.schema.model import FORMAT_VERSION, Agent, Cluster, Listener, LiveSession
 from driftlog_metadata.stores.store import Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import encode_cluster as encode_cluster_file
+from driftlog_tiering.stores.object_store import AccessDeniedError
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
 
@@ -245,3 +248,27 @@ async def test_the_format_level_that_there_is_can_be_set_again(tmp_path: Path) -
     assert FORMAT_VERSION in [
         found.max_version_level for found in said.finalized_features if found.name == FORMAT_FEATURE
     ]
+
+
+async def test_a_level_that_the_bucket_does_not_take_is_refused_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    At once: an operator has to repair the credentials, and would read of a timeout instead.
+    """
+    update = FeatureUpdateKey(feature=FORMAT_FEATURE, max_version_level=FORMAT_VERSION)
+
+    async def refused(*_: object) -> None:
+        raise AccessDeniedError("PutObject: 403")
+
+    async with RunningAgent(tmp_path) as agent:
+        await agent.broker.objects.put(
+            layout.CLUSTER_KEY, [encode_cluster_file(Cluster(agent.broker.cluster_id, 1))]
+        )
+        monkeypatch.setattr(agent.broker.objects, "create", refused)
+        request = UpdateFeaturesRequest(feature_updates=[update])
+        async with asyncio.timeout(10):
+            response = await update_features.handle(agent.broker, request, agent.context(2))
+
+    assert ErrorCode.UNKNOWN_SERVER_ERROR == response.error_code
+    assert "PutObject: 403" in (response.error_message or "")

@@ -35,6 +35,7 @@ from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.objects.manifest_check import ManifestCheck
 from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.log.partition.known_manifests import KnownManifests
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import object_range
 from driftlog_agents.log.retention.policy import TopicRetention
@@ -584,7 +585,11 @@ def takeover_of(
         session=session,
         footers=footers,
         check=ManifestCheck(
-            objects=objects, probes=footers.probes, producer_ids=producer_ids, now_ms=now_ms
+            objects=objects,
+            probes=footers.probes,
+            producer_ids=producer_ids,
+            manifests=KnownManifests(),
+            now_ms=now_ms,
         ),
         producer_ids=producer_ids,
         topics=topics,

@@ -58,7 +58,12 @@ class Partitions:
 class Subject(Sealer):
     """Of these partitions; sealing one is what a test says."""
 
-    def __init__(self, *logs: PartitionLog, seal: Seal | None = None) -> None:
+    def __init__(
+        self,
+        *logs: PartitionLog,
+        seal: Seal | None = None,
+        now_ms: Callable[[], float] = lambda: 0,
+    ) -> None:
         objects, self.counts = MemoryObjectStore(lambda: 0), LogCounters()
         self.pressed: list[bool] = []
         super().__init__(
@@ -77,7 +82,7 @@ class Subject(Sealer):
             probes=cast(Any, None),
             partitions=Partitions(logs),
             settings=SETTINGS,
-            clocks=Clocks(lambda: 0, lambda: 0),
+            clocks=Clocks(now_ms, lambda: 0),
             signals=SessionSignals(self.counts, SessionHealth(), Backpressure(self.pressed.append)),
         )
         self.sealed: list[PartitionLog] = []
@@ -183,3 +188,35 @@ async def test_an_outage_ends_with_the_last_partition_that_fails(end: str) -> No
     assert goes_on
     assert outage.since_ms is None
     assert ["seal_failed", "sealing_resumed"] == [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize("left", ["no records", "not due"])
+async def test_a_failure_of_long_ago_blocks_no_partition(left: str) -> None:
+    """
+    Its records went (by retention, say), or it is not due any more, before its object could be
+    read: the next failure is the first of another outage.
+    """
+    log, later_ms = make_log(500), 0.0
+    slices, size = list(log.slices), log.unsealed_bytes
+
+    async def seal(_: PartitionLog) -> None:
+        log.unsealed_bytes = 0
+        if left == "not due":
+            raise UnavailableError("no answer")
+        log.slices.clear()
+        raise NotFoundError("a flush object")
+
+    async def fails(times: int) -> None:
+        log.unsealed_bytes = size
+        log.slices[:] = slices
+        await while_it_runs(subject.run, lambda: len(subject.sealed) == times)
+        await while_it_runs(subject.run, bool)  # rounds without work
+
+    subject = Subject(log, seal=seal, now_ms=lambda: later_ms)
+    with capture_logs() as lines:
+        await fails(1)
+        later_ms = 600_000.0
+        await fails(2)
+
+    assert [log, log] == subject.sealed
+    assert not {"seal_blocked", "partition_full"} & {line["event"] for line in lines}

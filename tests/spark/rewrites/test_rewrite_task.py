@@ -14,10 +14,16 @@ from driftlog_spark_reader.rewrites.rewrite_task import (
     PartitionWork,
     RewriteTask,
 )
+from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.compaction import broker_defaults
 from driftlog_tiering.compaction.broker_defaults import BrokerDefaults
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
+from driftlog_tiering.formats.group_snapshot import (
+    GroupSnapshot,
+    decode_group_snapshot,
+    encode_group_snapshot,
+)
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.sealed_topics import Message, SealedTopic
 
@@ -44,6 +50,18 @@ def rewritten(topic: SealedTopic, rewriting: Compaction | Merge) -> RewriteRepor
         done=lambda _: None,
     )
     return task.rewrite(PartitionWork("t", topic.topic_id, 0))
+
+
+def set_on_all_brokers(topic: SealedTopic, **configs: str) -> None:
+    """As agents write it a minute later."""
+
+    async def put(store: ObjectStore) -> None:
+        values = {"brokers": encode_configs(configs)}
+        snapshot = GroupSnapshot(topic.cluster.cluster_id, 7, {}, values)
+        key = layout.group_snapshot_key(topic.cluster.cluster_id, 7)
+        await store.put(key, [encode_group_snapshot(snapshot)])
+
+    topic.with_store(put)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +100,39 @@ def test_what_all_brokers_have_counts_where_the_topic_has_nothing_of_its_own(
     Else a lag that holds in the whole cluster would not hold for jobs.
     """
     topic = sealed(tmp_path, **{"cleanup.policy": "compact"})
-
-    async def put(store: ObjectStore) -> None:
-        configs = {"brokers": encode_configs({"log.cleaner.min.compaction.lag.ms": str(2**62)})}
-        snapshot = GroupSnapshot(topic.cluster.cluster_id, 7, {}, configs)
-        key = layout.group_snapshot_key(topic.cluster.cluster_id, 7)
-        await store.put(key, [encode_group_snapshot(snapshot)])
-
-    topic.with_store(put)
+    set_on_all_brokers(topic, **{"log.cleaner.min.compaction.lag.ms": str(2**62)})
     assert Outcome.CLEAN == rewritten(topic, COMPACTION).outcome
     topic.alter({"cleanup.policy": "compact", "min.compaction.lag.ms": "0"})
     assert Outcome.DONE == rewritten(topic, COMPACTION).outcome
+
+
+def test_a_topic_is_compacted_only_where_it_says_so_itself(tmp_path: Path) -> None:
+    """
+    The snapshot is of a minute ago: since then the brokers' policy may be delete again, and agents
+    have accepted records without a key, which compaction drops.
+    """
+    topic = SealedTopic(str(tmp_path), "t").create()
+    for offset in range(4):
+        topic.seal(0, offset, [Message(1_000, None, b"%d" % offset)])
+    set_on_all_brokers(topic, **{"log.cleanup.policy": "compact"})
+    found = rewritten(topic, COMPACTION)
+    assert (Outcome.CLEAN, 4) == (found.outcome, len(topic.manifest(0).segments))
+
+
+def test_the_snapshot_of_groups_is_read_once_for_each_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It has the offsets of all groups: else each merge would read it again.
+    """
+    topic = sealed(tmp_path)
+    set_on_all_brokers(topic, **{"log.segment.bytes": "1000000"})
+    read: list[bytes] = []
+
+    def counted(data: Buffer) -> GroupSnapshot:
+        read.append(bytes(data))
+        return decode_group_snapshot(data)
+
+    monkeypatch.setattr(broker_defaults, "decode_group_snapshot", counted)
+    assert Outcome.DONE == rewritten(topic, Merge(factor=2)).outcome
+    assert 1 == len(read)

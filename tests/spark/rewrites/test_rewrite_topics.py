@@ -203,7 +203,7 @@ def test_what_cannot_be_compacted_is_refused_with_what_to_do(
     topic_at(tmp_path / "a", configs={})
     topic_at(tmp_path / "b", cluster=replace(AUTHOR, format_version=1), segments=0)
     a = str(tmp_path / "a")
-    with pytest.raises(JobError, match=r"cleanup.policy=delete.*--config cleanup.policy=compact"):
+    with pytest.raises(JobError, match=r"no cleanup.policy of its own.*cleanup.policy=compact"):
         compact_topics(spark, a, "t")
     with pytest.raises(UnknownTopicError, match="there are: t"):
         compact_topics(spark, a, "u")

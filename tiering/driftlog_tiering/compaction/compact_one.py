@@ -8,7 +8,8 @@
 1. The dirty part ends at the manifest's end: a leader whose key does not have it yet recognises its
    segments under those that replace them (`sealing/sealer` of the agents).
 2. Before each run the end is fixed first, and then the policy is asked for.  So no record below the
-   end was acknowledged under configs that the policy does not have.
+   end was acknowledged after the answer to a change of the topic's configs that the policy lacks.
+   What the topic inherits may be of a minute or two ago.
 3. Ages of records are compared with the store's clock.
 4. Pieces that were committed before a failure stay: the next run continues behind them.
 

@@ -3,8 +3,10 @@
     list the topic's files ──▶ newest version ──▶ versions behind it, one by one ──▶ deleted?
 
 An agent answers a change of configs after the topic's file has it: a job that reads a partition's
-manifest first, and then this file, finds no record in that manifest that was acknowledged under
-configs newer than the file's.  A listing proves no absence, so what is behind it is asked for.
+manifest first, and then this file, finds no record in that manifest that was acknowledged after the
+answer to a change that the file lacks.  Leaders follow a change earlier, from the topic's key on:
+what they acknowledge before the answer may be in the manifest, and its change not in the file.  A
+listing proves no absence, so what is behind it is asked for.
 
 Shell.
 """

@@ -1,7 +1,7 @@
 """The policy of compaction of a topic, from its configs as text.
 
 Agents add the defaults of their own settings to the configs first.  Jobs add those of all brokers
-(`broker_defaults`); what neither sets has Kafka's default there.
+(`broker_defaults`) for all but whether a topic is compacted; what neither sets has Kafka's default.
 
 Pure.
 """

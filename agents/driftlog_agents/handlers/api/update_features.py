@@ -23,6 +23,7 @@ from driftlog_agents.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from driftlog_metadata.schema.model import RELEASES
+from driftlog_metadata.stores.errors import DeclinedError
 
 
 class UpgradeType(IntEnum):
@@ -70,7 +71,7 @@ async def _raise(broker: Broker, level: int, *, validate_only: bool) -> None:
     behind = await raise_level(broker.metadata, level, validate_only=validate_only)
     if behind is None:
         if not validate_only:
-            await write_level(broker.objects, broker.cluster_id, broker.format_level)
+            await _write(broker)
         return
     knows = behind.knows
     raise RefusedError(
@@ -79,6 +80,17 @@ async def _raise(broker: Broker, level: int, *, validate_only: bool) -> None:
         f"only supports versions 1-{knows.format_level}: it runs release {knows.release}, and "
         f"level {level} needs {RELEASES[level - 1]}.",
     )
+
+
+async def _write(broker: Broker) -> None:
+    try:
+        await write_level(broker.objects, broker.cluster_id, broker.format_level)
+    except DeclinedError as error:
+        raise RefusedError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"The cluster has level {broker.format_level}, and its bucket did not take the file "
+            f"that says so to jobs: {error}. Repair that, and send the request again.",
+        ) from error
 
 
 def _upgrade_type(update: FeatureUpdateKey, version: int) -> int:

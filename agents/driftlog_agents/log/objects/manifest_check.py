@@ -3,14 +3,15 @@
     claimed ──▶ LIST of one key: the newest manifest ──at most the version in the key──▶ no problem
                     │ a later version
                     ▼
-                 GET it ──▶ `manifest_verdict`
+                 GET it ──▶ `manifest_verdict` ──no problem──▶ `known_manifests`
 
 The check comes before any batch is admitted or appended.
 
 A listing proves presence only.  `sealing/sealer` finds a manifest that the listing does not show:
 it never adopts a manifest that ends among the records of its own session unless it wrote it.
 
-`manifest_listings` says what is listed.
+A manifest that is ahead of its key is known from then on, and sealing adopts it at once
+(`sealing/attempts`).  `manifest_listings` says what is listed.
 
 Shell.
 """
@@ -36,6 +37,7 @@ from driftlog_agents.log.objects.manifest_listings import (
 )
 from driftlog_agents.log.objects.manifest_verdict import find_problem
 from driftlog_agents.log.objects.object_retry import ObjectRetry
+from driftlog_agents.log.partition.known_manifests import KnownManifests
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
@@ -64,6 +66,7 @@ class ManifestCheck:
     """See the module; for one session.
 
     Args:
+        manifests: gets each manifest that was read here and is no problem.
         offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
     """
 
@@ -73,12 +76,15 @@ class ManifestCheck:
         objects: ObjectStore,
         probes: BucketProbes,
         producer_ids: ProducerIdFloor,
+        manifests: KnownManifests,
         now_ms: Callable[[], float],
         offload: Offload = inline,
         strangers: UnknownKeys | None = None,
         outage: FailureTracker | None = None,
     ) -> None:
         self._objects = objects
+        self._manifests = manifests
+        self._now_ms = now_ms
         self._offload = offload
         self._producer_ids = producer_ids
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -124,12 +130,15 @@ class ManifestCheck:
         tp = TopicPartition(log.topic_id, log.partition)
         if version <= log.manifest_version:
             return None
+        began_ms = self._now_ms()
         manifest = await self._read(
             layout.manifest_prefix(log.topic, tp),
             lambda: load_at_least(self._objects, log.topic, tp, version, self._strange),
         )
         problem = find_problem(log, manifest)
-        if problem is not None:
+        if problem is None:
+            self._manifests.was_read(log, manifest, began_ms)
+        else:
             self._producer_ids.seen.saw_a_lost_store()
             if manifest.end > log.high_watermark and manifest.producers is not None:
                 await self._raise_producer_ids(manifest.producers.key)

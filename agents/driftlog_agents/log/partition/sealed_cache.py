@@ -31,6 +31,8 @@ class SealedCache:
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._remembered: deque[tuple[PartitionLog, TailSlice]] = deque()
+        self._compacted = 0
+        """Of these, the slices that `forget` has taken from their partitions."""
         self._bytes = 0
 
     def add(self, log: PartitionLog, sealed: Iterable[TailSlice]) -> None:
@@ -48,14 +50,21 @@ class SealedCache:
         self._bytes -= sum(map(_bytes_of, log.sealed_slices[:gone]))
         del log.sealed_slices[:gone]
         log.compacted_end = max(end, log.compacted_end)
+        self._compacted += gone
+        if self._compacted > len(self._remembered) / 2:
+            self._remembered = deque(
+                (log, tail) for log, tail in self._remembered if not _is_compacted(log, tail)
+            )
+            self._compacted = 0
         self.trim()
 
     def trim(self) -> None:
         """Forget slices that are no longer local, and the oldest above the limit."""
         while self._remembered:
             log, tail = self._remembered[0]
-            if tail.base < log.compacted_end:
+            if _is_compacted(log, tail):
                 self._remembered.popleft()
+                self._compacted -= 1
                 continue
             wanted = self._bytes <= self._max_bytes and log.state is not State.CLOSED
             if wanted and _is_here(tail):
@@ -64,6 +73,11 @@ class SealedCache:
             self._bytes -= _bytes_of(tail)
             forgotten = log.sealed_slices.pop(0)
             assert forgotten is tail, "slices of a partition are forgotten in their order"
+
+
+def _is_compacted(log: PartitionLog, tail: TailSlice) -> bool:
+    """Whether `SealedCache.forget` has taken *tail* from the slices of *log*."""
+    return tail.base < log.compacted_end
 
 
 def _bytes_of(tail: TailSlice) -> int:

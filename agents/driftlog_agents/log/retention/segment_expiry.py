@@ -117,7 +117,9 @@ class SegmentExpiry:
         except (*NO_ANSWER, *ANSWERED) as error:
             if log.state is State.CLOSED:
                 return
-            self._manifests.drop(log)  # a list may be gone because a job has merged its segments
+            if isinstance(error, ANSWERED):
+                # A list may be gone because a job has merged its segments.
+                self._manifests.drop(log)
             if self._outage.failed(str(error) or repr(error), sent_ms, self._now_ms()):
                 self._log.warning(
                     "retention_failed",

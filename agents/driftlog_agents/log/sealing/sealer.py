@@ -139,9 +139,6 @@ class Sealer:
         self.sealed_cache.trim()
         logs = self._partitions.logs()
         self._report_full(logs)
-        self._failing = {
-            log: failing for log, failing in self._failing.items() if log.state not in NOT_SERVED
-        }
         work = self._attempts.work(
             logs,
             self._partitions.seal_policies(),
@@ -149,6 +146,12 @@ class Sealer:
             self._now_ms(),
             float(self._wall_ms()),
         )
+        attempted = {log for log, _ in work}
+        self._failing = {
+            log: failing
+            for log, failing in self._failing.items()
+            if log.state not in NOT_SERVED and (log.slices or log in attempted)
+        }
         if (
             self.outage.since_ms is not None
             and not (work and self._failing)
@@ -156,6 +159,7 @@ class Sealer:
         ):
             # What failed was deleted, is led by another agent, or has nothing to seal now.
             self._resumed()
+            self._failing.clear()  # the next failure is the first of another outage
         before = self._counters.segments_sealed
         waiting = iter(work)
 

@@ -107,6 +107,11 @@ run "a_reader_writes_nothing_and_a_writer_only_topics" {
   }
 
   assert {
+    condition     = contains(flatten([for s in jsondecode(output.policies["writer"]).Statement : s.Resource if s.Action == "s3:GetObject"]), "arn:aws:s3:::a-log/log/groups/*")
+    error_message = "A writer reads the configs of all brokers, which are in the snapshot of groups: else each compaction and merge fails."
+  }
+
+  assert {
     condition     = length([for s in jsondecode(output.policies["writer"]).Statement : s if contains(flatten([s.Action]), "s3:DeleteObject")]) == 0
     error_message = "A writer deletes nothing."
   }

@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+from array import array
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,9 +13,11 @@ import pytest
 from driftlog_agents.log.ingest.buffer_files import BufferSettings
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.partition.local_reads import read_local
-from driftlog_agents.log.partition.partition import State
+from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.partition.sealed_cache import SealedCache
+from driftlog_agents.log.partition.tail import FlushBatches
 from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time, values_of
+from tests.agents.log.sealing.test_policy import make_log
 
 
 def settings(cache_bytes: int) -> Any:
@@ -183,3 +187,52 @@ async def test_what_was_compacted_is_not_read_from_its_local_copy() -> None:
     assert [value(n) for n in range(3, 6)] == read(life, 3)
     await sealed(life, 6, 8)
     assert [value(n) for n in range(3, 8)] == read(life, 3)
+
+
+class Weak(FlushBatches):
+    """Of one record in memory; a test sees whether something holds it."""
+
+    @classmethod
+    def of(cls, offset: int) -> "Weak":
+        made = cls(
+            session_id="s",
+            base_offsets=array("q", [offset]),
+            lengths=array("i", [1]),
+            positions=array("i", [0]),
+            max_timestamps_ms=array("q", [0]),
+        )
+        made.views = [b"x"]
+        return made
+
+
+def remembered(cache: SealedCache, log: PartitionLog, first: int, end: int) -> "list[ref[Weak]]":
+    """Slices ``[first, end)`` of a record each, sealed; and what holds their data from now on."""
+    held = []
+    for offset in range(first, end):
+        data = Weak.of(offset)
+        log.restore(TailSlice(offset, offset + 1, data, 0, 1, 1, StoredAt("flush", 0)), 0)
+        cache.add(log, log.seal(offset + 1))
+        held.append(ref(data))
+    return held
+
+
+def test_what_was_compacted_takes_no_memory_behind_what_is_still_here() -> None:
+    """
+    The partitions that are compacted are forgotten every few minutes; an older slice of another one
+    stays for hours.
+    """
+    cache, compacted = SealedCache(), make_log()
+    older, newer = make_log(), make_log()
+    stay = remembered(cache, older, 0, 3)
+    gone = []
+    for end in range(10, 1_000, 10):
+        gone += remembered(cache, compacted, end - 10, end)
+        cache.forget(compacted, end)
+    stay += remembered(cache, newer, 0, 3)
+
+    assert 3 >= sum(each() is not None for each in gone)
+    assert [3, 0, 3] == [len(log.sealed_slices) for log in (older, compacted, newer)]
+    for log in (older, newer):
+        log.state = State.CLOSED
+    cache.trim()
+    assert [None] * 6 == [each() for each in stay]

@@ -314,3 +314,26 @@ async def test_segments_expire_after_a_job_has_replaced_them_and_the_old_ones_ar
 
     life.world.retention["t"] = TopicRetention(size_bytes=sum(sizes) // 2)
     await becomes(lambda: life.log().log_start > 0, 3 * LATE_S)
+
+
+@on_virtual_time
+async def test_a_bucket_that_does_not_answer_makes_no_manifest_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Else an outage would cost a manifest of each partition, and the sealer would read all again.
+    """
+    monkeypatch.setattr(manifest_edits, "MAX_ENTRIES", 4)
+    monkeypatch.setattr(manifest_edits, "SPILLED_ENTRIES", 2)
+    life = await start(TopicRetention())
+    sizes = [await put(life, b"a", b"b") for _ in range(9)]
+    manifest = await newest(life)
+    life.world.bucket.withheld = {ref.key for ref in manifest.lists}
+
+    with capture_logs() as lines:
+        life.world.retention["t"] = TopicRetention(size_bytes=sum(sizes) - sizes[0])
+        await becomes(lambda: bool(lines), LATE_S + 60)
+    assert "retention_failed" == lines[0]["event"]
+    assert manifest == life.engine.manifests.known(life.log())
+    life.world.bucket.withheld = set()
+    await becomes(lambda: life.log().log_start == 2, LATE_S)
