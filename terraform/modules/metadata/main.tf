@@ -65,7 +65,7 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
   for_each = var.client_security_group_ids
 
   security_group_id            = aws_security_group.this.id
-  description                  = "etcd's clients: ${each.key}"
+  description                  = "Clients: ${each.key}"
   referenced_security_group_id = each.value
   from_port                    = 2379
   to_port                      = 2379
@@ -74,7 +74,7 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
 
 resource "aws_vpc_security_group_ingress_rule" "members" {
   security_group_id            = aws_security_group.this.id
-  description                  = "etcd's members among themselves"
+  description                  = "Members among themselves"
   referenced_security_group_id = aws_security_group.this.id
   from_port                    = 2379
   to_port                      = 2380
@@ -83,7 +83,7 @@ resource "aws_vpc_security_group_ingress_rule" "members" {
 
 resource "aws_vpc_security_group_egress_rule" "members" {
   security_group_id            = aws_security_group.this.id
-  description                  = "etcd's members among themselves"
+  description                  = "Members among themselves"
   referenced_security_group_id = aws_security_group.this.id
   from_port                    = 2379
   to_port                      = 2380
@@ -145,6 +145,20 @@ data "aws_iam_policy_document" "member" {
       values   = ["driftlog"]
     }
   }
+
+  # Session Manager in place of SSH: no key, no open port. AWS' own policy for it reads each
+  # parameter of the account.
+  statement {
+    sid = "SessionManager"
+    actions = [
+      "ssm:UpdateInstanceInformation",
+      "ssmmessages:CreateControlChannel",
+      "ssmmessages:CreateDataChannel",
+      "ssmmessages:OpenControlChannel",
+      "ssmmessages:OpenDataChannel",
+    ]
+    resources = ["*"]
+  }
 }
 
 resource "aws_iam_role" "this" {
@@ -158,12 +172,6 @@ resource "aws_iam_role_policy" "member" {
   name   = "member"
   role   = aws_iam_role.this.id
   policy = data.aws_iam_policy_document.member.json
-}
-
-# Session Manager in place of SSH: no key, no open port.
-resource "aws_iam_role_policy_attachment" "session_manager" {
-  role       = aws_iam_role.this.name
-  policy_arn = "${local.arn_prefix}:iam::aws:policy/AmazonSSMManagedInstanceCore"
 }
 
 resource "aws_iam_instance_profile" "this" {

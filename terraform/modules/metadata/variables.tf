@@ -31,6 +31,11 @@ variable "client_security_group_ids" {
     condition     = length(var.client_security_group_ids) > 0
     error_message = "Without a client's group no agent reaches etcd."
   }
+
+  validation {
+    condition     = alltrue([for name in keys(var.client_security_group_ids) : can(regex("^[a-zA-Z0-9 ._-]{1,100}$", name))])
+    error_message = "Names have letters, digits, spaces and . _ - only: EC2 refuses a rule with another description."
+  }
 }
 
 variable "bucket" {

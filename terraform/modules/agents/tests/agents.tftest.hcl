@@ -97,6 +97,11 @@ run "a_refresh_starts_an_agent_before_it_ends_one" {
     condition     = one(aws_autoscaling_group.agents.initial_lifecycle_hook).default_result == "ABANDON"
     error_message = "An agent that never becomes ready is replaced, and the refresh stops."
   }
+
+  assert {
+    condition     = !aws_autoscaling_group.agents.instance_refresh[0].preferences[0].auto_rollback
+    error_message = "A rollback would go to the template that Terraform has just saved, which is the new one."
+  }
 }
 
 run "the_group_grows_with_what_limits_an_agent" {
@@ -142,11 +147,12 @@ run "a_machine_may_do_only_this" {
   command = plan
 
   assert {
-    condition = { for s in jsondecode(data.aws_iam_policy_document.machine.json).Statement : s.Sid => join(" ", concat(flatten([s.Action]), flatten([s.Resource]))) } == {
+    condition = { for s in jsondecode(data.aws_iam_policy_document.machine.json).Statement : s.Sid => join(" ", concat(sort(flatten([s.Action])), flatten([s.Resource]))) } == {
       ReadWheels      = "s3:GetObject arn:aws:s3:::a-log/artifacts/driftlog/*"
       ReadCertificate = "ssm:GetParameter arn:aws:ssm:eu-central-1:123456789012:parameter/a/etcd/client"
       TellReady       = "autoscaling:CompleteLifecycleAction arn:aws:autoscaling:eu-central-1:123456789012:autoScalingGroup:*:autoScalingGroupName/a-agents"
       Metrics         = "cloudwatch:PutMetricData *"
+      SessionManager  = "ssm:UpdateInstanceInformation ssmmessages:CreateControlChannel ssmmessages:CreateDataChannel ssmmessages:OpenControlChannel ssmmessages:OpenDataChannel *"
     }
     error_message = "Beside the bucket, a machine reads its wheels and one certificate, and tells that it is ready."
   }

@@ -71,10 +71,11 @@ run "a_member_may_do_only_this" {
 
   assert {
     condition = { for s in jsondecode(data.aws_iam_policy_document.member.json).Statement : s.Sid => join(" ", concat(sort(flatten([s.Action])), sort(flatten([s.Resource])))) } == {
-      ReadRelease  = "s3:GetObject arn:aws:s3:::a-log/artifacts/etcd/etcd-v3.6.16-linux-arm64.tar.gz"
-      WriteBackups = "s3:AbortMultipartUpload s3:GetObject s3:PutObject arn:aws:s3:::a-log/backups/etcd/*"
-      Secrets      = "ssm:GetParameter ssm:PutParameter arn:aws:ssm:eu-central-1:123456789012:parameter/a/etcd/*"
-      BackupMetric = "cloudwatch:PutMetricData *"
+      ReadRelease    = "s3:GetObject arn:aws:s3:::a-log/artifacts/etcd/etcd-v3.6.16-linux-arm64.tar.gz"
+      WriteBackups   = "s3:AbortMultipartUpload s3:GetObject s3:PutObject arn:aws:s3:::a-log/backups/etcd/*"
+      Secrets        = "ssm:GetParameter ssm:PutParameter arn:aws:ssm:eu-central-1:123456789012:parameter/a/etcd/*"
+      BackupMetric   = "cloudwatch:PutMetricData *"
+      SessionManager = "ssm:UpdateInstanceInformation ssmmessages:CreateControlChannel ssmmessages:CreateDataChannel ssmmessages:OpenControlChannel ssmmessages:OpenDataChannel *"
     }
     error_message = "A member reads its release, writes backups, and has its secrets: never the log."
   }
