@@ -212,7 +212,7 @@ locals {
     "PARAMETERS=${local.parameters}",
     "BACKUPS=s3://${var.bucket}/${local.backups}",
     "DATA=/var/lib/etcd/data",
-    "CERTIFICATES=/run/driftlog-etcd",
+    "CERTIFICATES=/var/lib/etcd/certificates",
     "AWS_DEFAULT_REGION=${data.aws_region.current.name}",
     "",
   ]) }
@@ -237,7 +237,8 @@ locals {
       { path = "/etc/driftlog-etcd/member.env", permissions = "0644", content = local.member_env[zone] },
       { path = "/etc/driftlog-etcd/boot.env", permissions = "0644", content = local.boot_env[zone] },
     ])
-    runcmd = [["/usr/local/sbin/etcd-boot"]]
+    # A machine that is not replaced must not stop at one answer that does not come.
+    runcmd = [["/bin/bash", "-c", "until /usr/local/sbin/etcd-boot; do sleep 10; done"]]
   } }
 }
 
@@ -272,7 +273,13 @@ resource "aws_instance" "this" {
   tags        = merge(var.tags, { Name = "${var.name}-${each.value}" })
   volume_tags = merge(var.tags, { Name = "${var.name}-${each.value}-root" })
 
-  depends_on = [aws_s3_object.release, aws_iam_role_policy.member]
+  depends_on = [
+    aws_s3_object.release,
+    aws_iam_role_policy.member,
+    aws_vpc_security_group_egress_rule.https,
+    aws_vpc_security_group_egress_rule.members,
+    aws_vpc_security_group_ingress_rule.members,
+  ]
 
   lifecycle {
     # A newer image, or another user data, replaces no member by itself: three at once would be the end
