@@ -27,7 +27,7 @@ ETCD: Final = TERRAFORM / "modules" / "metadata" / "files" / "etcd-boot"
 _PATHS: Final = re.compile(r"(?<![\w/:])/(?:etc|dev/disk|var/lib|opt|tmp)/")
 _COMMANDS: Final = (
     *("aws", "blkid", "chown", "curl", "dnf", "install", "mkfs.xfs", "mount"),
-    *("mountpoint", "python3.12", "sleep", "systemctl", "useradd", "id"),
+    *("mountpoint", "python3.12", "sleep", "systemctl", "useradd", "id", "xfs_growfs"),
 )
 
 _STAND_IN: Final = """#!/bin/bash
@@ -111,7 +111,8 @@ def _agent(machine: Machine, certificates: Certificates, has_file_system: str = 
     )
     pem = machine.root / "client.pem"
     files = (certificates.key_file, certificates.certificate_file, certificates.ca_file)
-    pem.write_text("".join(file.read_text() for file in files))
+    parameters = "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
+    pem.write_text(parameters + "subject=a\n".join(file.read_text() for file in files))
     given = {"CLIENT_PEM": str(pem), "HAS_FILE_SYSTEM": has_file_system}
     return machine.boot(AGENT, given)
 
@@ -183,6 +184,8 @@ def test_buffers_are_on_the_disk_of_the_machine_if_it_has_one(
     device = f"/{nvme.relative_to(machine.root)}" if own_disk else "/dev/sdf"
     assert ([] if own_disk else [f"mkfs.xfs -q {device}"]) == machine.called("mkfs.xfs")
     assert [f"mount -o noatime {device} /var/lib/driftlog"] == machine.called("mount")
+    mounts = (machine.root / "etc" / "fstab").read_text().replace(str(machine.root), "")
+    assert "UUID=1234 /var/lib/driftlog xfs noatime,nofail 0 2\n" == mounts
 
 
 @pytest.mark.parametrize("has_data", [True, False])
@@ -212,6 +215,7 @@ def test_a_member_of_etcd_keeps_the_file_system_of_its_volume(
     assert 0 == code, machine.told
     assert ([] if has_data else [f"mkfs.xfs -q /{volume}"]) == machine.called("mkfs.xfs")
     assert ["mount /var/lib/etcd"] == machine.called("mount")
+    assert ["xfs_growfs /var/lib/etcd"] == machine.called("xfs_growfs")
     mounts = (machine.root / "etc" / "fstab").read_text().replace(str(machine.root), "")
     assert f"/{volume} /var/lib/etcd xfs" in mounts
     assert "etcd" == (machine.root / "opt" / "etcd" / "etcd").read_text()

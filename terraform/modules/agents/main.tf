@@ -27,6 +27,8 @@ locals {
 
   # What each agent of the cluster has alike. What only the machine knows, its address and its zone,
   # comes as DRIFTLOG_* variables.
+  #
+  # Integers, fractions and booleans are TOML's own; TOML has no integer that begins with 0.
   agent_toml = join("\n", concat(
     [
       "store = ${jsonencode(var.location)}",
@@ -38,7 +40,7 @@ locals {
       "session-timeout-ms = ${var.session_timeout_ms}",
       "log-format = \"json\"",
     ],
-    [for name, value in var.broker_configs : "${name} = ${can(tonumber(value)) || contains(["true", "false"], value) ? value : jsonencode(value)}"],
+    [for name, value in var.broker_configs : "${name} = ${can(regex("^(true|false|-?(0|[1-9][0-9]*)(\\.[0-9]+)?)$", value)) ? value : jsonencode(value)}"],
     [""],
   ))
 
@@ -66,6 +68,9 @@ locals {
       ])
     },
   ]
+
+  # Known only after an apply where the module metadata makes them, so they are values and no keys.
+  etcd_ports = [for url in var.etcd_endpoints : tonumber(regex("[0-9]+$", url))]
 
   # The event loop is one core of those; above nine tenths of it latency grows.
   cpu_target_percent = min(90, floor(90 / data.aws_ec2_instance_type.this.default_vcpus))
@@ -165,7 +170,7 @@ resource "aws_vpc_security_group_ingress_rule" "operators" {
 
 # S3, endpoints of AWS services, etcd and the other agents. The subnets have no way to the internet.
 resource "aws_vpc_security_group_egress_rule" "agents" {
-  for_each = { https = [443, 443], etcd = [2379, 2379], kafka = [9092, 9092], http = [9644, 9644] }
+  for_each = { https = [443, 443], etcd = [min(local.etcd_ports...), max(local.etcd_ports...)], kafka = [9092, 9092], http = [9644, 9644] }
 
   security_group_id = aws_security_group.agents.id
   description       = each.key

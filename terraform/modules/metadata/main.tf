@@ -127,11 +127,24 @@ data "aws_iam_policy_document" "member" {
     resources = ["${local.bucket_arn}/${local.backups}/*"]
   }
 
-  # PutParameter without Overwrite: the scripts create a secret and never replace it.
   statement {
     sid       = "Secrets"
     actions   = ["ssm:GetParameter", "ssm:PutParameter"]
     resources = ["${local.arn_prefix}:ssm:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}:parameter${local.parameters}/*"]
+  }
+
+  # A secret is created and never replaced.
+  statement {
+    sid       = "NoOverwrite"
+    effect    = "Deny"
+    actions   = ["ssm:PutParameter"]
+    resources = ["*"]
+
+    condition {
+      test     = "StringEquals"
+      variable = "ssm:Overwrite"
+      values   = ["true"]
+    }
   }
 
   statement {
