@@ -162,7 +162,9 @@ def test_the_steps_make_an_agent_that_is_healthy_and_drains(tmp_path: Path) -> N
             word.replace("/opt/driftlog", str(installed)).replace("9644", str(http))
             for word in json.loads(check)
         ]
-        healthy = subprocess.run(words, check=False).returncode
+        # Proxies are for the agent's way to S3, not for its own address.
+        proxied = environment | {"http_proxy": f"http://127.0.0.1:{free_port()}", "no_proxy": ""}
+        healthy = subprocess.run(words, check=False, env=proxied).returncode
         began = time.monotonic()
         code = stop_process(process, _KILLED_AFTER_S)
         drained_s = time.monotonic() - began

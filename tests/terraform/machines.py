@@ -72,13 +72,13 @@ class EtcdMembers:
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
-    def start(self, name: str) -> None:
-        """As its unit does, without a wait."""
+    def start(self, name: str, **changed: str) -> None:
+        """As its unit does, with *changed* variables, without a wait."""
         log = self._folder / f"{name}.log"
         with log.open("ab") as output:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, str(self.script), "start"],
-                env=self._environments[name],
+                env=self._environments[name] | changed,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

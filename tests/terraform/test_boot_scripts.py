@@ -27,13 +27,13 @@ ETCD: Final = TERRAFORM / "modules" / "metadata" / "files" / "etcd-boot"
 _PATHS: Final = re.compile(r"(?<![\w/:])/(?:etc|dev/disk|var/lib|opt|tmp)/")
 _COMMANDS: Final = (
     *("aws", "blkid", "chown", "curl", "dnf", "install", "mkfs.xfs", "mount"),
-    *("mountpoint", "python3.12", "sleep", "systemctl", "useradd", "id"),
+    *("mountpoint", "python3.12", "sleep", "systemctl", "useradd", "id", "xfs_growfs"),
 )
 
 _STAND_IN: Final = """#!/bin/bash
 echo "${0##*/} $*" >>"$CALLS"
 case "${0##*/} $*" in
-"curl -sf -X PUT"*) echo token ;;
+"curl -sf "*" -X PUT "*) echo token ;;
 *meta-data/local-ipv4) echo 10.80.0.7 ;;
 *meta-data/instance-id) echo i-7 ;;
 *meta-data/placement/availability-zone-id) echo euc1-az2 ;;
@@ -44,6 +44,9 @@ case "${0##*/} $*" in
 blkid*) [ -n "$HAS_FILE_SYSTEM" ] ;;
 mountpoint* | id*) exit 1 ;;
 "aws ssm get-parameter"*) cat "$CLIENT_PEM" ;;
+"aws autoscaling"*)
+    # It is throttled at first.
+    [ -e "$CALLS.told" ] || { touch "$CALLS.told"; exit 254; } ;;
 "aws s3 cp --only-show-errors s3://a-log/artifacts/etcd"*) cp "$RELEASE_FILE" "${@: -1}" ;;
 "python3.12 -m venv"*) mkdir -p "$3/bin"; cp "$0" "$3/bin/pip" ;;
 "install -d"*) mkdir -p "${@: -1}" ;;
@@ -108,7 +111,8 @@ def _agent(machine: Machine, certificates: Certificates, has_file_system: str = 
     )
     pem = machine.root / "client.pem"
     files = (certificates.key_file, certificates.certificate_file, certificates.ca_file)
-    pem.write_text("".join(file.read_text() for file in files))
+    parameters = "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
+    pem.write_text(parameters + "subject=a\n".join(file.read_text() for file in files))
     given = {"CLIENT_PEM": str(pem), "HAS_FILE_SYSTEM": has_file_system}
     return machine.boot(AGENT, given)
 
@@ -145,7 +149,8 @@ def test_an_agent_is_in_the_group_once_it_is_ready(
     machine: Machine, certificates: Certificates
 ) -> None:
     """
-    It is started after all that it needs, and installed from the bucket alone.
+    It is started after all that it needs, and installed from the bucket alone.  The group is told
+    again where it did not hear: a machine that it is not told of is ended.
     """
     _agent(machine, certificates)
 
@@ -154,13 +159,13 @@ def test_an_agent_is_in_the_group_once_it_is_ready(
     assert [
         "aws autoscaling complete-lifecycle-action --auto-scaling-group-name a-agents "
         "--lifecycle-hook-name ready --instance-id i-7 --lifecycle-action-result CONTINUE"
-    ] == machine.called("aws autoscaling")
+    ] * 2 == machine.called("aws autoscaling")
     order = [
         next(i for i, call in enumerate(machine.calls) if call.startswith(start))
         for start in ("mount -o", "pip", "aws ssm", "systemctl enable", "aws autoscaling")
     ]
     assert sorted(order) == order
-    assert 2 == sum(call.endswith("/readyz") for call in machine.calls)
+    assert 3 == sum(call.endswith("/readyz") for call in machine.calls)
 
 
 @pytest.mark.parametrize("own_disk", [True, False])
@@ -179,6 +184,8 @@ def test_buffers_are_on_the_disk_of_the_machine_if_it_has_one(
     device = f"/{nvme.relative_to(machine.root)}" if own_disk else "/dev/sdf"
     assert ([] if own_disk else [f"mkfs.xfs -q {device}"]) == machine.called("mkfs.xfs")
     assert [f"mount -o noatime {device} /var/lib/driftlog"] == machine.called("mount")
+    mounts = (machine.root / "etc" / "fstab").read_text().replace(str(machine.root), "")
+    assert "UUID=1234 /var/lib/driftlog xfs noatime,nofail 0 2\n" == mounts
 
 
 @pytest.mark.parametrize("has_data", [True, False])
@@ -208,6 +215,7 @@ def test_a_member_of_etcd_keeps_the_file_system_of_its_volume(
     assert 0 == code, machine.told
     assert ([] if has_data else [f"mkfs.xfs -q /{volume}"]) == machine.called("mkfs.xfs")
     assert ["mount /var/lib/etcd"] == machine.called("mount")
+    assert ["xfs_growfs /var/lib/etcd"] == machine.called("xfs_growfs")
     mounts = (machine.root / "etc" / "fstab").read_text().replace(str(machine.root), "")
     assert f"/{volume} /var/lib/etcd xfs" in mounts
     assert "etcd" == (machine.root / "opt" / "etcd" / "etcd").read_text()

@@ -12,6 +12,7 @@ from typing import Any, Final
 import botocore.session
 import pytest
 
+from tests.support.process_usage import free_port
 from tests.support.s3_servers import fresh_bucket, moto_endpoint
 from tests.terraform import aws_cli
 from tests.terraform.checkout import TERRAFORM
@@ -108,6 +109,8 @@ def test_a_member_that_lost_its_disk_joins_as_a_new_one(
     members.stop("etcd-2")
     members.stop("etcd-3")
     shutil.rmtree(members.home("etcd-3") / "data")
+    # etcd was killed before it had a log.
+    (members.home("etcd-3") / "data" / "member" / "snap").mkdir(parents=True)
     members.start("etcd-3")
 
     assert 1 == members.ended("etcd-3")
@@ -131,13 +134,39 @@ def test_a_member_that_lost_its_disk_joins_as_a_new_one(
         assert [] == [file for file in files if authority_key in file.read_text()]
 
 
+def test_a_member_with_data_starts_while_the_parameter_store_is_away(
+    members: EtcdMembers,
+) -> None:
+    """
+    With the certificates of its last start: an outage of SSM must not take etcd's quorum.
+    """
+    members.stop("etcd-1")
+
+    members.start("etcd-1", AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}")
+    members.wait_until_healthy("etcd-1")
+
+    last = members.log("etcd-1").rpartition("starts with the certificates that it has: ")[2]
+    assert last.startswith("aws ssm get-parameter: ")
+    assert "starts as etcd-1, state existing" in last
+
+    members.stop("etcd-1")
+    members.start("etcd-1")
+    members.wait_until_healthy("etcd-1")
+
+
 def test_a_backup_restores_all_members(members: EtcdMembers, account: Mapping[str, str]) -> None:
     """
     The snapshot that a member wrote to the bucket, on each of three new disks.
+
+    A backup that was killed leaves nothing behind once there is another one.
     """
     _put(members, "etcd-1", "a2V5", "b25l")
+    leftover = members.home("etcd-2") / "backup"
+    leftover.mkdir()
+    (leftover / "snapshot.db").write_text("half of one")
     done = members.run("etcd-2", "backup")
     assert 0 == done.returncode, done.stderr
+    assert not leftover.exists()
     s3 = _client("s3", account)
     [listed, *_] = s3.list_objects_v2(Bucket=account["BUCKET"], Prefix="backups/etcd/etcd-2/hour-")[
         "Contents"

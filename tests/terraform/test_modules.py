@@ -3,7 +3,9 @@
 Shell.
 """
 
+import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -20,6 +22,12 @@ from tests.terraform.checkout import (
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("terraform")]
 
 
+_SECURITY_GROUPS: Final = re.compile(
+    r'(?ms)^resource "aws_(?:security_group|vpc_security_group_\w+_rule)" "\w+" \{$(.+?)^\}$'
+)
+_EC2_TAKES: Final = re.compile(r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]{1,255}")
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mirror()
@@ -33,6 +41,21 @@ def test_files_are_formatted() -> None:
     mirror()
 
     assert "" == terraform(TERRAFORM, "fmt", "-check", "-recursive", "-diff")
+
+
+@pytest.mark.parametrize("module", ["agents", "metadata", "network"])
+def test_ec2_takes_descriptions_of_security_groups(module: str) -> None:
+    """
+    It refuses an apostrophe, and the first apply ends there; moto and a plan do not tell.
+    """
+    text = (TERRAFORM / "modules" / module / "main.tf").read_text()
+    described = [
+        re.findall(r'(?m)^  description += (?:each\.key|"(.+)")$', body)
+        for body in _SECURITY_GROUPS.findall(text)
+    ]
+
+    assert {1} == {len(found) for found in described}
+    assert [] == [d for [d] in described if d and not _EC2_TAKES.fullmatch(d)]
 
 
 @pytest.mark.parametrize("module", MODULES)

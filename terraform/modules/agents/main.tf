@@ -22,11 +22,13 @@ locals {
   wheels = { for file in fileset(var.wheels_directory, "*.whl") : file => filesha256("${var.wheels_directory}/${file}") }
 
   # Another wheel is another folder: a machine that starts while the next release is uploaded
-  # installs one of the two, whole.
+  # installs one of the two, whole. The former folder stays until the group has the next template.
   wheels_prefix = "artifacts/driftlog/${substr(sha256(jsonencode(local.wheels)), 0, 16)}"
 
   # What each agent of the cluster has alike. What only the machine knows, its address and its zone,
   # comes as DRIFTLOG_* variables.
+  #
+  # Integers, fractions and booleans are TOML's own; TOML has no integer that begins with 0.
   agent_toml = join("\n", concat(
     [
       "store = ${jsonencode(var.location)}",
@@ -38,7 +40,7 @@ locals {
       "session-timeout-ms = ${var.session_timeout_ms}",
       "log-format = \"json\"",
     ],
-    [for name, value in var.broker_configs : "${name} = ${can(tonumber(value)) || contains(["true", "false"], value) ? value : jsonencode(value)}"],
+    [for name, value in var.broker_configs : "${name} = ${can(regex("^(true|false|-?(0|[1-9][0-9]*)(\\.[0-9]+)?)$", value)) ? value : jsonencode(value)}"],
     [""],
   ))
 
@@ -67,6 +69,9 @@ locals {
     },
   ]
 
+  # Known only after an apply where the module metadata makes them, so they are values and no keys.
+  etcd_ports = [for url in var.etcd_endpoints : tonumber(regex("[0-9]+$", url))]
+
   # The event loop is one core of those; above nine tenths of it latency grows.
   cpu_target_percent = min(90, floor(90 / data.aws_ec2_instance_type.this.default_vcpus))
 
@@ -86,6 +91,10 @@ resource "aws_s3_object" "wheel" {
   source      = "${var.wheels_directory}/${each.key}"
   source_hash = each.value
   tags        = var.tags
+
+  lifecycle {
+    create_before_destroy = true
+  }
 }
 
 # ── Who reaches whom ──
@@ -161,7 +170,7 @@ resource "aws_vpc_security_group_ingress_rule" "operators" {
 
 # S3, endpoints of AWS services, etcd and the other agents. The subnets have no way to the internet.
 resource "aws_vpc_security_group_egress_rule" "agents" {
-  for_each = { https = [443, 443], etcd = [2379, 2379], kafka = [9092, 9092], http = [9644, 9644] }
+  for_each = { https = [443, 443], etcd = [min(local.etcd_ports...), max(local.etcd_ports...)], kafka = [9092, 9092], http = [9644, 9644] }
 
   security_group_id = aws_security_group.agents.id
   description       = each.key
@@ -214,6 +223,20 @@ data "aws_iam_policy_document" "machine" {
       values   = ["driftlog"]
     }
   }
+
+  # Session Manager in place of SSH: no key, no open port. AWS' own policy for it reads each
+  # parameter of the account.
+  statement {
+    sid = "SessionManager"
+    actions = [
+      "ssm:UpdateInstanceInformation",
+      "ssmmessages:CreateControlChannel",
+      "ssmmessages:CreateDataChannel",
+      "ssmmessages:OpenControlChannel",
+      "ssmmessages:OpenDataChannel",
+    ]
+    resources = ["*"]
+  }
 }
 
 resource "aws_iam_role" "agents" {
@@ -229,14 +252,9 @@ resource "aws_iam_role_policy" "machine" {
   policy = data.aws_iam_policy_document.machine.json
 }
 
-resource "aws_iam_role_policy_attachment" "agents" {
-  for_each = {
-    bucket          = var.bucket_policy_arn
-    session_manager = "${local.arn_prefix}:iam::aws:policy/AmazonSSMManagedInstanceCore"
-  }
-
+resource "aws_iam_role_policy_attachment" "bucket" {
   role       = aws_iam_role.agents.name
-  policy_arn = each.value
+  policy_arn = var.bucket_policy_arn
 }
 
 resource "aws_iam_instance_profile" "agents" {
@@ -337,6 +355,9 @@ resource "aws_autoscaling_group" "agents" {
 
   # A new agent is ready before an old one is ended, and one goes at a time of three. Ending a machine
   # shuts its system down: systemd sends SIGTERM, and the agent hands its partitions over.
+  #
+  # AWS rolls back to what was last saved on the group, and Terraform saves the new template before it
+  # starts the refresh: to the new template, that is. The former release is applied in its place.
   instance_refresh {
     strategy = "Rolling"
 
@@ -344,7 +365,7 @@ resource "aws_autoscaling_group" "agents" {
       min_healthy_percentage = 100
       max_healthy_percentage = 134
       instance_warmup        = 60
-      auto_rollback          = true
+      auto_rollback          = false
     }
   }
 
@@ -373,7 +394,7 @@ resource "aws_autoscaling_group" "agents" {
   depends_on = [
     aws_s3_object.wheel,
     aws_iam_role_policy.machine,
-    aws_iam_role_policy_attachment.agents,
+    aws_iam_role_policy_attachment.bucket,
     aws_vpc_security_group_egress_rule.agents,
     aws_vpc_security_group_ingress_rule.agents,
     aws_vpc_security_group_ingress_rule.bootstrap,

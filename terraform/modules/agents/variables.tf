@@ -33,7 +33,7 @@ variable "client_cidr_blocks" {
   }
 
   validation {
-    condition     = alltrue([for block in var.client_cidr_blocks : can(regex("^(10\\.|172\\.(1[6-9]|2[0-9]|3[01])\\.|192\\.168\\.|100\\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\\.)", block)) && try(tonumber(split("/", block)[1]) >= 8, false)])
+    condition     = alltrue([for block in var.client_cidr_blocks : can(regex("^(10\\.[0-9.]+/([89]|[12]\\d|3[0-2])|172\\.(1[6-9]|2\\d|3[01])\\.[0-9.]+/(1[2-9]|2\\d|3[0-2])|192\\.168\\.[0-9.]+/(1[6-9]|2\\d|3[0-2])|100\\.(6[4-9]|[7-9]\\d|1[01]\\d|12[0-7])\\.[0-9.]+/([12]\\d|3[0-2]))$", block)) && can(cidrhost(block, 0))])
     error_message = "Only private addresses (RFC 1918, RFC 6598), such as 10.0.0.0/8: listeners have no TLS and no passwords yet."
   }
 }
@@ -44,7 +44,7 @@ variable "operator_cidr_blocks" {
   default     = []
 
   validation {
-    condition     = alltrue([for block in var.operator_cidr_blocks : can(regex("^(10\\.|172\\.(1[6-9]|2[0-9]|3[01])\\.|192\\.168\\.|100\\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\\.)", block)) && try(tonumber(split("/", block)[1]) >= 8, false)])
+    condition     = alltrue([for block in var.operator_cidr_blocks : can(regex("^(10\\.[0-9.]+/([89]|[12]\\d|3[0-2])|172\\.(1[6-9]|2\\d|3[01])\\.[0-9.]+/(1[2-9]|2\\d|3[0-2])|192\\.168\\.[0-9.]+/(1[6-9]|2\\d|3[0-2])|100\\.(6[4-9]|[7-9]\\d|1[01]\\d|12[0-7])\\.[0-9.]+/([12]\\d|3[0-2]))$", block)) && can(cidrhost(block, 0))])
     error_message = "Only private addresses (RFC 1918, RFC 6598)."
   }
 }
@@ -87,10 +87,16 @@ variable "etcd_endpoints" {
     condition     = length(var.etcd_endpoints) > 0 && alltrue([for url in var.etcd_endpoints : can(regex("^https://[^/ ]+:[0-9]+$", url))])
     error_message = "Each endpoint is https://HOST:PORT: etcd holds the cluster's metadata, and is asked with a client's certificate only."
   }
+
+  # EC2 refuses a rule that a group has already.
+  validation {
+    condition     = !anytrue([for url in var.etcd_endpoints : can(regex(":(443|9092|9644)$", url))])
+    error_message = "etcd has ports of its own: 443, 9092 and 9644 are those of AWS services and agents."
+  }
 }
 
 variable "etcd_client_certificate_parameter" {
-  description = "Name of the SecureString with the client's key, its certificate and the authority's, in this order as PEM."
+  description = "Name of the SecureString with the client's key, its certificate and the authority's as PEM, certificates in this order. It has at most 4 KB, and the key `aws/ssm`: machines may use no other one."
   type        = string
 
   validation {
@@ -105,8 +111,8 @@ variable "broker_configs" {
   default     = {}
 
   validation {
-    condition     = alltrue([for name in keys(var.broker_configs) : can(regex("^[a-z]+(\\.[a-z]+)+$", name))])
-    error_message = "Names are Kafka's: lower-case words between dots."
+    condition     = alltrue([for name in keys(var.broker_configs) : can(regex("^[a-z][a-z0-9]*(\\.[a-z][a-z0-9]*)+$", name))])
+    error_message = "Names are Kafka's: lower-case words and digits between dots."
   }
 }
 

@@ -3,8 +3,8 @@ variable "name" {
   type        = string
 
   validation {
-    condition     = can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.name))
-    error_message = "The name has 3 to 63 lower-case letters, digits and hyphens, and no dot: a name with dots has no certificate."
+    condition     = can(regex("^[a-z0-9][a-z0-9-]{1,55}[a-z0-9]$", var.name))
+    error_message = "The name has 3 to 57 lower-case letters, digits and hyphens, and no dot: names of roles begin with it and end at 64, and a name with dots has no certificate."
   }
 }
 

@@ -65,7 +65,7 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
   for_each = var.client_security_group_ids
 
   security_group_id            = aws_security_group.this.id
-  description                  = "etcd's clients: ${each.key}"
+  description                  = "Clients: ${each.key}"
   referenced_security_group_id = each.value
   from_port                    = 2379
   to_port                      = 2379
@@ -74,7 +74,7 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
 
 resource "aws_vpc_security_group_ingress_rule" "members" {
   security_group_id            = aws_security_group.this.id
-  description                  = "etcd's members among themselves"
+  description                  = "Members among themselves"
   referenced_security_group_id = aws_security_group.this.id
   from_port                    = 2379
   to_port                      = 2380
@@ -83,7 +83,7 @@ resource "aws_vpc_security_group_ingress_rule" "members" {
 
 resource "aws_vpc_security_group_egress_rule" "members" {
   security_group_id            = aws_security_group.this.id
-  description                  = "etcd's members among themselves"
+  description                  = "Members among themselves"
   referenced_security_group_id = aws_security_group.this.id
   from_port                    = 2379
   to_port                      = 2380
@@ -127,11 +127,24 @@ data "aws_iam_policy_document" "member" {
     resources = ["${local.bucket_arn}/${local.backups}/*"]
   }
 
-  # PutParameter without Overwrite: the scripts create a secret and never replace it.
   statement {
     sid       = "Secrets"
     actions   = ["ssm:GetParameter", "ssm:PutParameter"]
     resources = ["${local.arn_prefix}:ssm:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}:parameter${local.parameters}/*"]
+  }
+
+  # A secret is created and never replaced.
+  statement {
+    sid       = "NoOverwrite"
+    effect    = "Deny"
+    actions   = ["ssm:PutParameter"]
+    resources = ["*"]
+
+    condition {
+      test     = "StringEquals"
+      variable = "ssm:Overwrite"
+      values   = ["true"]
+    }
   }
 
   statement {
@@ -144,6 +157,20 @@ data "aws_iam_policy_document" "member" {
       variable = "cloudwatch:namespace"
       values   = ["driftlog"]
     }
+  }
+
+  # Session Manager in place of SSH: no key, no open port. AWS' own policy for it reads each
+  # parameter of the account.
+  statement {
+    sid = "SessionManager"
+    actions = [
+      "ssm:UpdateInstanceInformation",
+      "ssmmessages:CreateControlChannel",
+      "ssmmessages:CreateDataChannel",
+      "ssmmessages:OpenControlChannel",
+      "ssmmessages:OpenDataChannel",
+    ]
+    resources = ["*"]
   }
 }
 
@@ -158,12 +185,6 @@ resource "aws_iam_role_policy" "member" {
   name   = "member"
   role   = aws_iam_role.this.id
   policy = data.aws_iam_policy_document.member.json
-}
-
-# Session Manager in place of SSH: no key, no open port.
-resource "aws_iam_role_policy_attachment" "session_manager" {
-  role       = aws_iam_role.this.name
-  policy_arn = "${local.arn_prefix}:iam::aws:policy/AmazonSSMManagedInstanceCore"
 }
 
 resource "aws_iam_instance_profile" "this" {
@@ -204,7 +225,7 @@ locals {
     "PARAMETERS=${local.parameters}",
     "BACKUPS=s3://${var.bucket}/${local.backups}",
     "DATA=/var/lib/etcd/data",
-    "CERTIFICATES=/run/driftlog-etcd",
+    "CERTIFICATES=/var/lib/etcd/certificates",
     "AWS_DEFAULT_REGION=${data.aws_region.current.name}",
     "",
   ]) }
@@ -229,7 +250,8 @@ locals {
       { path = "/etc/driftlog-etcd/member.env", permissions = "0644", content = local.member_env[zone] },
       { path = "/etc/driftlog-etcd/boot.env", permissions = "0644", content = local.boot_env[zone] },
     ])
-    runcmd = [["/usr/local/sbin/etcd-boot"]]
+    # A machine that is not replaced must not stop at one answer that does not come.
+    runcmd = [["/bin/bash", "-c", "until /usr/local/sbin/etcd-boot; do sleep 10; done"]]
   } }
 }
 
@@ -264,7 +286,13 @@ resource "aws_instance" "this" {
   tags        = merge(var.tags, { Name = "${var.name}-${each.value}" })
   volume_tags = merge(var.tags, { Name = "${var.name}-${each.value}-root" })
 
-  depends_on = [aws_s3_object.release, aws_iam_role_policy.member]
+  depends_on = [
+    aws_s3_object.release,
+    aws_iam_role_policy.member,
+    aws_vpc_security_group_egress_rule.https,
+    aws_vpc_security_group_egress_rule.members,
+    aws_vpc_security_group_ingress_rule.members,
+  ]
 
   lifecycle {
     # A newer image, or another user data, replaces no member by itself: three at once would be the end

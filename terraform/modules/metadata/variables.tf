@@ -6,6 +6,11 @@ variable "name" {
     condition     = can(regex("^[a-z][a-z0-9-]{0,19}$", var.name))
     error_message = "At most 20 lower-case letters, digits and hyphens, a letter first."
   }
+
+  validation {
+    condition     = !startswith(var.name, "aws") && !startswith(var.name, "ssm")
+    error_message = "A name of parameters begins with neither aws nor ssm."
+  }
 }
 
 variable "vpc_id" {
@@ -31,6 +36,11 @@ variable "client_security_group_ids" {
     condition     = length(var.client_security_group_ids) > 0
     error_message = "Without a client's group no agent reaches etcd."
   }
+
+  validation {
+    condition     = alltrue([for name in keys(var.client_security_group_ids) : can(regex("^[a-zA-Z0-9 ._-]{1,100}$", name))])
+    error_message = "Names have letters, digits, spaces and . _ - only: EC2 refuses a rule with another description."
+  }
 }
 
 variable "bucket" {
@@ -55,7 +65,7 @@ variable "instance_type" {
 }
 
 variable "volume_gib" {
-  description = "Size of each member's volume. etcd's quota is 8 GiB, and a snapshot of as much may lie beside it."
+  description = "Size of each member's volume. etcd's quota is 8 GiB, and a snapshot of as much may lie beside it. A member has a larger one when its machine is replaced."
   type        = number
   default     = 24
 

@@ -71,6 +71,19 @@ run "machines_are_closed_and_encrypted" {
   }
 }
 
+run "agents_reach_etcd_at_its_ports" {
+  command = plan
+
+  variables {
+    etcd_endpoints = ["https://a.example:2379", "https://b.example:2381"]
+  }
+
+  assert {
+    condition     = aws_vpc_security_group_egress_rule.agents["etcd"].from_port == 2379 && aws_vpc_security_group_egress_rule.agents["etcd"].to_port == 2381
+    error_message = "An etcd that exists may have other ports."
+  }
+}
+
 run "a_machine_with_a_disk_gets_no_volume" {
   command = plan
 
@@ -97,6 +110,11 @@ run "a_refresh_starts_an_agent_before_it_ends_one" {
     condition     = one(aws_autoscaling_group.agents.initial_lifecycle_hook).default_result == "ABANDON"
     error_message = "An agent that never becomes ready is replaced, and the refresh stops."
   }
+
+  assert {
+    condition     = !aws_autoscaling_group.agents.instance_refresh[0].preferences[0].auto_rollback
+    error_message = "A rollback would go to the template that Terraform has just saved, which is the new one."
+  }
 }
 
 run "the_group_grows_with_what_limits_an_agent" {
@@ -117,7 +135,7 @@ run "each_agent_has_the_same_configuration" {
   command = plan
 
   variables {
-    broker_configs = { "log.retention.hours" = "72", "auto.create.topics.enable" = "true", "max.connections.per.ip.overrides" = "10.0.0.9:50" }
+    broker_configs = { "log.retention.hours" = "72", "auto.create.topics.enable" = "true", "max.connections.per.ip.overrides" = "10.0.0.9:50", "compression.lz4.level" = "007", "log.cleaner.min.cleanable.ratio" = "0.5" }
   }
 
   assert {
@@ -131,6 +149,8 @@ run "each_agent_has_the_same_configuration" {
       session-timeout-ms = 6000
       log-format = "json"
       auto.create.topics.enable = true
+      compression.lz4.level = "007"
+      log.cleaner.min.cleanable.ratio = 0.5
       log.retention.hours = 72
       max.connections.per.ip.overrides = "10.0.0.9:50"
     END
@@ -142,11 +162,12 @@ run "a_machine_may_do_only_this" {
   command = plan
 
   assert {
-    condition = { for s in jsondecode(data.aws_iam_policy_document.machine.json).Statement : s.Sid => join(" ", concat(flatten([s.Action]), flatten([s.Resource]))) } == {
+    condition = { for s in jsondecode(data.aws_iam_policy_document.machine.json).Statement : s.Sid => join(" ", concat(sort(flatten([s.Action])), flatten([s.Resource]))) } == {
       ReadWheels      = "s3:GetObject arn:aws:s3:::a-log/artifacts/driftlog/*"
       ReadCertificate = "ssm:GetParameter arn:aws:ssm:eu-central-1:123456789012:parameter/a/etcd/client"
       TellReady       = "autoscaling:CompleteLifecycleAction arn:aws:autoscaling:eu-central-1:123456789012:autoScalingGroup:*:autoScalingGroupName/a-agents"
       Metrics         = "cloudwatch:PutMetricData *"
+      SessionManager  = "ssm:UpdateInstanceInformation ssmmessages:CreateControlChannel ssmmessages:CreateDataChannel ssmmessages:OpenControlChannel ssmmessages:OpenDataChannel *"
     }
     error_message = "Beside the bucket, a machine reads its wheels and one certificate, and tells that it is ready."
   }
@@ -177,14 +198,39 @@ run "refuses_each_of_these" {
 
 run "refuses_each_of_these_too" {
   command         = plan
-  expect_failures = [var.client_cidr_blocks, var.etcd_endpoints, var.max_size]
+  expect_failures = [var.client_cidr_blocks, var.operator_cidr_blocks, var.etcd_endpoints, var.max_size]
 
   variables {
     # a public address of a client
     client_cidr_blocks = ["10.0.0.0/8", "52.1.2.0/24"]
+    # addresses that are public in part
+    operator_cidr_blocks = ["192.168.0.0/13"]
     # to stand without etcd
     etcd_endpoints = []
     # a group that cannot refresh: the smallest size is 3
     max_size = 3
+  }
+}
+
+run "refuses_addresses_that_are_public_in_part_and_ports_that_are_taken" {
+  command         = plan
+  expect_failures = [var.client_cidr_blocks, var.etcd_endpoints]
+
+  variables {
+    client_cidr_blocks = ["172.16.0.0/8"]
+    etcd_endpoints     = ["https://etcd.example:443"]
+  }
+}
+
+run "takes_private_addresses_of_all_kinds" {
+  command = plan
+
+  variables {
+    client_cidr_blocks = ["10.1.2.3/32", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"]
+  }
+
+  assert {
+    condition     = length(aws_vpc_security_group_ingress_rule.clients) == 8
+    error_message = "Each opens the agents and the load balancer."
   }
 }

@@ -151,3 +151,13 @@ run "refuses_each_of_these" {
     abort_uploads_after_days = 0
   }
 }
+
+run "refuses_a_name_that_leaves_no_room_for_names_of_roles" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    # 58 letters, and IAM's names end at 64: with -reader it has 65
+    name = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdef"
+  }
+}

@@ -70,11 +70,13 @@ run "a_member_may_do_only_this" {
   command = plan
 
   assert {
-    condition = { for s in jsondecode(data.aws_iam_policy_document.member.json).Statement : s.Sid => join(" ", concat(sort(flatten([s.Action])), sort(flatten([s.Resource])))) } == {
-      ReadRelease  = "s3:GetObject arn:aws:s3:::a-log/artifacts/etcd/etcd-v3.6.16-linux-arm64.tar.gz"
-      WriteBackups = "s3:AbortMultipartUpload s3:GetObject s3:PutObject arn:aws:s3:::a-log/backups/etcd/*"
-      Secrets      = "ssm:GetParameter ssm:PutParameter arn:aws:ssm:eu-central-1:123456789012:parameter/a/etcd/*"
-      BackupMetric = "cloudwatch:PutMetricData *"
+    condition = { for s in jsondecode(data.aws_iam_policy_document.member.json).Statement : s.Sid => join(" ", concat(s.Effect == "Allow" ? [] : [s.Effect], sort(flatten([s.Action])), sort(flatten([s.Resource])))) } == {
+      ReadRelease    = "s3:GetObject arn:aws:s3:::a-log/artifacts/etcd/etcd-v3.6.16-linux-arm64.tar.gz"
+      WriteBackups   = "s3:AbortMultipartUpload s3:GetObject s3:PutObject arn:aws:s3:::a-log/backups/etcd/*"
+      Secrets        = "ssm:GetParameter ssm:PutParameter arn:aws:ssm:eu-central-1:123456789012:parameter/a/etcd/*"
+      NoOverwrite    = "Deny ssm:PutParameter *"
+      BackupMetric   = "cloudwatch:PutMetricData *"
+      SessionManager = "ssm:UpdateInstanceInformation ssmmessages:CreateControlChannel ssmmessages:CreateDataChannel ssmmessages:OpenControlChannel ssmmessages:OpenDataChannel *"
     }
     error_message = "A member reads its release, writes backups, and has its secrets: never the log."
   }
@@ -83,9 +85,11 @@ run "a_member_may_do_only_this" {
 # One run for all of them: each must be refused, or the run fails.
 run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.subnet_ids, var.client_security_group_ids, var.etcd_release_file, var.volume_gib]
+  expect_failures = [var.name, var.subnet_ids, var.client_security_group_ids, var.etcd_release_file, var.volume_gib]
 
   variables {
+    # a name that the Parameter Store refuses
+    name = "ssmith"
     # two zones
     subnet_ids = { eu-central-1a = "subnet-a", eu-central-1b = "subnet-b" }
     # to stand without clients
