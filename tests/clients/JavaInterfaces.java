@@ -262,10 +262,7 @@ public class JavaInterfaces {
             new AlterConfigOp(new ConfigEntry("retention.ms", ""), AlterConfigOp.OpType.DELETE),
             new AlterConfigOp(new ConfigEntry("max.message.bytes", "2000"),
                 AlterConfigOp.OpType.SET)))).all().get());
-        answer("altered", () -> admin.describeConfigs(List.of(resource)).all().get().get(resource)
-            .entries().stream()
-            .filter(one -> one.source() == ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG)
-            .map(one -> one.name() + "=" + one.value()).sorted().toList());
+        answer("altered", () -> altered(resource));
         ConfigResource broker =
             new ConfigResource(ConfigResource.Type.BROKER, brokers.get(0).toString());
         for (String name : List.of("num.partitions", "log.retention.ms")) {
@@ -328,6 +325,21 @@ public class JavaInterfaces {
 
     private static <K, V> Map<String, String> strings(Map<K, V> from) {
         return map(from, value -> String.valueOf(value).replaceAll("timestamp=\\d+, ", ""));
+    }
+
+    /** The configs of a topic once they were altered: a broker of Kafka answers before it knows. */
+    private List<String> altered(ConfigResource resource) throws Exception {
+        long deadline = System.currentTimeMillis() + DEADLINE_MS;
+        while (true) {
+            List<String> found = admin.describeConfigs(List.of(resource)).all().get().get(resource)
+                .entries().stream()
+                .filter(one -> one.source() == ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG)
+                .map(one -> one.name() + "=" + one.value()).sorted().toList();
+            if (found.contains("max.message.bytes=2000") || System.currentTimeMillis() > deadline) {
+                return found;
+            }
+            Thread.sleep(100);
+        }
     }
 
     private static void answer(String what, Callable<?> call) throws Exception {
