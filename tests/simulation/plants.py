@@ -109,7 +109,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "claimed_beside_a_live_session": (2, 5, 8),
     "claimed_without_comparing_the_keys": (2, 8, 5),
     "records_of_the_warm_up": (8, 2, 5),
-    "commits_without_a_session": (42, 52),
+    "commits_without_a_session": (108, 138, 242),
     "lease_counted_from_the_answer": (375, 395, 275),
     "serves_until_somebody_says_so": (22, 25, 28),
     "released_without_an_answer_and_gone_on": (512, 515, 508),
