@@ -101,7 +101,8 @@ def produce(
     Raises:
         DemoError: a record was refused.
     """
-    producer = Producer(_settings(bootstrap), logger=_SILENT)
+    # A batch that is sent again, because an agent was killed before it answered, is taken once.
+    producer = Producer({**_settings(bootstrap), "enable.idempotence": True}, logger=_SILENT)
     acknowledged = Acknowledged([Tally() for _ in range(partitions)])
     try:
         for number, record in enumerate(records):
