@@ -22,6 +22,11 @@ KINDS: Final[dict[type, str]] = {
     layout.TopicKey: "topic files",
     layout.DeletedKey: "topic files",
     layout.ClusterKey: "cluster.json",
+    layout.ProducerIdsKey: "blocks of producer ids",
+    layout.GroupSnapshotKey: "snapshots of groups",
+    layout.FinalHeadKey: "ends of sessions",
+    layout.ImportKey: "imports",
+    layout.AuditKey: "audit records",
 }
 
 
