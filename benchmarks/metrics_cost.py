@@ -1,6 +1,6 @@
 """What metrics cost on the produce path: CPU a request, of two checkouts that take turns.
 
-    python -m benchmarks.metrics_cost --other /work/before            ten rounds of 200,000 requests
+    python -m benchmarks.metrics_cost --other OTHER_CHECKOUT          ten rounds of 200,000 requests
 
 Requests of one record each, acks=1, two connections: the smallest, so that what is done for each
 request weighs most.  Each round starts an agent of either checkout, on its own directory; CPU is
