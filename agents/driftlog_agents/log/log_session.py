@@ -58,19 +58,15 @@ from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.retention.policy import TopicRetention
-from driftlog_agents.log.sealing.attempts import SealAttempts
-from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
-from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
-from driftlog_agents.log.sealing.sealer import Sealer
-from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports
+from driftlog_agents.log.session_sealing import SessionSealing
 from driftlog_agents.log.upkeep import Upkeep
 from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
@@ -230,37 +226,19 @@ class Engine:
         )
         keys = PartitionKeys(self.session)
         self.deletion = RecordDeletion(keys, self._spawn)
-        writer = SealedRangeWriter(
-            objects=ports.objects,
-            offload=ports.offload,
-            spool=ports.spool,
-            rng=ports.rng,
-            counters=ports.counters,
-            reader=RangeReader(ports.objects, self._relocation.look_again),
-            decoding=ports.decoding,
-            producer_expiration_ms=settings.producers.expiration_ms,
-        )
         self._seal_policies = {} if topic_sealing is None else topic_sealing
         self._compaction = {} if topic_compaction is None else topic_compaction
-        self.sealer = Sealer(
+        sealing = SessionSealing(
+            ports=ports,
             session=self.session,
             keys=keys,
-            edits=ManifestEdits(
-                session=self.session,
-                objects=ports.objects,
-                manifests=self.manifests,
-                writer=writer,
-                attempts=SealAttempts(settings.seal, ports.rng.random),
-                rng=ports.rng,
-                now_ms=ports.now_ms,
-                grace=settings.seal.grace,
-            ),
+            manifests=self.manifests,
             probes=self.footers.probes,
             partitions=self,
-            settings=settings.seal,
-            clocks=clocks,
-            signals=signals,
+            settings=settings,
+            look_again=self._relocation.look_again,
         )
+        self.sealer, self.segment_service = sealing.sealer, sealing.service
         self.upkeep = Upkeep(
             ports=ports,
             session=self.session,

@@ -36,7 +36,7 @@ from driftlog_agents.health.timed_objects import TimedObjectStore
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.local.spool import spool_in
-from driftlog_agents.log.sealing.segment_writer import FILLING
+from driftlog_agents.log.sealing.range_segments import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.network.listeners import (
     AddressTakenError,

@@ -22,6 +22,7 @@ from driftlog_agents.log.leadership.taken_partitions import sealed_log
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, flushed_between, tail_slice
 from driftlog_agents.log.sealing.range_reader import RangeReader
+from driftlog_agents.log.sealing.range_segments import RangeSegments
 from driftlog_agents.log.sealing.sealed_range import (
     batch_headers,
     flush_times,
@@ -104,13 +105,11 @@ class PartitionWriter:
         self._rng = rng
         self._now_ms = now_ms
         self._reader = RangeReader(objects)
+        self._segments = RangeSegments(
+            objects=objects, offload=offload, spool=spool, rng=rng, counters=LogCounters()
+        )
         self._writer = SealedRangeWriter(
-            objects=objects,
-            offload=offload,
-            spool=spool,
-            rng=rng,
-            counters=LogCounters(),
-            reader=self._reader,
+            offload=offload, rng=rng, reader=self._reader, segments=self._segments
         )
 
     async def fence(self, topic: str, tp: TopicPartition) -> Manifest:
@@ -239,7 +238,7 @@ class PartitionWriter:
         if snapshot is not None:
             key = layout.producer_snapshot_key(manifest.topic, manifest.tp, end, self._nonce())
             body = [snapshot]
-            await RETRY.run(lambda: self._writer.put(key, body))
+            await RETRY.run(lambda: self._segments.put(key, body))
             producers = ProducerSnapshotRef(offset=end, key=key)
         edit = AddSegments(
             base=manifest.end,

@@ -36,6 +36,7 @@ from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.agents.log.tiers import make_batch
 from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.range_writer import range_writer
 
 TOPIC_ID = UUID(int=7)
 OLD, NEW = "flush/s/old", "flush/s/new"
@@ -261,7 +262,7 @@ def spool() -> Iterator[Any]:
 
 
 def writing(w: World, look_again: Callable[[PartitionLog], Awaitable[None]]) -> SealedRangeWriter:
-    return SealedRangeWriter(
+    return range_writer(
         objects=w.bucket,
         offload=inline,
         spool=spool,

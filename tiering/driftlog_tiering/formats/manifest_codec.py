@@ -26,6 +26,7 @@ none; the CRC of a footer without ``footer_crc`` is not known.
 Pure.
 """
 
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
@@ -59,6 +60,7 @@ from driftlog_tiering.formats.stored_json import (
 
 _MANIFEST: Final = "driftlog.manifest"
 _LIST: Final = "driftlog.manifest-list"
+_SEGMENTS: Final = "driftlog.segments"
 
 _SEGMENT_FIELDS: Final = (
     *("key", "kind", "base", "end", "size_bytes", "records", "raw_bytes"),
@@ -180,6 +182,26 @@ def decode_segment_list(body: Buffer, ref: SegmentListRef) -> SegmentList:
     if content.level != ref.level or levels != {ref.level - 1} or entries[0].base != ref.base:
         raise CorruptManifestError(f"{ref.key}: not the list that its reference describes")
     return content
+
+
+def encode_segments(segments: Iterable[SegmentRef]) -> bytes:
+    """References of segments that no manifest names yet, as one agent sends them to another."""
+    fields = [_segment_fields(ref, MANIFEST_FORMAT) for ref in segments]
+    return encode_json(_SEGMENTS, MANIFEST_FORMAT, {"segments": fields})
+
+
+def decode_segments(body: Buffer) -> tuple[SegmentRef, ...]:
+    """Invert :func:`encode_segments`.
+
+    Raises:
+        CorruptManifestError: damaged, or of a newer format.
+    """
+    try:
+        fields = decode_json(_SEGMENTS, MANIFEST_FORMAT, body)
+        format_version = integer(fields, "format_version")
+        return tuple(_segment_ref(e, format_version) for e in array(fields, "segments"))
+    except ValueError as error:
+        raise CorruptManifestError(f"segments: {error}") from error
 
 
 def _segment_fields(ref: SegmentRef, format_version: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from driftlog_agents.log.compaction.partition_rewrites import (
 from driftlog_agents.log.compaction.rewrite_attempts import RewriteAttempts
 from driftlog_agents.log.objects.object_retry import ANSWERED
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.sealing.segment_writer import disk_errors
+from driftlog_agents.log.sealing.range_segments import disk_errors
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.compaction.policy import PartitionBusyError
 from driftlog_tiering.formats.manifests import VoidEditError

@@ -129,7 +129,7 @@ class SealingLag:
     upload.
     """
 
-    __slots__ = ("behind", "held", "near")
+    __slots__ = ("behind", "full", "held", "near")
 
     def __init__(self) -> None:
         self.held = False
@@ -138,12 +138,15 @@ class SealingLag:
         """Producers waited, and sealing has not caught up since."""
         self.near = False
         """Producers may have to wait within moments."""
+        self.full = False
+        """Unsealed data is over the agent's bounds."""
 
     def update(self, fullness: float) -> None:
         """Note the present *fullness*."""
         self.held = fullness > (_RELEASED if self.held else _HELD)
         self.behind = self.held or (self.behind and fullness > _CAUGHT_UP)
         self.near = fullness > _NEAR
+        self.full = fullness > 1
 
 
 def segment_bytes(settings: SealSettings, topic: TopicSealPolicy | None) -> int:

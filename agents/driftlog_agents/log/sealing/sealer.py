@@ -39,11 +39,9 @@ from driftlog_agents.log.sealing.policy import (
     can_be_sealed,
     fullness,
 )
+from driftlog_agents.log.sealing.range_segments import FILLING
 from driftlog_agents.log.sealing.sealed_range import (
     sealed_state,
-)
-from driftlog_agents.log.sealing.segment_writer import (
-    FILLING,
 )
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals

@@ -22,11 +22,9 @@ from driftlog_agents.log.local.spool import FileSpool, spool_in
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_agents.log.sealing import batch_faults
-from driftlog_agents.log.sealing import segment_writer as segment_writing
+from driftlog_agents.log.sealing import batch_faults, range_segments
 from driftlog_agents.log.sealing.batch_faults import BatchFault
 from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
@@ -39,6 +37,7 @@ from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
 from tests.support.memory_object_store import MemoryObjectStore
+from tests.support.range_writer import range_writer
 
 RECORDS = 50
 
@@ -82,7 +81,7 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
         reader = Given()
-        writing = SealedRangeWriter(
+        writing = range_writer(
             reader=reader,
             objects=objects,
             offload=on_threads(pool),
@@ -127,7 +126,7 @@ async def test_neighbours_that_cannot_be_decoded_are_one_object_and_one_line(
     with ThreadPoolExecutor(1) as pool, structlog.testing.capture_logs() as lines:
         counters = LogCounters()
         reader = Given()
-        writing = SealedRangeWriter(
+        writing = range_writer(
             reader=reader,
             objects=objects,
             offload=on_threads(pool),
@@ -189,12 +188,12 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
             with lock:
                 now["decoded"] -= 1
 
-    monkeypatch.setattr(segment_writing, "append_large", watched)
+    monkeypatch.setattr(range_segments, "append_large", watched)
     objects = MemoryObjectStore(lambda: 0)
     found = []
     with ThreadPoolExecutor(4) as pool:
         reader = Given()
-        writing = SealedRangeWriter(
+        writing = range_writer(
             reader=reader,
             objects=objects,
             offload=on_threads(pool),
@@ -227,13 +226,13 @@ async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
     """
     A reader of one batch reads its object; a batch that is larger than that is alone.
     """
-    monkeypatch.setattr(segment_writing, "_RAW_BYTES", 300)
+    monkeypatch.setattr(range_segments, "_RAW_BYTES", 300)
     objects = MemoryObjectStore(lambda: 0)
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     size = len(make_undecodable(0, 1))
     with ThreadPoolExecutor(1) as pool:
         reader = Given()
-        writing = SealedRangeWriter(
+        writing = range_writer(
             reader=reader,
             objects=objects,
             offload=on_threads(pool),
@@ -243,7 +242,7 @@ async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
         )
         reader.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
         refs = await writing.write(log, 0, 10, [])
-        monkeypatch.setattr(segment_writing, "_RAW_BYTES", 1)
+        monkeypatch.setattr(range_segments, "_RAW_BYTES", 1)
         alone = await writing.write(log, 0, 10, [])
 
     assert list(range(10)) == [n for ref in refs for n in range(ref.base, ref.end)]
@@ -272,7 +271,7 @@ async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
     log.restore(TailSlice(0, 3 * RECORDS, data, 0, 3, data.size_bytes, stored_at), 0.0)
     await objects.put(stored_at.object_key, made[:kept])
     with ThreadPoolExecutor(1) as pool:
-        writing = SealedRangeWriter(
+        writing = range_writer(
             objects=objects,
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
@@ -312,7 +311,7 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
 
     with ThreadPoolExecutor(2) as pool:
         reader = Given()
-        writing = SealedRangeWriter(
+        writing = range_writer(
             reader=reader,
             objects=objects,
             offload=on_threads(pool),
@@ -322,11 +321,11 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
         )
         made = batches(60)
         reader.given = [made[i : i + 30] for i in (0, 30)]
-        monkeypatch.setattr(segment_writing, "append_batches", held)
+        monkeypatch.setattr(range_segments, "append_batches", held)
         cancelled = asyncio.create_task(writing.write(log, 0, 60 * RECORDS, []))
         assert await asyncio.to_thread(entered.wait, 10)
         cancelled.cancel()
-        monkeypatch.setattr(segment_writing, "append_batches", append)
+        monkeypatch.setattr(range_segments, "append_batches", append)
         (during,) = await writing.write(log, 0, 60 * RECORDS, [])
         assert not cancelled.done()
         go_on.set()
@@ -361,7 +360,7 @@ async def test_a_full_disk_is_a_store_that_cannot_now(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         reader = Given()
-        writing = SealedRangeWriter(
+        writing = range_writer(
             reader=reader,
             objects=objects,
             offload=on_threads(pool),
@@ -390,7 +389,7 @@ async def test_a_store_that_is_slow_is_not_taken_for_the_disk(tmp_path: Path) ->
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
         reader = Given()
-        writing = SealedRangeWriter(
+        writing = range_writer(
             reader=reader,
             objects=Slow(lambda: 0),
             offload=on_threads(pool),
