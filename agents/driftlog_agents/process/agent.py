@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from random import Random
 from typing import Final, Protocol
 
@@ -27,6 +28,7 @@ import structlog
 
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.cluster.node_ids import NodeIds
+from driftlog_agents.cluster.roles import upkeep_agents
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
@@ -57,6 +59,7 @@ from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.log.sealing.remote_segments import SealAgents, SegmentTransport
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
@@ -67,7 +70,7 @@ from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError, check_level
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
-from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, Agent, Listener
+from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, Agent, Listener, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
@@ -171,6 +174,8 @@ class AgentPorts:
     """Asks how full the metadata store is; None: it has no quota."""
     traces: ProduceTraces | None = None
     """Takes the way of some Produce requests; None: none is traced."""
+    segments: SegmentTransport | None = None
+    """Reaches agents that write segments for this one; None: it writes them itself."""
     refusals: Refusals = field(default_factory=Refusals)
     """The server counts its refusals here, too."""
 
@@ -474,6 +479,7 @@ class AgentProcess:
                 ownership=self._cluster_file,
                 quota=self.quota,
                 strangers=self._strangers,
+                seal_agents=self._seal_agents(),
                 backpressure=backpressure,
                 health=SessionHealth(),
                 counters=self.counters,
@@ -525,6 +531,17 @@ class AgentProcess:
             self.engine = None
             self.broker.end()
             backpressure.close()
+
+    def _seal_agents(self) -> SealAgents | None:
+        if self._ports.segments is None:
+            return None
+
+        def of(tp: TopicPartition) -> list[Agent]:
+            view = self.broker.view
+            nodes = takewhile(lambda node: node != self._node_id, upkeep_agents(view, tp))
+            return [view.agents[node] for node in nodes]
+
+        return SealAgents(self._ports.segments, of)
 
     async def _keep_node_id(self, engine: Engine) -> None:
         """Note when the agent last had a session; raise when its node id may be another agent's.

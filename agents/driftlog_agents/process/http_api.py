@@ -12,6 +12,7 @@
                                  JSON: what the partition has lost for good; changes nothing
     POST /topics/{topic}/{partition}/loss
                                  its body: the answer to GET.  Continue without what is lost
+    POST /segments               write the segments of another agent's partition (`segment_http`)
     POST /imports                begin the bulk import of a topic; its body: {"topic": …,
                                  "partitions": n, "configs": {…}}; JSON: what the importer needs
     POST /imports/{id}/renew     the importer lives
@@ -41,6 +42,7 @@ from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
 from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed
+from driftlog_agents.process.segment_http import SegmentHttp
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
 from driftlog_agents.topics.validation import NewTopic
@@ -96,7 +98,9 @@ class HttpApi:
         self._readiness = Readiness()
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
-        limits = self._agent.settings.broker.limits
+        settings = self._agent.settings.broker
+        self._segments = SegmentHttp(self._serving, settings.socket_request_max_bytes)
+        limits = settings.limits
         self._seals = SealQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -113,6 +117,7 @@ class HttpApi:
                 web.get("/partitions/offline", self._offline),
                 web.get("/topics/{topic}/{partition:[0-9]+}/loss", self._examine_loss),
                 web.post("/topics/{topic}/{partition:[0-9]+}/loss", self._accept_loss),
+                self._segments.route(),
                 web.post("/imports", self._begin_import),
                 web.post("/imports/{topic_id}/renew", self._renew_import),
                 web.post("/imports/{topic_id}/publish", self._publish_import),
@@ -175,9 +180,13 @@ class HttpApi:
             session=None if engine is None else _session_facts(engine),
         )
 
+    def _serving(self) -> Engine | None:
+        """The present session's engine; None: the agent starts, or is between two."""
+        return self._agent.broker.engine if self._agent.ready.is_set() else None
+
     async def _seal(self, request: web.Request) -> web.Response:
         topic = request.match_info["topic"]
-        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        engine = self._serving()
         if engine is None:
             return _error(503, _BETWEEN)
         entry = engine.topics.get(topic)
@@ -221,7 +230,7 @@ class HttpApi:
     # ── Partitions that are offline ──
 
     async def _offline(self, _: web.Request) -> web.Response:
-        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        engine = self._serving()
         if engine is None:
             return _error(503, _BETWEEN)
         names = {topic_id: entry.topic.name for topic_id, entry in engine.topics_by_id.items()}
@@ -240,7 +249,7 @@ class HttpApi:
         return shown if isinstance(shown, web.Response) else await self._of_loss(request, shown)
 
     async def _of_loss(self, request: web.Request, shown: dict[str, Any] | None) -> web.Response:
-        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        engine = self._serving()
         if engine is None:
             return _error(503, _BETWEEN)
         topic, number = request.match_info["topic"], int(request.match_info["partition"])
@@ -328,7 +337,7 @@ class HttpApi:
         body = await _body(request)
         if isinstance(body, web.Response):
             return body
-        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        engine = self._serving()
         if engine is None:
             return _error(503, _BETWEEN)
         try:

@@ -203,6 +203,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             keep_alive=_keep_alive(options, stack),
             usage=partial(_usage, etcd) if etcd is not None else None,
             refusals=refusals,
+            segments=HttpSegmentTransport(),
         )
         http_host, http_port = http_listening[0].getsockname()[:2]
         settings = replace(settings, http_address=http_address(http_host, http_port, listeners))

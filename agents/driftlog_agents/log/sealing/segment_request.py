@@ -98,8 +98,10 @@ def decode_request(content: Buffer) -> SegmentRequest:
     return SegmentRequest(cluster_id, named)
 
 
-def batches_from(content: Buffer, named: PartitionRange, next_offset: int) -> list[Buffer]:
-    """The batches of a frame, of which the first has the offset *next_offset*.
+def batches_from(
+    content: Buffer, named: PartitionRange, next_offset: int
+) -> tuple[list[Buffer], int]:
+    """The batches of a frame, which begin at *next_offset* or after it; and where they end.
 
     Raises:
         CorruptError: they are not the next batches of the range *named*.
@@ -113,7 +115,7 @@ def batches_from(content: Buffer, named: PartitionRange, next_offset: int) -> li
             )
         next_offset = header.end_offset
         batches.append(batch)
-    return batches
+    return batches, next_offset
 
 
 def written(

@@ -1,0 +1,108 @@
+"""A leader's requests for segments to agents with the role ``seal``, over HTTP.
+
+    POST /segments, Expect: 100-continue ──▶ 429: it has enough to do, and nothing is sent
+    frames of batches, as they are read  ──▶ references of the segments
+
+The client gives up when the other agent is silent; a connection serves one request.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
+from driftlog_agents.log.sealing.segment_request import END, SegmentRequest, encode_request, frame
+from driftlog_agents.process.http_guard import CHANGE_HEADER
+from driftlog_agents.process.segment_http import PATH, SILENT_S
+from driftlog_metadata.schema.model import Agent
+from driftlog_tiering.batches.batch import Buffer
+
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+"""At which the other agent uploads segments, in the worst case (`range_segments`)."""
+
+_CONNECT_S: Final = 3.0
+_ANSWER_BYTES: Final = 16 * 1024 * 1024
+
+
+class HttpSegmentTransport:
+    """A `SegmentTransport` to the HTTP ports of other agents."""
+
+    async def write(
+        self, agent: Agent, request: SegmentRequest, chunks: AsyncIterator[list[Buffer]]
+    ) -> Buffer:
+        """As `SegmentTransport.write`."""
+        ahead: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
+        async with asyncio.timeout(None) as deadline:
+            reading = asyncio.create_task(_read(request, chunks, ahead, deadline))
+            try:
+                return await _post(f"http://{agent.http_address}{PATH}", ahead)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                if reading.done() and (failure := reading.exception()) is not None:
+                    raise failure from None
+                raise RemoteError(str(error) or repr(error)) from error
+            finally:
+                await _end(reading)
+
+
+async def _read(
+    request: SegmentRequest,
+    chunks: AsyncIterator[list[Buffer]],
+    ahead: asyncio.Queue[bytes | None],
+    deadline: asyncio.Timeout,
+) -> None:
+    """Puts the frames of a request into *ahead*; None: the chunks failed.  Each frame moves the
+    *deadline*."""
+    now_s = asyncio.get_running_loop().time
+    deadline.reschedule(now_s() + SILENT_S)
+    await ahead.put(b"".join(frame([encode_request(request)])))
+    sent_bytes = 0
+    try:
+        async for batches in chunks:
+            content = b"".join(frame(batches))
+            await ahead.put(content)
+            sent_bytes += len(content)
+            deadline.reschedule(now_s() + SILENT_S)
+    except Exception:
+        await ahead.put(None)
+        raise
+    await ahead.put(END)
+    deadline.reschedule(now_s() + SILENT_S + sent_bytes / _SLOWEST_BYTES_PER_S)
+
+
+async def _end(reading: asyncio.Task[None]) -> None:
+    """Ends *reading*: nobody reads the chunks when their owner closes them."""
+    reading.cancel()
+    await asyncio.wait([reading])
+    if not reading.cancelled():
+        reading.exception()  # was raised, or does not matter any more
+
+
+async def _post(url: str, ahead: asyncio.Queue[bytes | None]) -> bytes:
+    timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S)
+    headers = {CHANGE_HEADER: "segments", "Content-Type": "application/octet-stream"}
+    async with (
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True), timeout=timeout, headers=headers
+        ) as session,
+        session.post(url, data=_frames(ahead), expect100=True) as response,
+    ):
+        answer = await response.content.read(_ANSWER_BYTES)
+        if response.status == web.HTTPTooManyRequests.status_code:
+            raise BusyError
+        if response.status != web.HTTPOk.status_code:
+            raise RemoteError(f"{response.status}: {answer[:500].decode(errors='replace')}")
+        return answer
+
+
+async def _frames(ahead: asyncio.Queue[bytes | None]) -> AsyncGenerator[bytes]:
+    """The request's body."""
+    while (content := await ahead.get()) != END:
+        if content is None:
+            raise ValueError("the range cannot be read")
+        yield content
+    yield END
