@@ -61,6 +61,7 @@ from driftlog_agents.process.startup_configs import (
     Options,
     StartError,
     agent_settings,
+    check_roles,
 )
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process.thread_priority import SEAL_NICE, UPKEEP_NICE, lower_priority
@@ -151,6 +152,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
     # Refuse what can be refused, before anything is on the disk or in the bucket.
     bound = await take_all(listeners)
     http_listening = await _take_http(options)
+    check_roles(options)
     _check_rescued(options)
     async with contextlib.AsyncExitStack() as stack:
         etcd = await _etcd(options, stack)
