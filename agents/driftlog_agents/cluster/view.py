@@ -46,6 +46,7 @@ from driftlog_metadata.schema.model import (
     ConfigsOwner,
     Leader,
     LiveSession,
+    Role,
     Stage,
     Topic,
     TopicPartition,
@@ -136,22 +137,31 @@ class ClusterView:
 
     # ── Queries ──
 
+    def serving_agents(self) -> dict[int, Agent]:
+        """The live agents with the role `serve`, by node id: clients see these, and only these."""
+        return {node: agent for node, agent in self.agents.items() if Role.SERVE in agent.roles}
+
     @property
     def controller_id(self) -> int:
-        """The agent that does the cluster-wide work: the lowest live node id; -1: no agents.
+        """The agent that does the cluster-wide work: the lowest node id of `serving_agents`; -1:
+        there are none.
 
         Clients get a serving agent (`handlers/common/cluster_metadata`), which may differ for
         moments.
         """
-        return min(self.agents, default=-1)
+        return min(self.serving_agents(), default=-1)
 
     def leader_of(self, tp: TopicPartition) -> tuple[Agent | None, int]:
-        """The live agent that leads *tp*, if any, and the leader epoch; -1: never led."""
+        """The live agent that leads *tp*, if any, and the leader epoch; -1: never led.
+
+        An agent without the role `serve` that leads *tp* is about to release it: it only commits
+        what an earlier session left on its disk.
+        """
         entry = self.leaders.get(tp)
         if entry is None:
             return None, -1
-        epoch = entry.leader.leader_epoch
-        return self.agent_of(entry.leader.session_id), epoch
+        agent, epoch = self.agent_of(entry.leader.session_id), entry.leader.leader_epoch
+        return (agent if agent is not None and Role.SERVE in agent.roles else None), epoch
 
     def heir_of(self, tp: TopicPartition) -> Agent | None:
         """The planned leader of *tp* if it was released or its leader is dead; else None."""
@@ -179,22 +189,24 @@ class ClusterView:
         return entry is not None and entry.leader.session_id in self.sessions
 
     def replicas(self, tp: TopicPartition, replication_factor: int) -> list[int]:
-        """The leader, then other agents by their scores: min(RF, agents) node ids.
+        """The leader, then other agents that serve by their scores: min(RF, agents) node ids.
 
         The bucket is the only replica; the answer names the agents that would lead next in its
         place.
         """
         leader, _ = self.leader_of(tp)
-        count = min(replication_factor, len(self.agents))
+        agents = self.serving_agents()
+        count = min(replication_factor, len(agents))
         if leader is not None and count == 1:
             return [leader.node_id]
-        others = ranked(tp, self.agents, count)
+        others = ranked(tp, agents, count)
         if leader is None:
             return others
         return [leader.node_id, *(node for node in others if node != leader.node_id)][:count]
 
     def placed(self) -> list[int]:
-        """Node ids that partitions are placed on, ascending: agents that serve and do not leave.
+        """Node ids that partitions are placed on, ascending: agents with the role `serve` that are
+        ready and do not leave.
 
         An agent that restarted on its own disk counts before its new session serves: it leads, or
         is about to lead, its previous partitions.
@@ -205,7 +217,7 @@ class ClusterView:
             for entry in self.sessions.values()
             if entry.said.stage is Stage.SERVING
         }
-        for node, agent in self.agents.items():
+        for node, agent in self.serving_agents().items():
             session = self.sessions.get(agent.session_id)
             if session is None or session.said.stage is Stage.LEAVING:
                 continue
@@ -222,7 +234,10 @@ class ClusterView:
 
     def seen_by_all(self, revision: int, *, but: str = "") -> bool:
         """Whether every serving or leaving session, *but* one, has seen the topics at *revision*.
-        A starting session reads them before it serves."""
+        A starting session reads them before it serves.
+
+        So have agents without the role `serve`: they compact by the policies of topics, too.
+        """
         return all(
             entry.said.topics_revision >= revision
             for entry in self.sessions.values()

@@ -68,7 +68,7 @@ from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.log.session_sealing import SessionSealing
 from driftlog_agents.log.upkeep import Upkeep
-from driftlog_metadata.schema.model import Agent, FlushRecord, TopicPartition
+from driftlog_metadata.schema.model import Agent, FlushRecord, Role, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.compaction.policy import CompactionPolicy
@@ -284,7 +284,8 @@ class Engine:
         )
         self.loaded, self.admits = self._loading.loaded, self._loading.admits
         self.offline = self.partitions.offline
-        self.status = SessionStatus(agent.node_id, self.session, cluster)
+        self._leads = Role.SERVE in agent.roles
+        self.status = SessionStatus(agent.node_id, self.session, cluster, leads=self._leads)
         self.claims = PartitionClaims(
             cluster=cluster,
             takeover=self.takeover,
@@ -396,7 +397,10 @@ class Engine:
                 leadership = [
                     spawn(tasks, self.status.keep_told()),
                     spawn(tasks, self.claims.run()),
-                    spawn(tasks, self.handover.run()),
+                    spawn(
+                        tasks,
+                        self.handover.run() if self._leads else self.handover.release_all(),
+                    ),
                 ]
                 background.extend(leadership)
                 background.append(spawn(tasks, self.flush_records.run()))

@@ -28,7 +28,7 @@ import structlog
 
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.cluster.node_ids import NodeIds
-from driftlog_agents.cluster.roles import upkeep_agents
+from driftlog_agents.cluster.roles import collectors, upkeep_agents
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
@@ -68,9 +68,21 @@ from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
-from driftlog_agents.process.cluster_identity import Identity, WrongClusterError, check_level
+from driftlog_agents.process.cluster_identity import (
+    Identity,
+    WrongClusterError,
+    check_level,
+    check_roles_known,
+)
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
-from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, Agent, Listener, TopicPartition
+from driftlog_metadata.schema.model import (
+    ALL_ROLES,
+    FOOTER_FACTS_LEVEL,
+    Agent,
+    Listener,
+    Role,
+    TopicPartition,
+)
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
@@ -93,6 +105,7 @@ class AgentSettings:
     """The settings that `driftlog dev` and `driftlog agent run` change."""
 
     rack: str | None = None
+    roles: frozenset[Role] = ALL_ROLES
     http_address: str = ""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -290,6 +303,7 @@ class AgentProcess:
     async def _prepare(self) -> None:
         settings, ports, cache = self.settings, self._ports, self.read_cache
         cluster, number, grace = await ports.identity.join(self._metadata, self._strangers)
+        check_roles_known(cluster, settings.roles)
         self._metadata.witness.cluster = encode_cluster(cluster)
         self._node_id = number
         self._grace = grace
@@ -369,6 +383,7 @@ class AgentProcess:
             http_address=self.settings.http_address,
             rack=self.settings.rack,
             started_at_ms=self._started_at_ms,
+            roles=self.settings.roles,
         )
 
     async def read_manifest(self, log: PartitionLog) -> Manifest:
@@ -388,17 +403,22 @@ class AgentProcess:
 
     def collects_flush_objects(self) -> bool:
         """See `Duties`: one agent of the cluster."""
-        return self.broker.view.controller_id == self._node_id
+        return collectors(self.broker.view)[:1] == [self._node_id]
 
     def _puts_group_snapshots(self) -> bool:
-        """Older releases do not know the keys: the format level says when all agents do."""
+        """Older releases do not know the keys: the format level says when all agents do.
+
+        The controller does it: the snapshots are of what coordinators store, they are small, and a
+        cluster without an agent that serves has no new ones.
+        """
         assert self._metadata.witness.cluster is not None
         level = decode_cluster(self._metadata.witness.cluster).format_version
-        return level >= FOOTER_FACTS_LEVEL and self.collects_flush_objects()
+        is_controller = self.broker.view.controller_id == self._node_id
+        return level >= FOOTER_FACTS_LEVEL and is_controller
 
     def listing_share(self) -> tuple[int, int] | None:
         """See `Duties`: by the order of node ids."""
-        nodes = sorted(self.broker.view.agents)
+        nodes = collectors(self.broker.view)
         return (nodes.index(self._node_id), len(nodes)) if self._node_id in nodes else None
 
     def edited(self) -> Iterable[NamedPartition]:

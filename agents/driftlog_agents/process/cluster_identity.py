@@ -56,7 +56,14 @@ from driftlog_metadata.schema.keys import (
     parse_topic_key,
     session_key,
 )
-from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, NodeIdUse
+from driftlog_metadata.schema.model import (
+    ALL_ROLES,
+    FORMAT_VERSION,
+    ROLES_LEVEL,
+    Cluster,
+    NodeIdUse,
+    Role,
+)
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
 from driftlog_tiering.formats import bucket_files, layout
@@ -198,6 +205,21 @@ def check_level(cluster: Cluster) -> None:
             f"the cluster's format level is {cluster.format_version}, and this release of driftlog "
             f"knows levels up to {FORMAT_VERSION}: the level needs release "
             f"{cluster.needs_release} or later, so upgrade driftlog on this machine"
+        )
+
+
+def check_roles_known(cluster: Cluster, roles: frozenset[Role]) -> None:
+    """Check that every agent of the cluster understands an agent with *roles*.
+
+    Raises:
+        WrongClusterError: an older release may be there, which would take it for one that serves.
+    """
+    if roles != ALL_ROLES and cluster.format_version < ROLES_LEVEL:
+        raise WrongClusterError(
+            f"--roles {','.join(role for role in Role if role in roles)}: agents with one role "
+            f"need format level {ROLES_LEVEL}, and the cluster has {cluster.format_version}.  "
+            "Upgrade all agents, run driftlog cluster upgrade --finalize, and start this one "
+            "again; or start it without --roles"
         )
 
 

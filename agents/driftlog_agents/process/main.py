@@ -56,11 +56,13 @@ from driftlog_agents.process.cluster_identity import ClusterIdentity, look_first
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.otel_traces import OtelTraces, open_traces
+from driftlog_agents.process.segment_client import HttpSegmentTransport
 from driftlog_agents.process.startup_configs import (
     HTTP_LISTENER,
     Options,
     StartError,
     agent_settings,
+    check_roles,
 )
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process.thread_priority import SEAL_NICE, UPKEEP_NICE, lower_priority
@@ -151,6 +153,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
     # Refuse what can be refused, before anything is on the disk or in the bucket.
     bound = await take_all(listeners)
     http_listening = await _take_http(options)
+    check_roles(options)
     _check_rescued(options)
     async with contextlib.AsyncExitStack() as stack:
         etcd = await _etcd(options, stack)

@@ -8,7 +8,7 @@ Addresses, directories and the session's timeout have options of their own.
 Shell.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ from driftlog_agents.process.agent import AgentSettings
 from driftlog_agents.process.file_limits import connections_possible
 from driftlog_agents.process_log.process_log import TEXT
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS
-from driftlog_metadata.schema.model import AgentRelease
+from driftlog_metadata.schema.model import ALL_ROLES, AgentRelease, Role
 from driftlog_tiering.compaction.policy import CleanerSettings
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Options:
     http_listener: str | None = None
     """None: `HTTP_LISTENER`, or a free port when that one is taken."""
     rack: str | None = None
+    roles: frozenset[Role] = ALL_ROLES
     session_timeout_ms: int = 6_000
     etcd: "EtcdSettings | None" = None
     """None: the embedded metadata store, in the directory."""
@@ -140,6 +141,7 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
         broker = replace(broker, max_connections=possible)
     return AgentSettings(
         rack=options.rack,
+        roles=options.roles,
         broker=broker,
         connections_possible=possible,
         engine=EngineSettings(
@@ -169,3 +171,22 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
             ),
         ),
     )
+
+
+def as_roles(names: Iterable[str]) -> frozenset[Role]:
+    """The roles of these names."""
+    return frozenset(map(Role, names))
+
+
+def check_roles(options: Options) -> None:
+    """Check that other agents may serve where this one does not.
+
+    Raises:
+        StartError: there can be none.
+    """
+    if Role.SERVE not in options.roles and options.etcd is None:
+        raise StartError(
+            "--roles seal: without --etcd the agent has a metadata store of its own, and no other "
+            "agent could serve: give it the --etcd and the --store of the agents that serve, or "
+            "--roles serve,seal"
+        )

@@ -11,6 +11,7 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.log.log_session import Engine
+from driftlog_metadata.schema.model import Agent
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -38,6 +39,11 @@ class TopicHost(Protocol):
     @property
     def view(self) -> ClusterView:
         """The cluster as this agent's watches see it."""
+        ...
+
+    @property
+    def agent(self) -> Agent:
+        """This agent, as others see it."""
         ...
 
     @property

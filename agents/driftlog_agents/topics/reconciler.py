@@ -20,7 +20,7 @@ from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import AT_ONCE, TopicChangeQueue
 from driftlog_agents.topics.host import TopicHost
 from driftlog_metadata.schema.keys import DELETED_PREFIX
-from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.schema.model import Role, Topic, TopicPartition
 from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
@@ -109,7 +109,7 @@ class TopicReconciler:
     def _share(self) -> list[Topic]:
         """The topics whose files this agent checks; every topic belongs to one agent."""
         host = self._host
-        nodes = {*host.view.placed(), host.node_id}
+        nodes = {*host.view.placed(), *([host.node_id] if Role.SERVE in host.agent.roles else ())}
         return [
             topic
             for topic in self._known.by_name.values()

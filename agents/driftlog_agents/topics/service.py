@@ -474,7 +474,7 @@ class Topics:
     # ── Checks ──
 
     def _check_total(self, added: int, reserved: int = 0) -> None:
-        agents = len(self._host.view.agents)
+        agents = len(self._host.view.serving_agents())
         most = self._host.settings.limits.driftlog_max_partitions
         try:
             check_total(self._known.partitions + reserved, added, agents, most)

@@ -6,7 +6,8 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
     Cluster          {"v":1,"cluster_id":s,"format_version":1}  or
                      {"v":2,"cluster_id":s,"format_version":n from 2 on,"release":s}
     Agent            {"v":1,"node_id":n,"session_id":s,"listeners":[[name,host,port],…],
-                      "http_address":s,"rack":s or null,"started_at_ms":n}
+                      "http_address":s,"rack":s or null,"started_at_ms":n}  or, without a role,
+                     {"v":2,…,"roles":["serve" or "seal"]}
     AgentRelease     {"v":1,"release":s,"level":n}
     LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
@@ -42,6 +43,7 @@ from uuid import UUID
 
 from driftlog_metadata.schema.keys import INT32_MAX, INT64_MAX
 from driftlog_metadata.schema.model import (
+    ALL_ROLES,
     CLOSED,
     FORMAT_VERSION,
     RELEASES,
@@ -57,6 +59,7 @@ from driftlog_metadata.schema.model import (
     PartitionState,
     ProducerIdBlock,
     Restore,
+    Role,
     Stage,
     Topic,
 )
@@ -157,14 +160,19 @@ def decode_restore(data: bytes) -> Restore:
 
 
 def encode_agent(agent: Agent) -> bytes:
-    """Encode the value of an agent's key."""
+    """Encode the value of an agent's key; only version 2 has the roles of one that lacks some."""
+    assert agent.roles, "an agent without a role"
+    lacks = agent.roles != ALL_ROLES
+    roles = {"roles": [role for role in Role if role in agent.roles]} if lacks else {}
     return _encode(
+        2 if lacks else 1,
         node_id=agent.node_id,
         session_id=agent.session_id,
         listeners=[[at.name, at.host, at.port] for at in agent.listeners],
         http_address=agent.http_address,
         rack=agent.rack,
         started_at_ms=agent.started_at_ms,
+        **roles,
     )
 
 
@@ -176,7 +184,7 @@ def decode_agent(data: bytes) -> Agent:
         CorruptError: not an agent.
     """
     names = ("node_id", "session_id", "listeners", "http_address", "rack", "started_at_ms")
-    fields = _Fields("agent", data, names)
+    fields = _Fields("agent", data, names, (*names, "roles"))
     return Agent(
         node_id=fields.number("node_id", INT32_MAX),
         session_id=fields.string("session_id"),
@@ -184,7 +192,16 @@ def decode_agent(data: bytes) -> Agent:
         http_address=fields.string("http_address"),
         rack=fields.string_or_null("rack"),
         started_at_ms=fields.number("started_at_ms"),
+        roles=ALL_ROLES if fields.version == 1 else _roles(fields),
     )
+
+
+def _roles(fields: "_Fields") -> frozenset[Role]:
+    names = fields.items("roles")
+    found = frozenset(role for role in Role if role in names)
+    if names != [role for role in Role if role in found] or found in (frozenset(), ALL_ROLES):
+        raise fields.corrupt(f"not the roles of an agent that lacks some: {names!r}")
+    return found
 
 
 def _listener(fields: "_Fields", item: object) -> Listener:

@@ -22,7 +22,7 @@ cluster with a larger one.
 | level | what it adds |
 |---|---|
 | 1 | |
-| 2 | manifests of format 2, footers of version 4, final heads, bulk imports, dynamic configs |
+| 2 | manifests of format 2, footers of version 4, final heads, imports, dynamic configs, roles |
 
 Each value also has a version of its own (`codec`).
 """
@@ -44,6 +44,10 @@ older readers take its folder for a damaged topic."""
 CONFIGS_LEVEL: Final = 2
 """Format level from which on brokers and groups have configs: an older agent would not follow
 them."""
+
+ROLES_LEVEL: Final = 2
+"""Format level from which on an agent may lack a role: an older agent would take it for one that
+leads, or could not read its key."""
 
 CLOSED: Final = -1
 """Value of a closed head: the session can never commit again."""
@@ -116,9 +120,22 @@ class Listener:
     port: int
 
 
+class Role(StrEnum):
+    """What an agent is for."""
+
+    SERVE = "serve"
+    """It leads partitions and coordinates groups: clients see it as a broker."""
+    SEAL = "seal"
+    """It works on what is sealed, or is to be sealed, of its own partitions and of those whose
+    leaders lack the role; and it collects garbage."""
+
+
+ALL_ROLES: Final = frozenset(Role)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """A live agent, on its session's lease."""
+    """A live agent, on its session's lease.  ``roles``: not empty."""
 
     node_id: int
     session_id: str
@@ -126,6 +143,7 @@ class Agent:
     http_address: str
     rack: str | None
     started_at_ms: int
+    roles: frozenset[Role] = ALL_ROLES
 
 
 @dataclass(frozen=True, slots=True)

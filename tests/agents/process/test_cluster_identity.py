@@ -13,10 +13,15 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_agents.process.cluster_identity import ClusterIdentity, WrongClusterError
+from driftlog_agents.process.cluster_identity import (
+    ClusterIdentity,
+    WrongClusterError,
+    check_roles_known,
+)
 from driftlog_metadata.schema.codec import encode_head
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, Grace
 from driftlog_metadata.schema.keys import head_key
+from driftlog_metadata.schema.model import ALL_ROLES, ROLES_LEVEL, Cluster, Role
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
@@ -164,3 +169,14 @@ async def test_a_grace_that_is_not_the_clusters_is_named(option_ms: int, warning
     told = [line for line in lines if line["event"] == "new_cluster_grace_ignored"]
     assert warnings == len(told)
     assert all("driftlog cluster grace --set" in line["advice"] for line in told)
+
+
+@pytest.mark.parametrize("roles", [[Role.SERVE], [Role.SEAL]])
+def test_an_agent_with_one_role_needs_a_cluster_that_knows_roles(roles: list[Role]) -> None:
+    """
+    An older agent would take it for a broker; the error says what to do.
+    """
+    check_roles_known(Cluster("c", ROLES_LEVEL), frozenset(roles))
+    check_roles_known(Cluster("c", ROLES_LEVEL - 1), ALL_ROLES)
+    with pytest.raises(WrongClusterError, match=rf"^--roles {roles[0]}: .*upgrade --finalize"):
+        check_roles_known(Cluster("c", ROLES_LEVEL - 1), frozenset(roles))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from driftlog_metadata.schema.model import (
     PartitionState,
     ProducerIdBlock,
     Restore,
+    Role,
     Stage,
     Topic,
 )
@@ -43,6 +45,19 @@ AGENT = Agent(
 )
 FLUSH = FlushRecord(object_key="flush/5e55/x.flush", size_bytes=8_388_608, footer_start=8_380_000)
 TOPIC = Topic(name="clicks", topic_id=TOPIC_ID, partitions=12, configs={"b": "2", "a": 'über "1"'})
+AGENT_OF_ROLES = (
+    b'{"v":2,"node_id":3,"session_id":"s","listeners":[],"http_address":"","rack":null,'
+    b'"started_at_ms":0,"roles":%s}'
+)
+WRONG_ROLES = (
+    b'["serve","seal"]',  # what there is of version 1
+    b"[]",
+    b'["lead"]',
+    b'["seal","seal"]',
+    b'["seal","lead"]',
+    b'"seal"',
+    b"[1]",
+)
 TOPIC_OF_REPLICAS = (
     b'{"v":2,"name":"t","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0","partitions":1,'
     b'"replicas":%d,"configs":{}}'
@@ -86,6 +101,16 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
             '{"v":1,"node_id":3,"session_id":"5e55","listeners":'
             '[["PLAINTEXT","10.0.0.1",9092],["Ü","::1",65535]],'
             '"http_address":"10.0.0.1:8080","rack":null,"started_at_ms":1700000000000}'
+        ),
+    ),
+    (
+        codec.encode_agent,
+        codec.decode_agent,
+        replace(AGENT, listeners=(), roles=frozenset({Role.SEAL})),
+        (
+            '{"v":2,"node_id":3,"session_id":"5e55","listeners":[],'
+            '"http_address":"10.0.0.1:8080","rack":null,"started_at_ms":1700000000000,'
+            '"roles":["seal"]}'
         ),
     ),
     (
@@ -209,6 +234,7 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
             http_address=texts,
             rack=st.none() | texts,
             started_at_ms=int64s,
+            roles=st.frozensets(st.sampled_from(Role), min_size=1),
         ),
     ),
     (
@@ -336,7 +362,8 @@ def test_a_newer_version_is_refused_as_newer(
     """
     Whatever else stands in it; the message says which versions these are.
     """
-    known = 2 if {"head", "topic_id", "stage", "format_version"} & json.loads(golden).keys() else 1
+    of_two = {"head", "topic_id", "stage", "format_version", "listeners"}
+    known = 2 if of_two & json.loads(golden).keys() else 1
     newer = json.dumps(json.loads(golden) | {"v": known + 1, "new": []}).encode()
 
     with pytest.raises(UnsupportedFormatError, match=rf"version {known + 1}.*reads up to {known}"):
@@ -405,6 +432,7 @@ def test_an_ended_head_says_what_it_said_before() -> None:
         (codec.decode_cluster, b'{"v":1,"cluster_id":"\\ud800","format_version":1}'),
         (codec.decode_leader, b'{"v":1,"session_id":"s","epoch":2147483648}'),
         (codec.decode_topic, TOPIC_OF_REPLICAS % 1),  # what there is of version 1
+        *((codec.decode_agent, AGENT_OF_ROLES % roles) for roles in WRONG_ROLES),
         (codec.decode_topic, TOPIC_OF_REPLICAS % 32_768),
         (codec.decode_live_session, b'{"v":1,"node_id":3,"stage":"asleep","topics":0}'),
         (

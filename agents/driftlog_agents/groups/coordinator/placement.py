@@ -32,7 +32,7 @@ class Coordinators:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Node ids of the agents that serve and do not leave, ascending.
+        """Node ids of the agents with the role `serve` that are ready and do not leave, ascending.
 
         An agent that restarts on its own disk counts as serving while its old session lives.
         """
@@ -52,7 +52,7 @@ class Coordinators:
         return tuple(
             sorted(
                 node
-                for node, agent in view.agents.items()
+                for node, agent in view.serving_agents().items()
                 if node in serving
                 and (session := view.sessions.get(agent.session_id)) is not None
                 and session.said.stage is not Stage.LEAVING

@@ -20,7 +20,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.schema.model import Agent, Stage, Topic, TopicPartition
+from driftlog_metadata.schema.model import Agent, Role, Stage, Topic, TopicPartition
 
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -43,11 +43,14 @@ class Node:
 
 
 def live_agents(broker: Broker) -> dict[int, Agent]:
-    """The live agents by node id, by the view; this agent as it is now.
+    """The live agents with the role `serve` by node id, by the view; this agent as it is now.
 
     An agent without a session is fenced, in Kafka's words: it names the others, if there are any.
+    So does one that lacks the role.
     """
-    agents = dict(broker.view.agents)
+    agents = broker.view.serving_agents()
+    if Role.SERVE not in broker.agent.roles:
+        return agents
     engine = broker.engine
     serves = engine is not None and engine.ready.is_set()
     if serves or not agents or broker.node_id in agents:
@@ -131,6 +134,8 @@ def _own_log(broker: Broker, topic_id: UUID, partition: int) -> PartitionLog | N
     engine = broker.engine
     if engine is None or not engine.ready.is_set() or not engine.session.alive:
         return None
+    if Role.SERVE not in broker.agent.roles:
+        return None  # it commits what is on its disk, and releases it
     entry = engine.topics_by_id.get(topic_id)
     if entry is None or not 0 <= partition < len(entry.logs):
         return None
@@ -168,7 +173,9 @@ def partitions(
         replicas = [leader]
         if count > 1 or leader < 0:
             tp = TopicPartition(topic.topic_id, partition)
-            replicas = broker.view.replicas(tp, topic.replication_factor) or [broker.node_id]
+            replicas = broker.view.replicas(tp, topic.replication_factor)
+            if not replicas and Role.SERVE in broker.agent.roles:
+                replicas = [broker.node_id]
             if leader >= 0 and replicas[0] != leader:
                 replicas = [leader, *(node for node in replicas if node != leader)][:count]
         offline = [node for node in replicas if node not in reachable]

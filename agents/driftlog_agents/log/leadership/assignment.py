@@ -234,6 +234,10 @@ class PartitionAssignments:
                     assert partition.log is not None
                     yield partition.log, node
 
+    def led(self) -> list[PartitionLog]:
+        """The partitions that are led here."""
+        return [found.log for found in self._partitions.values() if found.log is not None]
+
     def shows_release(self, view: ClusterView, tp: TopicPartition) -> bool:
         """Whether *view* is no older than this session's release of *tp*."""
         partition = self._partitions.get(tp)

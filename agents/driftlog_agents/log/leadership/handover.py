@@ -18,6 +18,9 @@
 The handover waits a moment after a new plan: agents that start together share one plan, and the
 receiver reads the footers that it will need.
 
+An agent without the role `serve` keeps nothing: what it leads, to commit what an earlier session
+left on its disk, is released as soon as that is committed (`release_all`).
+
 A hand-over and `give_up`, which an operator's command calls, may concern one partition at the same
 time: `assignment` allows only one of them to pause it, and only one to retire it.
 
@@ -39,6 +42,7 @@ from driftlog_agents.log.leadership.handover_policy import (
     FlushDeadline,
     LeadershipSettings,
     is_flushed,
+    is_movable,
     may_pause,
     next_to_move,
 )
@@ -229,6 +233,20 @@ class Handover:
             ),
             self._settings.taken_ms / 1000,
         )
+
+    # ── Without the role `serve` ──
+
+    async def release_all(self) -> None:
+        """Releases every partition that is led here, as soon as it is flushed, until cancelled.
+        Offline ones stay: their buffered batches are on this disk.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        while True:
+            version = self._assignments.version
+            await self.give_up([log for log in self._assignments.led() if is_movable(log)])
+            await self._cluster.until(self._assignments.is_newer_than(version))
 
     # ── For an operator's command ──
 

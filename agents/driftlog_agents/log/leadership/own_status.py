@@ -5,7 +5,8 @@
                                                         how often it has shown that it can
 
 1. The session's key holds the status last stored; it is written while another one is wanted.
-2. This agent is a node of the plan even before it is SERVING, and is none when it leaves.
+2. This agent is a node of the plan even before it is SERVING, and is none when it leaves, nor when
+   it lacks the role `serve`.
 
 Pure.
 """
@@ -19,11 +20,16 @@ from driftlog_metadata.stores.store import KeyValue
 
 
 class OwnStatus:
-    """See the module; for one session."""
+    """See the module; for one session.
 
-    def __init__(self, node_id: int, session_id: str) -> None:
+    Args:
+        leads: whether the agent has the role `serve`.
+    """
+
+    def __init__(self, node_id: int, session_id: str, *, leads: bool = True) -> None:
         self._node_id = node_id
         self._session_id = session_id
+        self._leads = leads
         self._stored = LiveSession(node_id=node_id)
         self.stored_revision = 0
         """Revision of the session's key as stored last; 0: as the session created it."""
@@ -41,8 +47,8 @@ class OwnStatus:
 
     def nodes(self, view: ClusterView) -> tuple[int, ...]:
         """Node ids of the agents that the plan uses, ascending."""
-        myself = set() if self.stage is Stage.LEAVING else {self._node_id}
-        return tuple(sorted(self.others(view) | myself))
+        is_node = self._leads and self.stage is not Stage.LEAVING
+        return tuple(sorted(self.others(view) | ({self._node_id} if is_node else set())))
 
     def others_start(self, view: ClusterView) -> bool:
         """Whether another agent is STARTING."""

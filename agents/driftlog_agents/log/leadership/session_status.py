@@ -13,11 +13,13 @@ from driftlog_metadata.transactions import session_transactions as transactions
 class SessionStatus:
     """See the module; for one session."""
 
-    def __init__(self, node_id: int, session: Session, cluster: ClusterWatch) -> None:
+    def __init__(
+        self, node_id: int, session: Session, cluster: ClusterWatch, *, leads: bool = True
+    ) -> None:
         self._session = session
         self._cluster = cluster
         self._view = cluster.view
-        self._status = OwnStatus(node_id, session.session_id)
+        self._status = OwnStatus(node_id, session.session_id, leads=leads)
 
     @property
     def asks(self) -> bool:
@@ -30,7 +32,7 @@ class SessionStatus:
 
     def nodes(self) -> tuple[int, ...]:
         """Node ids of the agents that the plan uses, ascending.  This agent is one of them even
-        before it is SERVING, and is not when it leaves."""
+        before it is SERVING, and is not when it leaves, nor without the role `serve`."""
         return self._status.nodes(self._view)
 
     def others_start(self) -> bool:

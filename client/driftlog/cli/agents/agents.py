@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LISTENER = dev_cluster.LISTENER
 _HTTP_LISTENER = "127.0.0.1:9644"
+_ROLES = ("serve", "seal")
 
 
 def add_commands(commands: Commands) -> None:
@@ -99,6 +100,15 @@ def _run_options(parser: Parser) -> None:
         action="store_true",
         help="behave as `driftlog dev`: seal records that are a minute old, create topics "
         "automatically, and let new consumer groups start without a delay",
+    )
+    parser.add_argument(
+        "--roles",
+        type=_roles,
+        default=_ROLES,
+        metavar="ROLE[,ROLE]",
+        help="what the agent does: serve leads partitions and coordinates groups; seal works on "
+        "sealed segments, also of leaders with serve alone, and collects garbage; docs/operate.md "
+        f"says more (default: {','.join(_ROLES)})",
     )
     add_etcd_options(parser)
     take_options(parser)
@@ -194,6 +204,17 @@ def _session_timeout_ms(text: str) -> int:
     if not text.isdecimal() or not 2_000 <= int(text) <= 600_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 2000 to 600000 (milliseconds)")
     return int(text)
+
+
+def _roles(text: str) -> tuple[str, ...]:
+    """The roles that *text* names, each once, in the order of `_ROLES`."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in _ROLES:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is no role: an agent has {' or '.join(_ROLES)}, or both with a comma"
+            )
+    return tuple(role for role in _ROLES if role in names)
 
 
 def _agent_count(text: str) -> int:
@@ -301,6 +322,7 @@ def _options(options: argparse.Namespace, *, etcd: Any, dev: bool) -> "Options":
         DEV_SEAL_MS,
         REBALANCE_DELAY_MS,
         Options,
+        as_roles,
     )
 
     return Options(
@@ -310,6 +332,7 @@ def _options(options: argparse.Namespace, *, etcd: Any, dev: bool) -> "Options":
         advertised_listeners=tuple(options.advertised_listener or ()),
         http_listener=options.http_listener,
         rack=options.rack,
+        roles=as_roles(getattr(options, "roles", _ROLES)),
         session_timeout_ms=options.session_timeout_ms,
         etcd=etcd,
         seal_ms=DEV_SEAL_MS if dev else None,

@@ -1,12 +1,13 @@
 """Which agent coordinates a group: alike for all, evenly, and with few moves."""
 
 from collections import Counter
+from dataclasses import replace
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.groups.coordinator.placement import Coordinators, coordinator_of
 from driftlog_metadata.schema.codec import encode_agent, encode_live_session
 from driftlog_metadata.schema.keys import AGENTS_PREFIX, SESSIONS_PREFIX, agent_key, session_key
-from driftlog_metadata.schema.model import Agent, LiveSession, Stage
+from driftlog_metadata.schema.model import Agent, LiveSession, Role, Stage
 from driftlog_metadata.stores.store import KeyValue
 
 GROUPS = [f"group-{n}" for n in range(10_000)]
@@ -69,6 +70,11 @@ def test_who_serves_and_stays_coordinates() -> None:
     )
     coordinators = Coordinators(seen)
     assert [1, 4] == list(coordinators.nodes)
+
+    agents = [replace(agent, roles=frozenset({Role.SEAL})) for agent in seen.agents.values()]
+    kvs = [KeyValue(agent_key(agent.node_id), encode_agent(agent), 1, 1) for agent in agents]
+    seen.reset(AGENTS_PREFIX, 2, kvs)
+    assert not coordinators.nodes, "agents without the role serve"
 
     seen.reset(SESSIONS_PREFIX, 2, [])
     assert not coordinators.nodes

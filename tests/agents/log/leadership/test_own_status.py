@@ -7,7 +7,7 @@ import pytest
 from driftlog_agents.cluster.view import ClusterView, SessionEntry
 from driftlog_agents.log.leadership.own_status import OwnStatus
 from driftlog_metadata.schema.keys import session_key
-from driftlog_metadata.schema.model import Agent, LiveSession, Stage
+from driftlog_metadata.schema.model import Agent, LiveSession, Role, Stage
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.store import KeyValue
 
@@ -43,6 +43,18 @@ def test_this_agent_is_a_node_of_the_plan_until_it_leaves() -> None:
 
     assert ((1, 2), (2,)) == (before, status.nodes(view))
     assert (1,) == OwnStatus(1, MINE).nodes(view_of(Stage.STARTING))
+
+
+def test_an_agent_that_does_not_serve_is_never_a_node_of_the_plan() -> None:
+    """
+    Neither is it one of the others.
+    """
+    view = view_of(Stage.SERVING)
+    assert (2,) == OwnStatus(1, MINE, leads=False).nodes(view)
+
+    view.agents[2] = replace(view.agents[2], roles=frozenset({Role.SEAL}))
+    assert (1,) == OwnStatus(1, MINE).nodes(view)
+    assert () == OwnStatus(1, MINE, leads=False).nodes(view)
 
 
 @pytest.mark.parametrize("other", [None, *Stage])

@@ -92,3 +92,36 @@ def test_no_agent_starts_with_a_fault(file: Path, capsys: pytest.CaptureFixture[
 
     assert "did you mean listener" in capsys.readouterr().err
     assert not (file.parent / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "roles"), [('"seal, serve"', "serve,seal"), ('["seal"]', "seal"), ('"serve"', "serve")]
+)
+def test_roles_stand_in_one_order_wherever_they_come_from(
+    file: Path, capsys: pytest.CaptureFixture[str], said: str, roles: str
+) -> None:
+    """
+    A list of texts, or one text with commas; default is both.
+    """
+    assert 0 == main(["agent", "config", "--json"])
+    found = {row["name"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+    assert "serve,seal" == found["roles"]
+
+    file.write_text(f'dir = "d"\nroles = {said}\n')
+    assert 0 == main(["agent", "config", "--json"])
+    found = {row["name"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+    assert roles == found["roles"]
+
+
+@pytest.mark.parametrize("said", ["", "lead", "serve,", "serve,seals"])
+def test_an_unknown_or_empty_role_is_refused(
+    file: Path, capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    """
+    The error has the place, and the roles that there are.
+    """
+    file.write_text(f'dir = "d"\nroles = "{said}"\n')
+    assert 2 == main(["agent", "config"])
+    told = capsys.readouterr().err
+    assert f"{file}:2: roles: " in told
+    assert "is no role: an agent has serve or seal" in told

@@ -103,7 +103,7 @@ def test_every_setting_may_stand_in_the_file_and_in_a_variable() -> None:
     Each option of the command line and each config, and the two give the same value.
     """
     texts = {"session-timeout-ms": "7000", "new-cluster-grace-ms": "5000", "log-level": "debug"}
-    texts |= {"log-format": "json"}
+    texts |= {"log-format": "json", "roles": "seal"}
     for option in RUN:
         text = texts.get(option.name, "true" if option.default is False else "x")
         by_file = resolved(f'{option.name} = "{text}"')
@@ -281,9 +281,10 @@ def test_agents_of_a_cluster_take_no_setting_twice() -> None:
 
 def test_dev_has_the_settings_of_an_agent_but_those_of_production() -> None:
     """
-    A file for `driftlog dev` differs in where the metadata is, and in nothing else.
+    A file for `driftlog dev` differs in where the metadata is, and in which agents do what.
     """
     names = {o.name for o in RUN} - {o.name for o in options_of("dev")}
 
-    assert {"dev", "etcd", "etcd-cacert", "etcd-cert", "etcd-key", "etcd-user"} == names
+    etcd = {"etcd", "etcd-cacert", "etcd-cert", "etcd-key", "etcd-user"}
+    assert {"dev", "roles", *etcd} == names
     assert [o.name for o in RUN] == [o.name for o in options_of("agent", "config")]
