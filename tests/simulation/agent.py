@@ -38,6 +38,7 @@ from tests.simulation.one_sided import FITNESS
 from tests.simulation.restarts import settings_of
 from tests.simulation.restored import has_restore
 from tests.simulation.restored_groups import INTERVAL_MS
+from tests.simulation.segment_requests import SimSegmentTransport
 from tests.simulation.server import SimIdentity, SimServer
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.workers import Workers
@@ -165,6 +166,7 @@ class SimulatedAgent(Process):
                 offload_disk=workers.offload,
                 spool=spool,
                 keep_alive=SimKeepAlive(self._faulty, self.thread) if node.has_threads else None,
+                segments=SimSegmentTransport(world, self),
             ),
         )
         self.store_watch = self.agent.store_watch

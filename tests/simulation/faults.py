@@ -123,6 +123,12 @@ class Process:
         for request in inbox:
             self.loop.call_soon(self.receive, request, context=NOBODY)
 
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin what a request of a peer makes it do; it ends with the process."""
+        task = self.loop.create_task(work, context=self.freezer.context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=NOBODY)
+
     async def do(self, work: Coroutine[Any, Any, None]) -> None:
         """What a client makes the process do, as long as both live."""
         context = self.freezer.context.copy()
