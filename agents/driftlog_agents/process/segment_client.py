@@ -37,16 +37,21 @@ class HttpSegmentTransport:
     ) -> Buffer:
         """As `SegmentTransport.write`."""
         ahead: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
-        async with asyncio.timeout(None) as deadline:
-            reading = asyncio.create_task(_read(request, chunks, ahead, deadline))
-            try:
-                return await _post(f"http://{agent.http_address}{PATH}", ahead)
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                if reading.done() and (failure := reading.exception()) is not None:
-                    raise failure from None
-                raise RemoteError(str(error) or repr(error)) from error
-            finally:
-                await _end(reading)
+        try:
+            async with asyncio.timeout(None) as deadline:
+                reading = asyncio.create_task(_read(request, chunks, ahead, deadline))
+                try:
+                    return await _post(f"http://{agent.http_address}{PATH}", ahead)
+                except (aiohttp.ClientError, OSError, ValueError) as error:
+                    if reading.done() and (failure := reading.exception()) is not None:
+                        raise failure from None
+                    raise RemoteError(str(error) or repr(error)) from error
+                finally:
+                    await _end(reading)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise  # of the chunks
+            raise RemoteError("it is silent") from error
 
 
 async def _read(

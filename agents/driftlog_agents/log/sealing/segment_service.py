@@ -34,12 +34,15 @@ class SegmentService:
     def __init__(self, segments: RangeSegments, session: Session) -> None:
         self._segments = segments
         self._session = session
-        self._writing = 0
+        self.at_once = AT_ONCE
+        """Ranges that are written at once."""
+        self.writing = 0
+        """Ranges that are written now."""
 
     @property
     def is_full(self) -> bool:
         """Whether no other range can be written now."""
-        return self._writing >= AT_ONCE
+        return self.writing >= self.at_once
 
     async def write(self, request: SegmentRequest, chunks: AsyncIterator[list[Buffer]]) -> bytes:
         """The answer to *request*, whose batches are *chunks*.
@@ -63,8 +66,8 @@ class SegmentService:
     def _turn(self) -> Iterator[None]:
         if self.is_full:
             raise BusyError
-        self._writing += 1
+        self.writing += 1
         try:
             yield
         finally:
-            self._writing -= 1
+            self.writing -= 1

@@ -1,0 +1,333 @@
+"""What a leader sends to an agent with the role seal becomes the segments that it would have written."""
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import web
+
+from driftlog_agents.log.local.spool import spool_in
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing.partition_range import PartitionRange
+from driftlog_agents.log.sealing.range_reader import RangeReader
+from driftlog_agents.log.sealing.range_segments import RangeSegments
+from driftlog_agents.log.sealing.remote_segments import (
+    BusyError,
+    RemoteError,
+    RemoteSegments,
+    SealAgents,
+)
+from driftlog_agents.log.sealing.segment_request import SegmentRequest
+from driftlog_agents.log.sealing.segment_service import AT_ONCE, SegmentService
+from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.process import segment_client, segment_http
+from driftlog_agents.process.segment_client import HttpSegmentTransport
+from driftlog_agents.process.segment_http import SegmentHttp
+from driftlog_agents.process.thread_pools import on_threads
+from driftlog_metadata.schema.model import Agent, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import BatchHeader, Buffer, Codec
+from driftlog_tiering.formats.manifest import SegmentRef
+from tests.agents.log.lives import make_batch
+from tests.agents.log.tiers import make_undecodable
+from tests.support.memory_object_store import MemoryObjectStore
+
+RECORDS = 50
+TP = TopicPartition(UUID(int=5), 3)
+
+
+def chunks_of(count: int, size: int = 2_000) -> list[list[Buffer]]:
+    """Batches of random records at their offsets, ten a chunk."""
+    rng = Random(1)
+    made: list[Buffer] = []
+    for n in range(count):
+        batch = memoryview(make_batch([rng.randbytes(size) for _ in range(RECORDS)]))
+        kernel.patch(batch, 0, n * RECORDS, 0)
+        made.append(batch)
+    return [made[i : i + 10] for i in range(0, count, 10)]
+
+
+class Given(RangeReader):
+    """Batches that are given; *fails* is raised after the first chunk."""
+
+    def __init__(self, given: Sequence[list[Buffer]]) -> None:
+        super().__init__(MemoryObjectStore(lambda: 0))
+        self.given = given
+        self.fails: Exception | None = None
+        self.read = 0
+        self.stop: asyncio.Event | None = None
+        """Set: the second chunk waits for it."""
+        self.closed = 0
+
+    async def chunks(self, log: PartitionLog, base: int, end: int) -> AsyncGenerator[list[Buffer]]:
+        try:
+            for n, chunk in enumerate(self.given):
+                if n == 1 and self.fails is not None:
+                    raise self.fails
+                if n == 1 and self.stop is not None:
+                    await self.stop.wait()
+                self.read += 1
+                yield chunk
+        finally:
+            self.closed += 1
+
+
+def session(cluster_id: str) -> Any:
+    """Of a cluster, as far as requests for segments need one."""
+    return SimpleNamespace(author=SimpleNamespace(cluster_id=cluster_id))
+
+
+@dataclass
+class Two:
+    """A leader, and an agent that it asks, which share a bucket."""
+
+    objects: MemoryObjectStore
+    reader: Given
+    writer: SealedRangeWriter
+    service: SegmentService
+    other: LogCounters
+    own: LogCounters
+    agent: Agent
+    full: list[bool]
+    alone: SealedRangeWriter
+    """The leader's, without other agents."""
+    segments: RangeSegments
+    """The other agent's."""
+
+    async def write(self, *, alone: bool = False) -> tuple[list[SegmentRef], list[BatchHeader]]:
+        end = sum(map(len, self.reader.given)) * RECORDS
+        log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=3, leader_epoch=0)
+        headers: list[BatchHeader] = []
+        writer = self.alone if alone else self.writer
+        return await writer.write(log, 0, end, headers), headers
+
+
+@asynccontextmanager
+async def two(
+    path: Path, given: Sequence[list[Buffer]], *, cluster: str = "ours", most: int = 1 << 24
+) -> AsyncIterator[Two]:
+    objects, own, other = MemoryObjectStore(lambda: 0), LogCounters(), LogCounters()
+    with ThreadPoolExecutor(4) as pool:
+        offload = on_threads(pool)
+
+        def segments(counters: LogCounters, seed: int) -> RangeSegments:
+            return RangeSegments(
+                objects=objects,
+                offload=offload,
+                spool=spool_in(path / str(seed)),
+                rng=Random(seed),
+                counters=counters,
+            )
+
+        others = segments(other, 1)
+        service = SegmentService(others, session(cluster))
+        engine: Any = SimpleNamespace(segment_service=service)
+        app = web.Application()
+        app.add_routes([SegmentHttp(lambda: engine, most).route()])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        agent = cast(Agent, SimpleNamespace(node_id=7, http_address=f"{host}:{port}"))
+        full = [False]
+        reader = Given(given)
+        writer = SealedRangeWriter(
+            offload=offload,
+            rng=Random(3),
+            reader=reader,
+            segments=segments(own, 2),
+            remote=RemoteSegments(
+                agents=SealAgents(HttpSegmentTransport(), lambda _: [agent]),
+                session=session("ours"),
+                offload=offload,
+                now_ms=lambda: asyncio.get_running_loop().time() * 1000,
+                is_behind=lambda: full[0],
+            ),
+        )
+        try:
+            alone = SealedRangeWriter(
+                offload=offload, rng=Random(4), reader=reader, segments=segments(own, 4)
+            )
+            yield Two(objects, reader, writer, service, other, own, agent, full, alone, others)
+        finally:
+            await runner.cleanup()
+
+
+async def keys(objects: MemoryObjectStore) -> list[str]:
+    return [each.key async for page in objects.list("") for each in page.objects]
+
+
+async def offsets(objects: MemoryObjectStore, refs: list[SegmentRef]) -> list[int]:
+    found: list[int] = []
+    for ref in refs:
+        table = pq.read_table(io.BytesIO(await objects.get(ref.key)), columns=["offset"])
+        found += table["offset"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+async def test_the_other_agent_writes_the_segment_that_the_leader_would_write(
+    tmp_path: Path, codec: Codec
+) -> None:
+    """Otherwise what a partition holds would depend on who sealed it."""
+    given = chunks_of(45)
+    async with two(tmp_path, given) as w:
+        refs, headers = await w.write()
+        assert w.other.sealed_bytes > 0 == w.own.sealed_bytes
+        ours, own_headers = await w.write(alone=True)
+        assert headers == own_headers
+        assert await offsets(w.objects, refs) == list(range(45 * RECORDS))
+        assert await w.objects.get(refs[0].key) == await w.objects.get(ours[0].key)
+        assert refs[0].received_bytes == ours[0].received_bytes
+        assert refs[0].key != ours[0].key
+
+
+async def test_a_range_whose_reading_fails_is_no_segment(tmp_path: Path) -> None:
+    """A range that was cut off would be sealed as a gap: acknowledged records would be gone."""
+    async with two(tmp_path, chunks_of(30)) as w:
+        w.reader.fails = CorruptError("flush object 3 lacks batches")
+        with pytest.raises(CorruptError, match="flush object 3"):
+            await w.write()
+        assert w.other.sealed_bytes == w.own.sealed_bytes == 0
+        assert not await keys(w.objects)
+        assert w.reader.closed == 1
+        assert not w.service.is_full
+
+
+async def test_a_leader_that_goes_away_leaves_no_segment(tmp_path: Path) -> None:
+    """Its batches end without the empty frame; the other agent's turn is free again."""
+    async with two(tmp_path, chunks_of(30)) as w:
+        w.reader.stop = asyncio.Event()
+        writes = [asyncio.create_task(w.write()) for _ in range(AT_ONCE)]
+        while not w.service.is_full:
+            await asyncio.sleep(0.01)
+        for write in writes:
+            write.cancel()
+        await asyncio.gather(*writes, return_exceptions=True)
+        while w.service.writing:
+            await asyncio.sleep(0.01)
+        assert not await keys(w.objects)
+        assert w.reader.closed == AT_ONCE
+
+
+async def test_a_full_agent_gets_no_batches_and_is_asked_again(tmp_path: Path) -> None:
+    """Otherwise a leader would send segments that nobody writes, or compress while another can."""
+    async with two(tmp_path, chunks_of(30)) as w:
+        w.service.at_once = 0
+        write = asyncio.create_task(w.write())
+        await asyncio.sleep(1.2)
+        assert not write.done()
+        assert w.reader.read <= 4 * 2  # what was read ahead of an answer
+        w.service.at_once = AT_ONCE
+        await write
+        assert w.other.sealed_bytes > 0 == w.own.sealed_bytes
+
+
+async def test_a_leader_that_is_behind_does_not_wait_for_a_full_agent(tmp_path: Path) -> None:
+    """Its producers would have to wait soon."""
+    async with two(tmp_path, chunks_of(30)) as w:
+        w.service.at_once, w.full[0] = 0, True
+        refs, _ = await w.write()
+        assert w.own.sealed_bytes > 0 == w.other.sealed_bytes
+        assert await offsets(w.objects, refs) == list(range(30 * RECORDS))
+
+
+@pytest.mark.parametrize("fault", ["cluster", "frame", "store", "gone"])
+async def test_an_agent_that_cannot_is_left_alone_and_the_leader_writes(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealing goes on whatever happens to other agents."""
+    cluster, most = "other" if fault == "cluster" else "ours", 999 if fault == "frame" else 1 << 24
+    async with two(tmp_path, chunks_of(20), cluster=cluster, most=most) as w:
+        if fault == "gone":
+            w.agent.http_address = "127.0.0.1:1"  # type: ignore[misc]
+        if fault == "store":
+
+            async def away(key: str, body: Sequence[Buffer]) -> None:
+                raise UnavailableError("the bucket is away")
+
+            monkeypatch.setattr(w.segments, "put", away)
+        refs, _ = await w.write()
+        assert w.own.sealed_bytes > 0
+        assert await offsets(w.objects, refs) == list(range(20 * RECORDS))
+        before = w.reader.closed
+        await w.write()
+        assert w.reader.closed == before + 1, "the other agent was asked again at once"
+
+
+async def test_batches_that_cannot_be_decoded_are_the_leaders_own(tmp_path: Path) -> None:
+    """They are kept as they came; whether they were so here is not for another agent to say."""
+    bad = memoryview(bytearray(make_undecodable(10 * RECORDS, RECORDS)))
+    async with two(tmp_path, [*chunks_of(10), [bad]]) as w:
+        refs, _ = await w.write()
+        assert [ref.kind.value for ref in refs] == ["parquet", "raw"]
+        assert w.own.undecodable_batches == 1
+
+
+@pytest.mark.parametrize("side", [segment_client, segment_http])
+async def test_neither_side_waits_for_the_other_for_ever(
+    tmp_path: Path, side: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen machine would otherwise hold a partition's sealing, or another agent's turn."""
+    monkeypatch.setattr(side, "SILENT_S", 0.3)
+    async with two(tmp_path, chunks_of(30)) as w:
+        if side is segment_http:
+            w.reader.stop = asyncio.Event()
+            write = asyncio.create_task(w.write())
+            await asyncio.sleep(1)
+            w.reader.stop.set()
+            await write
+        else:
+            held = asyncio.Event()
+            put = w.segments.put
+
+            async def slow(key: str, body: Sequence[Buffer]) -> None:
+                await held.wait()
+                await put(key, body)
+
+            monkeypatch.setattr(w.segments, "put", slow)
+            monkeypatch.setattr(segment_client, "_SLOWEST_BYTES_PER_S", 1e12)
+            await w.write()
+            held.set()
+        assert w.own.sealed_bytes > 0
+
+
+async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
+    """A leader decides by the kind of failure."""
+    async with two(tmp_path, chunks_of(10)) as w:
+        named = PartitionRange("t", TP, 0, 10 * RECORDS)
+        transport = HttpSegmentTransport()
+
+        async def batches() -> AsyncGenerator[list[Buffer]]:
+            for chunk in w.reader.given:
+                yield chunk
+
+        w.service.at_once = 0
+        async with aclosing(batches()) as sent:
+            with pytest.raises(BusyError):
+                await transport.write(w.agent, SegmentRequest("ours", named), sent)
+        w.service.at_once = AT_ONCE
+        async with aclosing(batches()) as sent:
+            with pytest.raises(RemoteError, match="409.*cluster theirs"):
+                await transport.write(w.agent, SegmentRequest("theirs", named), sent)
+
+        async def broken() -> AsyncGenerator[list[Buffer]]:
+            raise UnavailableError("the bucket is away")
+            yield []
+
+        async with aclosing(broken()) as sent:
+            with pytest.raises(UnavailableError, match="the bucket is away"):
+                await transport.write(w.agent, SegmentRequest("ours", named), sent)
