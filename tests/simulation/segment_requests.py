@@ -1,6 +1,6 @@
 """Requests for segments between two simulated agents.
 
-    leader ──batches──▶ (travel) ──▶ the other's `segment_service` ──▶ (travels) ──▶ answer, or silence
+    leader ──batches──▶ the other's `segment_service` ──▶ (travels) ──▶ answer, or silence
 
 The other agent works in its own life: it may be frozen or killed meanwhile, as the leader may.
 """

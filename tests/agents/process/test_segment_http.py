@@ -1,4 +1,4 @@
-"""What a leader sends to an agent with the role seal becomes the segments that it would have written."""
+"""What a leader sends to an agent with the role seal becomes the segments that it would write."""
 
 import asyncio
 import io
@@ -42,6 +42,7 @@ from driftlog_tiering.batches.batch import BatchHeader, Buffer, Codec
 from driftlog_tiering.formats.manifest import SegmentRef
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
+from tests.agents.network.serving import eventually
 from tests.support.memory_object_store import MemoryObjectStore
 
 RECORDS = 50
@@ -212,13 +213,11 @@ async def test_a_leader_that_goes_away_leaves_no_segment(tmp_path: Path) -> None
     async with two(tmp_path, chunks_of(30)) as w:
         w.reader.stop = asyncio.Event()
         writes = [asyncio.create_task(w.write()) for _ in range(AT_ONCE)]
-        while not w.service.is_full:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: w.service.is_full)
         for write in writes:
             write.cancel()
         await asyncio.gather(*writes, return_exceptions=True)
-        while w.service.writing:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not w.service.writing)
         assert not await keys(w.objects)
         assert w.reader.closed == AT_ONCE
 
@@ -321,7 +320,7 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
                 await transport.write(w.agent, SegmentRequest("ours", named), sent)
         w.service.at_once = AT_ONCE
         async with aclosing(batches()) as sent:
-            with pytest.raises(RemoteError, match="409.*cluster theirs"):
+            with pytest.raises(RemoteError, match=r"409.*cluster theirs"):
                 await transport.write(w.agent, SegmentRequest("theirs", named), sent)
 
         async def broken() -> AsyncGenerator[list[Buffer]]:
