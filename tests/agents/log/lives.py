@@ -46,7 +46,7 @@ from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session_ports import Ports
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import topic_key
-from driftlog_metadata.schema.model import Agent, Topic, TopicPartition
+from driftlog_metadata.schema.model import ALL_ROLES, Agent, Role, Topic, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Delete, MetadataStore, Put
 from driftlog_metadata.witness.witness import StoreWitness
@@ -327,6 +327,8 @@ class World:
             for n, (name, partitions) in enumerate((topics or {"t": 2}).items())
         }
         self.node_id = 1
+        self.roles = ALL_ROLES
+        """Of its agents from the next start on."""
         self.pressure: list[bool] = []
         """When its agents hold producers, and when they go on."""
         self.wall_skew_ms = 0.0
@@ -444,6 +446,7 @@ class Life:
                 http_address="localhost:9644",
                 rack=None,
                 started_at_ms=0,
+                roles=world.roles,
             ),
             cluster=self.cluster,
             settings=settings,
@@ -469,7 +472,7 @@ class Life:
             self.engine.remove_topic(old.topic.topic_id)
 
     async def ready(self) -> None:
-        """Until it serves and leads everything; what ends it before is raised."""
+        """Until it serves and, with the role, leads everything; what ends it before is raised."""
         ready = asyncio.get_running_loop().create_task(self._leads_all())
         async with asyncio.timeout(120):
             await asyncio.wait((ready, self.task), return_when=asyncio.FIRST_COMPLETED)
@@ -479,6 +482,8 @@ class Life:
 
     async def _leads_all(self) -> None:
         await self.engine.ready.wait()
+        if Role.SERVE not in self.engine.agent.roles:
+            return
         view = self.cluster.view
         wanted = [
             TopicPartition(topic_id, n)

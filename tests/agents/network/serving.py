@@ -61,6 +61,7 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from driftlog_metadata.schema.model import ALL_ROLES, Role
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
@@ -181,6 +182,7 @@ class Serving:
         metadata: Callable[[MetadataStore], MetadataStore] = lambda store: store,
         beside: "Serving | None" = None,
         rack: str | None = None,
+        roles: frozenset[Role] = ALL_ROLES,
         traces: ProduceTraces | None = None,
     ) -> None:
         self._path = path
@@ -191,6 +193,7 @@ class Serving:
             broker=replace(broker or BrokerSettings(), location=str(self.bucket)),
             engine=engine,
             rack=rack,
+            roles=roles,
         )
         self._beside = beside
         self.metadata_store: MetadataStore
