@@ -101,11 +101,13 @@ class Cluster:
         )
         self.agents: list[DriftlogProcess] = []
 
-    def add(self, *, wait: bool = True, prefix: Sequence[str] = ()) -> DriftlogProcess:
-        """One more agent, run by *prefix*."""
+    def add(
+        self, *, wait: bool = True, prefix: Sequence[str] = (), arguments: Sequence[str] = ()
+    ) -> DriftlogProcess:
+        """One more agent, run by *prefix*, with more *arguments*."""
         agent = DriftlogProcess(
             self.folder / f"agent-{len(self.agents)}",
-            self._arguments,
+            (*self._arguments, *arguments),
             prefix=prefix,
             command=("agent", "run"),
             environment=self._environment,
