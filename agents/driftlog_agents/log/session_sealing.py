@@ -60,6 +60,7 @@ class SessionSealing:
                 offload=ports.offload,
                 now_ms=ports.now_ms,
                 is_behind=lambda: self.sealer.lag.full,
+                requests=ports.counters.segment_requests,
             )
         writer = SealedRangeWriter(
             offload=ports.offload,

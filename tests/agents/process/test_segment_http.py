@@ -156,6 +156,7 @@ async def two(
                 offload=offload,
                 now_ms=lambda: asyncio.get_running_loop().time() * 1000,
                 is_behind=lambda: full[0],
+                requests=own.segment_requests,
             ),
         )
         try:
@@ -233,6 +234,7 @@ async def test_a_full_agent_gets_no_batches_and_is_asked_again(tmp_path: Path) -
         w.service.at_once = AT_ONCE
         await write
         assert w.other.sealed_bytes > 0 == w.own.sealed_bytes
+        assert w.own.segment_requests.outcomes == {"ok": 1, "refused": 3, "failed": 0}
 
 
 async def test_a_leader_that_is_behind_does_not_wait_for_a_full_agent(tmp_path: Path) -> None:

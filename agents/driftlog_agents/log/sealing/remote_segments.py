@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from driftlog_agents.foundation.histogram import FAILED, OK, REFUSED, OperationTimes
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.sealing.partition_range import PartitionRange
 from driftlog_agents.log.sealing.sealed_range import batch_headers
@@ -77,6 +78,7 @@ class RemoteSegments:
 
     Args:
         session: the leader's.
+        requests: counts them.
         is_behind: whether unsealed data is over its bounds: this agent then writes segments, too.
     """
 
@@ -88,12 +90,14 @@ class RemoteSegments:
         offload: Offload,
         now_ms: Callable[[], float],
         is_behind: Callable[[], bool],
+        requests: OperationTimes,
     ) -> None:
         self._agents = agents
         self._session = session
         self._offload = offload
         self._now_ms = now_ms
         self._is_behind = is_behind
+        self._requests = requests
         self._failed_ms: dict[int, float] = {}
         """When agents failed, by node id."""
         self._log = structlog.get_logger()
@@ -110,25 +114,34 @@ class RemoteSegments:
             What *chunks* raises.
         """
         while True:
-            busy = False
+            outcomes: set[str] = set()
             for agent in self._asked(named.tp):
+                sent_ms = self._now_ms()
                 try:
-                    return await self._write(agent, named, chunks)
+                    found = await self._write(agent, named, chunks)
                 except BusyError:
-                    busy = True
+                    outcome = REFUSED
                 except (RemoteError, CorruptAnswerError) as error:
-                    self._failed_ms[agent.node_id] = self._now_ms()
-                    self._log.warning(
-                        "seal_agent_failed",
-                        node=agent.node_id,
-                        partition=named.name,
-                        error=str(error),
-                        advice="this agent, or another one, writes the segment; no record is "
-                        "affected",
-                    )
-            if not busy or self._is_behind():
+                    outcome = FAILED
+                    self._failed(agent, named, error)
+                else:
+                    self._requests.ended(OK, self._now_ms() - sent_ms)
+                    return found
+                self._requests.ended(outcome, self._now_ms() - sent_ms)
+                outcomes.add(outcome)
+            if REFUSED not in outcomes or self._is_behind():
                 return None
             await asyncio.sleep(_ASK_AGAIN_S)
+
+    def _failed(self, agent: Agent, named: PartitionRange, error: Exception) -> None:
+        self._failed_ms[agent.node_id] = self._now_ms()
+        self._log.warning(
+            "seal_agent_failed",
+            node=agent.node_id,
+            partition=named.name,
+            error=str(error),
+            advice="another agent, or this one, writes the segment; no record is affected",
+        )
 
     def _asked(self, tp: TopicPartition) -> list[Agent]:
         before_ms = self._now_ms() - _LEFT_ALONE_MS

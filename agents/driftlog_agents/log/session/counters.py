@@ -90,5 +90,9 @@ class LogCounters:
     )
     seals: OperationTimes = field(default_factory=partial(OperationTimes, _EDIT))
     """Segments, from the first read to the edit of the manifest."""
+    segment_requests: OperationTimes = field(
+        default_factory=partial(OperationTimes, (OK, FAILED, REFUSED))
+    )
+    """Requests to agents with the role `seal`; refused: they had enough to do."""
     compaction_runs: OperationTimes = field(default_factory=partial(OperationTimes, _EDIT))
     merge_runs: OperationTimes = field(default_factory=partial(OperationTimes, _EDIT))

@@ -132,6 +132,7 @@ def _operations(agent: AgentProcess) -> Iterable[Metric]:
         "flush": counters.uploads,
         "commit": counters.commit_attempts,
         "seal": counters.seals,
+        "segment-request": counters.segment_requests,
         "compact": counters.compaction_runs,
         "merge": counters.merge_runs,
         "collect": agent.collector.passes,
@@ -140,8 +141,9 @@ def _operations(agent: AgentProcess) -> Iterable[Metric]:
         "driftlog_operations",
         "Attempts by outcome: ok, failed; refused, unanswered (it may have happened), fenced; void "
         "(another edit of the manifest was faster). flush is the PUT of a flush object; commit its "
-        "transaction; seal a segment or some; compact and merge a run over a partition; collect a "
-        "pass of the collector",
+        "transaction; seal a segment or some; segment-request a range that another agent is asked "
+        "to write as segments; compact and merge a run over a partition; collect a pass of the "
+        "collector",
         labels=["operation", "outcome"],
     )
     for name, each in operations.items():
