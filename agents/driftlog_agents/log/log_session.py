@@ -66,7 +66,7 @@ from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports
-from driftlog_agents.log.session_sealing import SessionSealing
+from driftlog_agents.log.session_sealer import SessionSealer
 from driftlog_agents.log.upkeep import Upkeep
 from driftlog_metadata.schema.model import Agent, FlushRecord, Role, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
@@ -228,7 +228,7 @@ class Engine:
         self.deletion = RecordDeletion(keys, self._spawn)
         self._seal_policies = {} if topic_sealing is None else topic_sealing
         self._compaction = {} if topic_compaction is None else topic_compaction
-        sealing = SessionSealing(
+        sealer = SessionSealer(
             ports=ports,
             session=self.session,
             keys=keys,
@@ -238,7 +238,7 @@ class Engine:
             settings=settings,
             look_again=self._relocation.look_again,
         )
-        self.sealer, self.segment_service = sealing.sealer, sealing.service
+        self.sealer, self.segment_service = sealer.sealer, sealer.service
         self.upkeep = Upkeep(
             ports=ports,
             session=self.session,

@@ -24,7 +24,7 @@ from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports
 
 
-class SessionSealing:
+class SessionSealer:
     """See the module.
 
     Args:
