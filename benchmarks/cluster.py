@@ -17,6 +17,7 @@ import itertools
 import re
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -265,6 +266,97 @@ def move(scale: Scale) -> Iterator[Line]:
     )
 
 
+def refresh(scale: Scale) -> Iterator[Line]:
+    """Three agents are replaced one after the other, as an autoscaling group's instance refresh
+    does it: a new one joins, then SIGTERM to an old one.  A stock idempotent client produces."""
+    with cluster(3) as made:
+        made.create("t", 24)
+        made.create("stock", 12)
+        following = Following(b"t", 24, made.addresses)
+        client = _StockProducer([agent.bootstrap for agent in made.agents])
+
+        async def run() -> tuple[float, float]:
+            task = asyncio.create_task(following.run())
+            producing = asyncio.create_task(asyncio.to_thread(client.run))
+            await asyncio.sleep(scale.load_s)
+            began = time.monotonic()
+            for old in list(made.agents):
+                await asyncio.to_thread(made.add)
+                following.bootstrap[:] = made.addresses
+                await asyncio.sleep(_SETTLED_S)
+                await asyncio.to_thread(old.terminate)
+                await asyncio.sleep(_SETTLED_S)
+            ended = time.monotonic()
+            task.cancel()
+            client.stop()
+            await producing
+            return began, ended
+
+        began, ended = asyncio.run(run())
+    longest = max(acks.gap(began, ended) for acks in following.acks)
+    yield Line(
+        f"refresh of 3 agents in {ended - began:.0f} s: longest time of one of "
+        f"{len(following.acks)} partitions without an acknowledgement",
+        f"{longest * 1000:.0f} ms",
+        "≤ 500 ms",
+        longest <= 0.5,
+    )
+    yield Line(
+        f"the same: errors of {client.delivered:,} records of a stock idempotent client",
+        f"{len(client.errors)}" + "".join(f", {each}" for each in sorted(client.errors)[:3]),
+        "0",
+        not client.errors,
+    )
+
+
+_SETTLED_S: Final = 3.0
+"""After a join or a leave, before the next."""
+
+_STOCK_BYTES_PER_S: Final = 4 * 1024 * 1024
+
+
+class _StockProducer:
+    """confluent-kafka's idempotent producer, at a steady rate."""
+
+    def __init__(self, bootstrap: Sequence[str]) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": ",".join(bootstrap),
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "error_cb": lambda error: self.errors.append(str(error)) if error.fatal() else None,
+            }
+        )
+        self._stopped = threading.Event()
+        self.delivered = 0
+        self.errors: list[str] = []
+        """Of deliveries, and fatal ones; librdkafka tells each closed connection, too."""
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Produce until `stop`, and wait for all deliveries."""
+        value = bytes(range(256)) * 4
+        sent, began = 0, time.monotonic()
+        while not self._stopped.is_set():
+            while sent * len(value) < (time.monotonic() - began) * _STOCK_BYTES_PER_S:
+                self._producer.produce(
+                    "stock", value, partition=sent % 12, on_delivery=self._delivered
+                )
+                sent += 1
+            self._producer.poll(0.005)
+        left = self._producer.flush(60)
+        if left:
+            self.errors.append(f"{left} records without an answer")
+
+    def _delivered(self, error: object, _message: object) -> None:
+        if error is None:
+            self.delivered += 1
+        else:
+            self.errors.append(str(error))
+
+
 def many(scale: Scale) -> Iterator[Line]:
     """Thousands of partitions over five agents."""
     count = scale.partitions
@@ -393,6 +485,7 @@ def _two(scale: Scale, where: str, bucket: Callable[[], Bucket | None]) -> Itera
 ROWS: Final[dict[str, Callable[[Scale], Iterator[Line]]]] = {
     "failover": failover,
     "move": move,
+    "refresh": refresh,
     "many": many,
     "return": back,
     "etcd": etcd,
