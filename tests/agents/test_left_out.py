@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.cluster import watch as watching
+from driftlog_agents.cluster import prefix_watch as watching
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.log.garbage import collector

@@ -1,8 +1,6 @@
 """Maintains the view of the cluster: reads each prefix, and watches it while the process lives.
 
-    read a prefix at revision r ──▶ watch it from r + 1 ──▶ apply, notify ──▶ …
-         ▲                                  │
-         └── compacted, or refused ─────────┘
+    each prefix ──`prefix_watch`──▶ reset or apply ──▶ notify
 
 The watch continues between two sessions, because Metadata is answered then, too.  It stops reading
 a store that is not the one that the process has seen (`witness/witness`): the view keeps its state.
@@ -12,31 +10,15 @@ Shell.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import structlog
 
+from driftlog_agents.cluster.prefix_watch import follow_prefix
 from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
-from driftlog_agents.foundation.retry import NO_ANSWER, GrowingTimeout, Waits
 from driftlog_metadata.schema.model import ConfigsOwner
-from driftlog_metadata.stores.errors import StoreNotOursError
-from driftlog_metadata.stores.store import (
-    CompactedError,
-    KeyValue,
-    MetadataStore,
-    StoreWentBackError,
-)
-
-_TIMEOUT_S: Final = 10.0
-"""Timeout of one read; doubled after each timeout, because the prefix may be large."""
-_LONGEST_TIMEOUT_S: Final = 40.0
-"""Longer: after a lost answer, the agent's view is stale for longer; shorter: a large prefix on a
-slow store is never read."""
-_RETRY_S: Final = 0.2
-_MAX_RETRY_S: Final = 2.0
-_NOT_OURS_S: Final = 60.0
-"""Wait before the next read of a store that is not the known one: it is refused until a restart."""
+from driftlog_metadata.stores.store import KeyValue, MetadataStore, WatchEvent
 
 ConfigsChanged = Callable[[ConfigsOwner], None]
 """Called with what has other configs now."""
@@ -61,7 +43,8 @@ class ClusterWatch:
         """Follow the metadata store until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for prefix in PREFIXES:
-                tasks.create_task(self._follow(prefix))
+                reset, apply = partial(self._reset, prefix), partial(self._apply, prefix)
+                tasks.create_task(follow_prefix(self._store, prefix, reset, apply))
 
     def watch_topics(self, changed: TopicChanged) -> None:
         """Call *changed* for each change of a topic from now on; it replaces the last one."""
@@ -101,42 +84,15 @@ class ClusterWatch:
 
     # ── Following ──
 
-    async def _follow(self, prefix: str) -> None:
-        waits = Waits(_RETRY_S, _MAX_RETRY_S)
-        timeout = GrowingTimeout(_TIMEOUT_S, _LONGEST_TIMEOUT_S)
-        while True:
-            try:
-                revision, kvs = await timeout.of(self._store.get_prefix(prefix))
-                await self._reset(prefix, revision, kvs)
-                waits.reset()
-                await self._watch(prefix, revision + 1)
-            except (StoreNotOursError, StoreWentBackError):
-                # `health/metadata_store_monitor` logs it once a minute.
-                await asyncio.sleep(_NOT_OURS_S)
-                continue
-            except CompactedError as error:
-                self._log.info("watch_compacted", prefix=prefix, reason=str(error))
-                continue
-            except NO_ANSWER as error:
-                self._log.warning(
-                    "cluster_read_repeated", prefix=prefix, error=str(error) or repr(error)
-                )
-            await waits.wait()
-
     async def _reset(self, prefix: str, revision: int, kvs: list[KeyValue]) -> None:
         """Apply a read in slices; a hundred thousand keys take a second of the loop."""
         for _ in self.view.resetting(prefix, revision, kvs):
             await asyncio.sleep(0)
         self._changed()
 
-    async def _watch(self, prefix: str, start_revision: int) -> None:
-        watch = self._store.watch(prefix, start_revision)
-        try:
-            async for events in watch:
-                self.view.apply(prefix, events)
-                self._changed()
-        finally:
-            await watch.aclose()
+    def _apply(self, prefix: str, events: Sequence[WatchEvent]) -> None:
+        self.view.apply(prefix, events)
+        self._changed()
 
     def _changed(self) -> None:
         for old, new in self.view.take_topic_changes():

@@ -30,6 +30,7 @@ from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.rewrite_job import RewriteJob
+from driftlog_agents.log.delegated.delegated_upkeep import DelegatedUpkeep
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.admission import Admission
 from driftlog_agents.log.ingest.buffer import BufferLog
@@ -68,6 +69,7 @@ from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.log.session_sealer import SessionSealer
 from driftlog_agents.log.upkeep import Upkeep
+from driftlog_agents.log.upkeep_partitions import UpkeepPartitions
 from driftlog_metadata.schema.model import Agent, FlushRecord, Role, TopicPartition
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.batches import kernel
@@ -239,6 +241,13 @@ class Engine:
             look_again=self._relocation.look_again,
         )
         self.sealer, self.segment_service = sealer.sealer, sealer.service
+        topics = TopicPolicies(
+            settings.seal,
+            self._seal_policies,
+            {} if topic_retention is None else topic_retention,
+            self._compaction,
+        )
+        self._upkept = UpkeepPartitions(self.logs, cluster.view, agent.roles)
         self.upkeep = Upkeep(
             ports=ports,
             session=self.session,
@@ -246,13 +255,17 @@ class Engine:
             sealed_cache=self.sealer.sealed_cache,
             deletion=self.deletion,
             settings=settings,
-            topics=TopicPolicies(
-                settings.seal,
-                self._seal_policies,
-                {} if topic_retention is None else topic_retention,
-                self._compaction,
-            ),
-            logs=self.logs,
+            topics=topics,
+            partitions=self._upkept,
+        )
+        self._delegated = DelegatedUpkeep(
+            metadata=ports.metadata,
+            ports=self.upkeep.rewrite_ports,
+            session=self.session,
+            cluster=cluster,
+            settings=settings,
+            counters=ports.counters,
+            topics=topics,
         )
         self.assignments = PartitionAssignments(
             node_id=agent.node_id,
@@ -406,6 +419,8 @@ class Engine:
                 background.append(spawn(tasks, self.flush_records.run()))
                 background.append(spawn(tasks, self.sealer.run()))
                 background.extend(spawn(tasks, work) for work in self.upkeep.works())
+                if Role.SEAL in self.agent.roles:
+                    background.extend(spawn(tasks, work) for work in self._delegated.works())
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
@@ -503,6 +518,13 @@ class Engine:
     def is_managed(self, session_id: str) -> bool:
         """Whether this agent manages the flush records of that session, which is over."""
         return manager_of(session_id, self.cluster.view.placed()) == self.agent.node_id
+
+    def take_edited(self) -> list[tuple[str, TopicPartition]]:
+        """Partitions, with their topics' names, whose replaced objects this agent collects, since
+        the last call."""
+        edited = self.manifests.take_edited()
+        delegated = self._delegated.take_edited()
+        return [*(edited if self._upkept.are_rewritten_here else ()), *delegated]
 
     async def read_manifest(self, log: PartitionLog) -> Manifest:
         """The manifest of *log*, at least up to its sealed end."""

@@ -1,6 +1,7 @@
 """Composes the upkeep of the sealed logs that one session leads.
 
-    compaction, merging    fewer records, fewer segments     one of them at a time for a partition
+    compaction, merging    fewer records, fewer segments     one of them at a time for a partition;
+                                                             here, or by another agent: `delegated`
     retention              a later log start
     verification           only reads
 
@@ -10,13 +11,14 @@ thread of upkeep.
 Shell.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
 from driftlog_agents.foundation.serial_offload import SerialOffload
 from driftlog_agents.log.compaction.log_cleaner import LogCleaner
-from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites, RewritePorts
+from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites
+from driftlog_agents.log.compaction.rewrite_ports import RewritePorts
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.merging.segment_merger import SegmentMerger
 from driftlog_agents.log.merging.topic_policies import TopicPolicies
@@ -27,6 +29,7 @@ from driftlog_agents.log.retention.segment_expiry import SegmentExpiry
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session_ports import Ports
+from driftlog_agents.log.upkeep_partitions import UpkeepPartitions
 from driftlog_agents.log.verification.partition_verification import PartitionVerification
 
 
@@ -35,7 +38,7 @@ class Upkeep:
 
     Args:
         topics: the topics' policies, as they are now.
-        logs: the partitions that the session leads.
+        partitions: which the session leads, and which of them it compacts and merges.
     """
 
     def __init__(
@@ -48,33 +51,37 @@ class Upkeep:
         deletion: RecordDeletion,
         settings: EngineSettings,
         topics: TopicPolicies,
-        logs: Callable[[], Iterable[PartitionLog]],
+        partitions: UpkeepPartitions,
     ) -> None:
         self._topics = topics
         offload = SerialOffload(ports.offload_upkeep or ports.offload)
+        self.rewrite_ports = RewritePorts(
+            objects=ports.objects,
+            offload=offload,
+            spool=ports.spool,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            wall_ms=ports.wall_ms,
+            decoding=ports.decoding,
+        )
         rewrites = PartitionRewrites(
             session=session,
             manifests=manifests,
             grace=settings.seal.grace,
-            ports=RewritePorts(
-                objects=ports.objects,
-                offload=offload,
-                spool=ports.spool,
-                rng=ports.rng,
-                now_ms=ports.now_ms,
-                wall_ms=ports.wall_ms,
-                decoding=ports.decoding,
-            ),
+            ports=self.rewrite_ports,
         )
-        self._log_cleaner = LogCleaner(
+        self._log_cleaner = LogCleaner[PartitionLog](
             rewrites=rewrites,
-            sealed_cache=sealed_cache,
+            compacts=sealed_cache.forget,
             settings=settings.compaction,
             counters=ports.counters,
-            logs=logs,
+            logs=partitions.rewritten,
         )
-        self._merger = SegmentMerger(
-            rewrites=rewrites, settings=settings.merging, counters=ports.counters, logs=logs
+        self._merger = SegmentMerger[PartitionLog](
+            rewrites=rewrites,
+            settings=settings.merging,
+            counters=ports.counters,
+            logs=partitions.rewritten,
         )
         self.retention = SegmentExpiry(
             objects=ports.objects,
@@ -83,7 +90,7 @@ class Upkeep:
             settings=settings.retention,
             counters=ports.counters,
             rng=Random(f"retention {session.session_id}"),
-            logs=logs,
+            logs=partitions.led,
             wall_ms=ports.wall_ms,
         )
         self.verification = PartitionVerification(
@@ -92,7 +99,7 @@ class Upkeep:
             settings=settings.verification,
             backpressure=ports.backpressure,
             counters=ports.counters,
-            logs=logs,
+            logs=partitions.led,
             wall_ms=ports.wall_ms,
         )
 

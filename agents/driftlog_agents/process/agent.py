@@ -424,7 +424,7 @@ class AgentProcess:
     def edited(self) -> Iterable[NamedPartition]:
         """See `Duties`."""
         engine = self.engine
-        edited = () if engine is None else engine.manifests.take_edited()
+        edited = () if engine is None else engine.take_edited()
         return [NamedPartition(topic, tp) for topic, tp in edited]
 
     async def _confirm(self) -> None:

@@ -17,7 +17,7 @@ from driftlog_metadata.schema.model import Role
 from tests.agents.network.serving import Client, Serving, eventually
 from tests.simulation.batches import make_batch
 
-SEAL = frozenset({Role.SEAL})
+SERVE, SEAL = frozenset({Role.SERVE}), frozenset({Role.SEAL})
 
 
 async def described(client: Client) -> Any:
@@ -66,7 +66,10 @@ async def test_clients_see_only_agents_that_serve(tmp_path: Path) -> None:
         Serving(tmp_path / "seal", roles=SEAL) as seal,
         seal.client() as at_seal,
     ):
-        async with Serving(tmp_path / "serve", beside=seal) as serve, serve.client() as at_serve:
+        async with (
+            Serving(tmp_path / "serve", beside=seal, roles=SERVE) as serve,
+            serve.client() as at_serve,
+        ):
             await at_serve.create("t", 3)
             await eventually(lambda: "t" in seal.process.broker.topics.by_name)
             node = serve.process.broker.node_id
@@ -81,6 +84,14 @@ async def test_clients_see_only_agents_that_serve(tmp_path: Path) -> None:
             }
             assert expected == await answers(at_seal)
             assert expected == await answers(at_serve)
+            assert (True, (0, 1)) == (
+                seal.process.collects_flush_objects(),
+                seal.process.listing_share(),
+            )
+            assert (False, None) == (
+                serve.process.collects_flush_objects(),
+                serve.process.listing_share(),
+            )
             refused = await at_seal.produce("t", {0: make_batch([b"v"])})
             assert ErrorCode.NOT_LEADER_OR_FOLLOWER == refused[0].error_code
             taken = await at_serve.produce("t", {0: make_batch([b"v"])})

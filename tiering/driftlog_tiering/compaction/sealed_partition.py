@@ -99,6 +99,7 @@ class SealedPartition:
 
     Args:
         by: who rewrites it, as others are told; the same for each attempt of one job.
+        busy_ms: how long `Busy` lasts unless it is renewed.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class SealedPartition:
         cluster: tuple[Cluster, Grace],
         environment: RewriteEnvironment,
         by: str,
+        busy_ms: int = BUSY_MS,
     ) -> None:
         self.store = store
         self.environment = environment
@@ -120,6 +122,7 @@ class SealedPartition:
         self._now_ms = environment.now_ms
         self._looked_ms = self._now_ms()
         self._by = by
+        self._busy_ms = min(busy_ms, self._grace.named_within_ms)
         self._manifest: Manifest | None = None
         self._read_at_ms = 0.0
         self._marked_ms = 0.0
@@ -180,9 +183,8 @@ class SealedPartition:
             left_ms = busy_ms(self.manifest, store_ms, self._grace.named_within_ms)
             if left_ms > 0:
                 raise PartitionBusyError(left_ms, there.by)
-        lasts_ms = min(BUSY_MS, self._grace.named_within_ms)
         began_ms = self._now_ms()
-        await self._commit(SetBusy(there, Busy(self._by, store_ms + lasts_ms)), began_ms)
+        await self._commit(SetBusy(there, Busy(self._by, store_ms + self._busy_ms)), began_ms)
         self._marked_ms = began_ms
 
     async def end(self) -> None:
@@ -196,8 +198,7 @@ class SealedPartition:
                 await self._commit(SetBusy(there, None), self._now_ms())
 
     async def _renew(self) -> None:
-        lasts_ms = min(BUSY_MS, self._grace.named_within_ms)
-        if self._now_ms() - self._marked_ms > lasts_ms / _RENEWALS:
+        if self._now_ms() - self._marked_ms > self._busy_ms / _RENEWALS:
             await self.begin()
 
     # ── As `Bucket` ──

@@ -14,7 +14,7 @@ Pure.
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.compaction.sealed_log import SealedLog
 from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.compaction.policy import (
     CleanerSettings,
@@ -51,7 +51,7 @@ class _Looked:
     sealed_end: int
     due_ms: int | None
 
-    def holds(self, log: PartitionLog, policy: CompactionPolicy, now_ms: int) -> bool:
+    def holds(self, log: SealedLog, policy: CompactionPolicy, now_ms: int) -> bool:
         """Whether the partition cannot have become due since."""
         is_same = (self.policy, self.sealed_end) == (policy, log.sealed_end)
         return is_same and (self.due_ms is None or now_ms < self.due_ms)
@@ -61,19 +61,19 @@ class CompactionLooks:
     """See the module; for one session."""
 
     def __init__(self) -> None:
-        self._looked: dict[PartitionLog, _Looked] = {}
+        self._looked: dict[SealedLog, _Looked] = {}
 
-    def keep(self, logs: Iterable[PartitionLog]) -> None:
+    def keep(self, logs: Iterable[SealedLog]) -> None:
         """Forgets all partitions but *logs*."""
         self._looked = {log: self._looked[log] for log in logs if log in self._looked}
 
-    def is_wanted(self, log: PartitionLog, policy: CompactionPolicy, now_ms: int) -> bool:
+    def is_wanted(self, log: SealedLog, policy: CompactionPolicy, now_ms: int) -> bool:
         """Whether *log* may be due, as far as is known without a request."""
         looked = self._looked.get(log)
         return bool(log.manifest_version) and not (looked and looked.holds(log, policy, now_ms))
 
     def ratio(
-        self, log: PartitionLog, found: Dirtiness, policy: CompactionPolicy, now_ms: int
+        self, log: SealedLog, found: Dirtiness, policy: CompactionPolicy, now_ms: int
     ) -> float | None:
         """The share of *log* that is dirty, if it is due by what was *found*."""
         if is_due(found, policy, now_ms):

@@ -1,4 +1,5 @@
-"""Compacts the partitions that one session leads: the dirtiest first, one at a time.
+"""Compacts partitions: the dirtiest first, one at a time.  They are those that one session leads,
+or those of other agents (`rewrites`).
 
     every `log.cleaner.backoff.ms` ──▶ changed, or due by age? ──▶ how dirty? ──▶ the dirtiest
         ──▶ `tiering/compaction/cleaner` ──▶ an edit of the manifest ──▶ the cached manifest
@@ -8,9 +9,13 @@
    that this session does not know yet.
 2. Memory and buffer files hold sealed batches as they were.  A reader that finds an older value
    there would not find the tombstone, which is gone from the segments: with the edit, the local
-   copies of what was compacted are forgotten.
+   copies of what was compacted are forgotten.  (A leader whose partition another agent or a job
+   compacts forgets them by time: `sealing/local_copies`.)
 3. A run that fails is repeated (`repeated_rewrites`).
 4. A partition that has not changed, and of which nothing is due by age, costs no request.
+
+5. The policy of a run is asked for after its manifest was read: the topic's configs cannot have
+   changed before a record of it was acknowledged, without this agent having seen that.
 
 Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
 
@@ -20,6 +25,7 @@ Shell.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Generic
 
 import structlog
 
@@ -28,15 +34,10 @@ from driftlog_agents.log.compaction.compaction_looks import (
     CompactionLooks,
     CompactionSettings,
 )
-from driftlog_agents.log.compaction.partition_rewrites import (
-    PartitionBucket,
-    PartitionRewrites,
-    name_of,
-)
 from driftlog_agents.log.compaction.repeated_rewrites import RepeatedRewrites
 from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS
-from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.partition.sealed_cache import SealedCache
+from driftlog_agents.log.compaction.rewrites import L, PartitionRewrite, Rewrites
+from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
@@ -53,26 +54,26 @@ from driftlog_tiering.formats.manifest import (
 from driftlog_tiering.formats.manifests import VoidEditError, iter_segments
 
 
-class LogCleaner:
+class LogCleaner(Generic[L]):
     """See the module.
 
     Args:
-        logs: the partitions that the session leads.
+        compacts: called before an edit is sent, with the partition and the end of what it compacts.
+        logs: the partitions.
     """
 
     def __init__(
         self,
         *,
-        rewrites: PartitionRewrites,
-        sealed_cache: SealedCache,
+        rewrites: Rewrites[L],
+        compacts: Callable[[L, int], None],
         settings: CompactionSettings,
         counters: LogCounters,
-        logs: Callable[[], Iterable[PartitionLog]],
+        logs: Callable[[], Iterable[L]],
     ) -> None:
         self._rewrites = rewrites
-        self._manifests = rewrites.manifests
         self._ports = rewrites.ports
-        self._sealed_cache = sealed_cache
+        self._compacts = compacts
         self._settings = settings
         self._counters = counters
         self._logs = logs
@@ -100,7 +101,7 @@ class LogCleaner:
         logs = [log for log in self._logs() if log.topic in topics]
         self._looks.keep(logs)
         self._attempts.keep(logs)
-        due: list[tuple[float, PartitionLog]] = []
+        due: list[tuple[float, L]] = []
         async for log in sliced(logs):
             if (policy := topics.get(log.topic)) is not None:
                 ratio = await self._attempts.attempt(log, partial(self._look, log, policy))
@@ -108,20 +109,19 @@ class LogCleaner:
                     due.append((ratio, log))
         compacted = False
         for _, log in sorted(due, key=lambda one: -one[0]):
-            if (policy := topics.get(log.topic)) is not None:
-                done = await self._attempts.attempt(log, partial(self._clean, log, policy))
-                compacted |= done is not None
+            done = await self._attempts.attempt(log, partial(self._clean, log, topics))
+            compacted |= done is not None
         return compacted
 
-    async def _look(self, log: PartitionLog, policy: CompactionPolicy) -> float | None:
+    async def _look(self, log: L, policy: CompactionPolicy) -> float | None:
         """The share of *log* that is dirty, if it is due."""
-        if (level := self._rewrites.session.author.format_version) < COMPACTION_LEVEL:
+        if (level := self._rewrites.format_level) < COMPACTION_LEVEL:
             self._tell_deferred(log.topic, level)
             return None
         now_ms = self._ports.wall_ms()
         if not self._looks.is_wanted(log, policy, now_ms):
             return None
-        manifest = await self._manifests.get(log)
+        manifest = await self._rewrites.current(log)
         found = await self._measure(log, manifest, policy, now_ms)
         return self._looks.ratio(log, found, policy, now_ms)
 
@@ -139,31 +139,33 @@ class LogCleaner:
             )
 
     async def _measure(
-        self, log: PartitionLog, manifest: Manifest, policy: CompactionPolicy, now_ms: int
+        self, log: L, manifest: Manifest, policy: CompactionPolicy, now_ms: int
     ) -> Dirtiness:
         """How dirty *log* is; lists of what is clean are not opened."""
         segments = iter_segments(self._ports.objects, manifest, clean_until(manifest))
         dirty = [ref async for ref in segments]
         return dirtiness(manifest, dirty, log.sealed_end, policy, now_ms)
 
-    async def _clean(self, log: PartitionLog, policy: CompactionPolicy) -> Cleaned | None:
-        async with self._rewrites.turn(log):
-            return await self._clean_in_turn(log, policy)
+    async def _clean(self, log: L, topics: Mapping[str, CompactionPolicy]) -> Cleaned | None:
+        def sends(edit: ReplaceSegments) -> None:
+            # First: where the answer is lost, the edit may be made all the same.
+            self._compacts(log, edit.replaced[-1].end)
 
-    async def _clean_in_turn(self, log: PartitionLog, policy: CompactionPolicy) -> Cleaned | None:
+        async with self._rewrites.rewrite(log, sends) as rewrite:
+            policy = topics.get(log.topic)
+            return None if policy is None else await self._clean_in_turn(log, policy, rewrite)
+
+    async def _clean_in_turn(
+        self, log: L, policy: CompactionPolicy, rewrite: PartitionRewrite
+    ) -> Cleaned | None:
         started_ms = self._ports.now_ms()
-        manifest = await self._rewrites.newest(log)
+        manifest = rewrite.manifest
         found = await self._measure(log, manifest, policy, self._ports.wall_ms())
         if not found.dirty_bytes:
             return None
         segments = [ref async for ref in iter_segments(self._ports.objects, manifest)]
-
-        def sends(edit: ReplaceSegments) -> None:
-            # First: where the answer is lost, the edit may be made all the same.
-            self._sealed_cache.forget(log, edit.replaced[-1].end)
-
         cleaner = Cleaner(
-            PartitionBucket(self._rewrites, log, sends),
+            rewrite.bucket,
             self._rewrites.environment,
             seed=self._ports.rng.randbytes(16),
             settings=self._settings.cleaner,

@@ -1,4 +1,4 @@
-"""What compaction and merging share: one rewrite of a partition's sealed segments at a time.
+"""The rewrites of partitions that are led here: one rewrite of a partition at a time.
 
     turn of the partition ──▶ newest manifest, another's `Busy` ──▶ GETs, PUTs ──▶ the edit
         ──▶ the cached manifest
@@ -7,23 +7,22 @@
    other void.
 2. A rewrite begins with the newest manifest, read past the cache: another agent or job may have
    edited it, or may be at work (`Busy`).
-3. Decoding a large row group waits for its turn, as all decoding in the process does, and takes
-   it when the thread of upkeep is free: a turn that waits for the thread holds up cold reads.
+3. Decoding a large row group waits for its turn (`rewrite_ports`): a turn that waits for the thread
+   holds up cold reads.
 4. A rewrite ends when the partition is not led here any more.
 
 Shell.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.foundation.serial_offload import SerialOffload
+from driftlog_agents.log.compaction.rewrite_ports import RewritePorts
+from driftlog_agents.log.compaction.rewrites import PartitionRewrite
+from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
-from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.read_settings import ReadSettings
@@ -38,33 +37,13 @@ from driftlog_tiering.compaction.bucket_requests import (
 )
 from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.stores.object_store import Buffer
 
 SERVED: Final = (State.ONLINE, State.LOADING)
 
 _READS: Final = ReadSettings(requests_at_once=2, request_deadline_ms=REQUEST_DEADLINE_S * 1000)
-
-_LARGE_BYTES: Final = 32 * 1024 * 1024
-"""A larger row group is decoded in its turn; most are half as large."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewritePorts:
-    """What compaction and merging use of the process."""
-
-    objects: ObjectStore
-    offload: SerialOffload
-    """Runs work that must delay neither requests nor sealing."""
-    spool: Callable[[], AbstractContextManager[Spool]]
-    rng: Random
-    now_ms: Callable[[], float]
-    """A monotonic clock that counts suspended time."""
-    wall_ms: Callable[[], int]
-    """Unix time in ms; record timestamps are compared with it, as in Kafka."""
-    decoding: BatchDecoder = field(default_factory=BatchDecoder)
 
 
 class PartitionRewrites:
@@ -83,9 +62,43 @@ class PartitionRewrites:
         self.ports = ports
         self.reads = RangedReads(ports.objects, _READS, ports.now_ms, ports.offload)
         self.environment = RewriteEnvironment(
-            offload=ports.offload, spool=ports.spool, nonce=self.nonce, now_ms=ports.now_ms
+            offload=ports.offload, spool=ports.spool, nonce=ports.nonce, now_ms=ports.now_ms
         )
         self._turns = KeyedLock[PartitionLog]()
+
+    @property
+    def format_level(self) -> int:
+        """As `Rewrites.format_level`."""
+        return self.session.author.format_version
+
+    def version(self, log: PartitionLog) -> int | None:
+        """As `Rewrites.version`: a look takes the manifest that sealing or reading has cached."""
+        known = self.manifests.known(log)
+        return None if known is None else known.version
+
+    async def known(self, log: PartitionLog) -> Manifest:
+        """As `Rewrites.known`."""
+        return self.manifests.known(log) or await self.manifests.get(log)
+
+    async def current(self, log: PartitionLog) -> Manifest:
+        """As `Rewrites.current`."""
+        return await self.manifests.get(log)
+
+    @asynccontextmanager
+    async def rewrite(
+        self, log: PartitionLog, sends: Callable[[ReplaceSegments], None] = lambda _: None
+    ) -> AsyncIterator[PartitionRewrite]:
+        """As `Rewrites.rewrite`."""
+        async with self.turn(log):
+            yield PartitionRewrite(await self.newest(log), PartitionBucket(self, log, sends))
+
+    def void(self, log: PartitionLog, manifest: Manifest) -> None:
+        """As `Rewrites.void`."""
+        self.manifests.put(log, manifest)
+
+    def drop(self, log: PartitionLog) -> None:
+        """As `Rewrites.drop`."""
+        self.manifests.drop(log)
 
     def turn(self, log: PartitionLog) -> AbstractAsyncContextManager[None]:
         """While *log* is rewritten."""
@@ -113,10 +126,6 @@ class PartitionRewrites:
             if left_ms > 0:
                 raise PartitionBusyError(left_ms)
         return manifest
-
-    def nonce(self) -> str:
-        """A new name."""
-        return f"{self.ports.rng.getrandbits(64):016x}"
 
 
 class PartitionBucket:
@@ -155,10 +164,7 @@ class PartitionBucket:
 
     async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
         """As `Bucket.decode`."""
-        if size_bytes <= _LARGE_BYTES:
-            return await self._ports.offload(work, *args)
-        turn = self._ports.decoding.large(size_bytes)
-        return await self._ports.offload.within(turn, work, *args)
+        return await self._ports.decode(size_bytes, work, *args)
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         """As `Bucket.commit`: the edit, and the cached manifest."""
@@ -172,7 +178,7 @@ class PartitionBucket:
             self._ports.objects,
             await manifests.get(log),
             edit,
-            self._rewrites.nonce(),
+            self._ports.nonce(),
             author=self._rewrites.session.author,
             # The objects that it adds are not older than the manifest may be.
             read_at_ms=int(min(began_ms, manifests.read_at_ms(log))),
@@ -187,8 +193,3 @@ class PartitionBucket:
         """Raises UnavailableError: the partition is closed or moved, and a rewrite would go on."""
         if self._log.state not in SERVED:
             raise UnavailableError(f"{name_of(self._log)} is not led here any more")
-
-
-def name_of(log: PartitionLog) -> str:
-    """The partition, as log lines name it."""
-    return f"{log.topic}-{log.partition}"

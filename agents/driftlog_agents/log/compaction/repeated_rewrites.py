@@ -13,20 +13,17 @@ Shell.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.compaction.partition_rewrites import (
-    SERVED,
-    PartitionRewrites,
-    name_of,
-)
+from driftlog_agents.log.compaction.partition_rewrites import SERVED
 from driftlog_agents.log.compaction.rewrite_attempts import RewriteAttempts
+from driftlog_agents.log.compaction.rewrites import L, Rewrites
+from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.objects.object_retry import ANSWERED
-from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.range_segments import disk_errors
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.compaction.policy import PartitionBusyError
@@ -35,7 +32,7 @@ from driftlog_tiering.formats.manifests import VoidEditError
 T = TypeVar("T")
 
 
-class RepeatedRewrites:
+class RepeatedRewrites(Generic[L]):
     """Attempts of one kind, for one session.
 
     Args:
@@ -46,14 +43,14 @@ class RepeatedRewrites:
 
     def __init__(
         self,
-        rewrites: PartitionRewrites,
+        rewrites: Rewrites[L],
         backoff_ms: float,
         *,
         void: str,
         failed: str,
         advice: str,
     ) -> None:
-        self._manifests = rewrites.manifests
+        self._rewrites = rewrites
         self._now_ms = rewrites.ports.now_ms
         self._void = void
         self._failed = failed
@@ -62,11 +59,11 @@ class RepeatedRewrites:
         self._outage = FailureTracker()
         self._log = structlog.get_logger()
 
-    def keep(self, logs: Iterable[PartitionLog]) -> None:
+    def keep(self, logs: Iterable[L]) -> None:
         """Forgets all partitions but *logs*."""
         self._attempts.keep(logs)
 
-    async def attempt(self, log: PartitionLog, work: Callable[[], Awaitable[T | None]]) -> T | None:
+    async def attempt(self, log: L, work: Callable[[], Awaitable[T | None]]) -> T | None:
         """What *work* returns; None: the partition waits, or *work* failed and is repeated."""
         began_ms = self._now_ms()
         if log.state not in SERVED or self._attempts.waits(log, began_ms):
@@ -76,7 +73,7 @@ class RepeatedRewrites:
                 done = await work()
         except VoidEditError as error:
             # Another compacts or merges the partition: its segments are looked at again.
-            self._manifests.put(log, error.manifest)
+            self._rewrites.void(log, error.manifest)
             self._log.info(self._void, partition=name_of(log), reason=str(error))
             self._attempts.failed(log, self._now_ms())
         except PartitionBusyError as error:
@@ -94,14 +91,14 @@ class RepeatedRewrites:
             return done
         return None
 
-    def succeeded(self, log: PartitionLog) -> None:
+    def succeeded(self, log: L) -> None:
         """*log* was rewritten: it does not wait any more."""
         self._attempts.succeeded(log)
 
-    def _tell(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+    def _tell(self, log: L, error: str, sent_ms: float) -> None:
         if log.state not in SERVED:
             return
-        self._manifests.drop(log)  # an object may be gone because it was replaced
+        self._rewrites.drop(log)  # an object may be gone because it was replaced
         if self._outage.failed(error, sent_ms, self._now_ms()):
             self._log.warning(
                 self._failed,

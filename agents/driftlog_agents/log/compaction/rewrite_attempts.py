@@ -6,7 +6,7 @@ Pure.
 from collections.abc import Iterable
 from typing import Final
 
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.compaction.sealed_log import SealedLog
 
 SHORTEST_BACKOFF_MS: Final = 100.0
 _LONGEST_WAIT_MS: Final = 3_600_000.0
@@ -27,28 +27,28 @@ class RewriteAttempts:
 
     def __init__(self, backoff_ms: float) -> None:
         self._backoff_ms = max(backoff_ms, SHORTEST_BACKOFF_MS)
-        self._waits: dict[PartitionLog, tuple[float, float]] = {}
+        self._waits: dict[SealedLog, tuple[float, float]] = {}
         """Until when a partition waits, and how long."""
 
-    def waits(self, log: PartitionLog, now_ms: float) -> bool:
+    def waits(self, log: SealedLog, now_ms: float) -> bool:
         """Whether *log* is not tried now."""
         return log in self._waits and self._waits[log][0] > now_ms
 
-    def failed(self, log: PartitionLog, now_ms: float, *, answered: bool = False) -> None:
+    def failed(self, log: SealedLog, now_ms: float, *, answered: bool = False) -> None:
         """A rewrite failed; *answered*: by damage, which lasts longer than the fault of a store."""
         longest_ms = max(_LONGEST_WAIT_MS if answered else 0.0, self._backoff_ms)
         _, before_ms = self._waits.get(log, (0.0, self._backoff_ms / 2))
         wait_ms = min(2 * before_ms, longest_ms)
         self._waits[log] = now_ms + wait_ms, wait_ms
 
-    def busy(self, log: PartitionLog, now_ms: float, left_ms: float) -> None:
+    def busy(self, log: SealedLog, now_ms: float, left_ms: float) -> None:
         """Another rewrites *log* for *left_ms* at most."""
         self._waits[log] = now_ms + min(left_ms, _BUSY_MS), self._backoff_ms / 2
 
-    def succeeded(self, log: PartitionLog) -> None:
+    def succeeded(self, log: SealedLog) -> None:
         """A rewrite was made."""
         self._waits.pop(log, None)
 
-    def keep(self, logs: Iterable[PartitionLog]) -> None:
+    def keep(self, logs: Iterable[SealedLog]) -> None:
         """Forget all partitions but *logs*."""
         self._waits = {log: self._waits[log] for log in logs if log in self._waits}

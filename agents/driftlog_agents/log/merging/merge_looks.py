@@ -10,7 +10,7 @@ Pure.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.compaction.sealed_log import SealedLog
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef
 from driftlog_tiering.merging.policy import MergePolicy, may_have_small, next_merge, young_from
 
@@ -33,7 +33,7 @@ class MergeSettings:
 class MergedPartition:
     """What is known of a partition between two looks."""
 
-    log: PartitionLog
+    log: SealedLog
     policy: MergePolicy
     first_sealed_end: int
     looked: tuple[int, int, int] = (-1, -1, -1)
@@ -48,17 +48,18 @@ class MergedPartition:
         """Whether lists of older segments are opened: something was sealed in this session."""
         return self.log.sealed_end != self.first_sealed_end
 
-    def may_be_due(self, manifest: Manifest, now_ms: int) -> bool:
-        """Whether something may be merged that the last look did not find."""
+    def may_be_due(self, version: int, now_ms: int) -> bool:
+        """Whether something may be merged that the last look did not find.  *version*: of the
+        manifest that this look would take."""
         is_due = self.due_ms is not None and self.due_ms <= now_ms
-        return is_due or self.looked != self._now(manifest)
+        return is_due or self.looked != self._now(version)
 
-    def found_nothing(self, manifest: Manifest) -> None:
-        """Nothing of *manifest* is to be merged now."""
-        self.looked = self._now(manifest)
+    def found_nothing(self, version: int) -> None:
+        """Nothing is to be merged now, by a look at the manifest of *version*."""
+        self.looked = self._now(version)
 
-    def _now(self, manifest: Manifest) -> tuple[int, int, int]:
-        return manifest.version, self.log.sealed_end, self.log.log_start
+    def _now(self, version: int) -> tuple[int, int, int]:
+        return version, self.log.sealed_end, self.log.log_start
 
     def choose(
         self,
@@ -93,13 +94,13 @@ class MergeLooks:
     """See the module; for one session."""
 
     def __init__(self) -> None:
-        self._partitions: dict[PartitionLog, MergedPartition] = {}
+        self._partitions: dict[SealedLog, MergedPartition] = {}
 
-    def keep(self, logs: Iterable[PartitionLog]) -> None:
+    def keep(self, logs: Iterable[SealedLog]) -> None:
         """Forgets all partitions but *logs*."""
         self._partitions = {log: self._partitions[log] for log in logs if log in self._partitions}
 
-    def of(self, log: PartitionLog, policy: MergePolicy) -> MergedPartition:
+    def of(self, log: SealedLog, policy: MergePolicy) -> MergedPartition:
         """What is known of *log*; another policy than before: all is looked at again."""
         found = self._partitions.get(log)
         if found is None or found.policy != policy:

@@ -1,12 +1,13 @@
-"""Merges small segments of the partitions that one session leads, one merge at a time.
+"""Merges small segments of partitions, one merge at a time.  They are those that one session leads,
+or those of other agents (`compaction/rewrites`).
 
     a new manifest in the cache ──▶ `tiering/merging/policy` ──▶ turn, newest manifest, policy again
         ──▶ `tiering/merging/merger` ──▶ an edit of the manifest ──▶ the cached manifest
 
 1. Only what the partition's key says is sealed is merged: a segment above it may be of an edit
    that this session does not know yet.
-2. A look costs no request: it takes the manifest that sealing or reading has cached.  So a
-   partition that is neither written nor read costs nothing.
+2. A look at a partition that is led here costs no request: it takes the manifest that sealing or
+   reading has cached.  So a partition that is neither written nor read costs nothing.
 3. The lists of older segments are opened, one after another, only in partitions that have sealed
    something in this session, and each once: segments that are merged before they go to a list
    leave nothing to do there.
@@ -19,21 +20,17 @@ Shell.
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, Generic
 
 import structlog
 
 from driftlog_agents.foundation.loop_slices import sliced
-from driftlog_agents.log.compaction.partition_rewrites import (
-    PartitionBucket,
-    PartitionRewrites,
-    name_of,
-)
 from driftlog_agents.log.compaction.repeated_rewrites import RepeatedRewrites
 from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS
+from driftlog_agents.log.compaction.rewrites import L, Rewrites
+from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.merging.merge_looks import MergedPartition, MergeLooks, MergeSettings
 from driftlog_agents.log.merging.topic_policies import TopicPolicies
-from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
@@ -45,23 +42,22 @@ from driftlog_tiering.merging.policy import MergePolicy
 _REQUEST_DEADLINE_S: Final = 30.0
 
 
-class SegmentMerger:
+class SegmentMerger(Generic[L]):
     """See the module.
 
     Args:
-        logs: the partitions that the session leads.
+        logs: the partitions.
     """
 
     def __init__(
         self,
         *,
-        rewrites: PartitionRewrites,
+        rewrites: Rewrites[L],
         settings: MergeSettings,
         counters: LogCounters,
-        logs: Callable[[], Iterable[PartitionLog]],
+        logs: Callable[[], Iterable[L]],
     ) -> None:
         self._rewrites = rewrites
-        self._manifests = rewrites.manifests
         self._ports = rewrites.ports
         self._settings = settings
         self._counters = counters
@@ -85,7 +81,7 @@ class SegmentMerger:
 
     async def _round(self, topics: TopicPolicies) -> bool:
         """One merge, at most, of each partition; False: there was none."""
-        if self._rewrites.session.author.format_version < COMPACTION_LEVEL:
+        if self._rewrites.format_level < COMPACTION_LEVEL:
             return False
         logs = [log for log in self._logs() if log.topic in topics.retention]
         self._looks.keep(logs)
@@ -98,22 +94,22 @@ class SegmentMerger:
                 merged |= done is True
         return merged
 
-    async def _look_and_merge(self, log: PartitionLog, policy: MergePolicy) -> bool:
+    async def _look_and_merge(self, log: L, policy: MergePolicy) -> bool:
         return await self._look(log, policy) and await self._merge(log, policy)
 
     # ── What is merged ──
 
-    async def _look(self, log: PartitionLog, policy: MergePolicy) -> bool:
-        """Whether something of *log* is to be merged, by the cached manifest."""
-        manifest = self._manifests.known(log)
-        if manifest is None:
+    async def _look(self, log: L, policy: MergePolicy) -> bool:
+        """Whether something of *log* is to be merged, by the known manifest."""
+        version = self._rewrites.version(log)
+        if version is None:
             return False
         found = self._looks.of(log, policy)
-        if not found.may_be_due(manifest, self._ports.wall_ms()):
+        if not found.may_be_due(version, self._ports.wall_ms()):
             return False
-        if await self._next(manifest, found):
+        if await self._next(await self._rewrites.known(log), found):
             return True
-        found.found_nothing(manifest)
+        found.found_nothing(version)
         return False
 
     async def _next(self, manifest: Manifest, found: MergedPartition) -> tuple[SegmentRef, ...]:
@@ -136,14 +132,13 @@ class SegmentMerger:
 
     # ── One merge ──
 
-    async def _merge(self, log: PartitionLog, policy: MergePolicy) -> bool:
-        async with self._rewrites.turn(log):
+    async def _merge(self, log: L, policy: MergePolicy) -> bool:
+        async with self._rewrites.rewrite(log) as (manifest, bucket):
             started_ms = self._ports.now_ms()
-            manifest = await self._rewrites.newest(log)
             chosen = await self._next(manifest, self._looks.of(log, policy))
             if not chosen:
                 return False
-            merger = Merger(PartitionBucket(self._rewrites, log), self._rewrites.environment)
+            merger = Merger(bucket, self._rewrites.environment)
             with self._counters.merge_runs.attempt(self._ports.now_ms, VoidEditError):
                 merged = await merger.merge(manifest, chosen)
         self._attempts.succeeded(log)

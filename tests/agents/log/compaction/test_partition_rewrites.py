@@ -9,8 +9,8 @@ from driftlog_agents.foundation.serial_offload import SerialOffload
 from driftlog_agents.log.compaction.partition_rewrites import (
     PartitionBucket,
     PartitionRewrites,
-    RewritePorts,
 )
+from driftlog_agents.log.compaction.rewrite_ports import RewritePorts
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.grace import Grace
 from tests.agents.log.tiers import TOPIC_ID

@@ -1,0 +1,4 @@
+"""Compaction and merging of partitions whose leaders lack the role `seal`.
+
+Shell.
+"""

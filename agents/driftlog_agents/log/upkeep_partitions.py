@@ -1,0 +1,37 @@
+"""The partitions of a session, by what of their upkeep it does itself.
+
+Pure.
+"""
+
+from collections.abc import Callable, Iterable
+
+from driftlog_agents.cluster.roles import keeps_upkeep
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_metadata.schema.model import Role
+
+
+class UpkeepPartitions:
+    """See the module.
+
+    Args:
+        led: the partitions that the session leads.
+        roles: of its agent.
+    """
+
+    def __init__(
+        self, led: Callable[[], Iterable[PartitionLog]], view: ClusterView, roles: frozenset[Role]
+    ) -> None:
+        self.led = led
+        self._view = view
+        self._roles = roles
+
+    @property
+    def are_rewritten_here(self) -> bool:
+        """Whether the session compacts and merges what it leads, and collects what its edits
+        replaced; False: an agent with the role `seal` does that."""
+        return keeps_upkeep(self._view, self._roles)
+
+    def rewritten(self) -> Iterable[PartitionLog]:
+        """The partitions that the session compacts and merges."""
+        return self.led() if self.are_rewritten_here else ()
