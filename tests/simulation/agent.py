@@ -26,7 +26,7 @@ from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Role, TopicPartition
 from tests.simulation import compaction, crowded_reads, merging, slow_upkeep
 from tests.simulation.aimed import is_aimed
 from tests.simulation.bucket_faults import bucket_of
@@ -134,6 +134,8 @@ class SimulatedAgent(Process):
         self.disk.spares_files = is_aimed(world.seed)
         self.server = SimServer(self)
         self.stopping = False
+        self.recovers = bool(node.platter.sessions)
+        """Earlier sessions are on its disk."""
         self.waiting: dict[Engine, list[Waiting]] = {}
         """Requests that the sessions were asked; those that were answered go, in time."""
         self._faulty = FaultyMetadata(
@@ -261,6 +263,7 @@ class SimulatedAgent(Process):
             if engine is not None:
                 self._nothing_offline(engine)
                 self._memory_is_bounded(engine)
+                self._world.seal_agents.look(self, engine)
                 if last not in (None, engine):
                     self._world.last_refusals.begins_again(self.node)
                 last = engine
@@ -277,6 +280,12 @@ class SimulatedAgent(Process):
         world.count_many("segments sealed", counters.segments_sealed)
         world.count_many("compactions", counters.compactions)
         world.count_many("merges", counters.merges)
+        if Role.SERVE not in self.agent.settings.roles:
+            world.count_many("rewrites by an agent that only seals", counters.compactions)
+            world.count_many("rewrites by an agent that only seals", counters.merges)
+        elif Role.SEAL not in self.agent.settings.roles:
+            world.count_many("rewrites by an agent that only serves", counters.compactions)
+            world.count_many("rewrites by an agent that only serves", counters.merges)
         world.count_many("records compacted", counters.compaction_removed_records)
         world.count_many("sessions", self.agent.sessions)
         if self.server.accepts:
@@ -348,6 +357,7 @@ class SimulatedAgent(Process):
             engine = replace(engine, retention=RetentionSettings(check_interval_ms=interval_ms))
         return AgentSettings(
             http_address="localhost:9644",
+            roles=world.seal_agents.roles(self.node.number),
             broker=broker,
             engine=crowded_reads.engine_settings(world.seed, engine),
             reads=crowded_reads.read_settings(world.seed, READ_SETTINGS),

@@ -19,6 +19,7 @@ from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_tiering.compaction.policy import CleanerSettings
 from tests.simulation.batches import Row, key_of
 from tests.simulation.oracle import GONE, Expect
+from tests.simulation.seal_agents import has_seal_agent
 
 TOPIC: Final = "b"
 
@@ -34,7 +35,7 @@ def has_compaction(seed: int) -> bool:
 
     (Of seeds that find no planted bug, whose schedules this would change.)
     """
-    return seed % 100 in _SINGLES or seed % 200 in _CLUSTERS
+    return seed % 100 in _SINGLES or seed % 200 in _CLUSTERS or has_seal_agent(seed)
 
 
 def configs(seed: int, topic: str, *, deletions: bool) -> dict[str, str]:

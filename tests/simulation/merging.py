@@ -23,6 +23,7 @@ from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentR
 from driftlog_tiering.formats.manifest_codec import decode_manifest, decode_segment_list
 from driftlog_tiering.merging.policy import MOST_MERGES
 from tests.simulation.faults import now
+from tests.simulation.seal_agents import has_seal_agent
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -39,7 +40,7 @@ _COMPACTION_MS: Final = 3_000.0
 
 def has_merging(seed: int) -> bool:
     """Whether small segments are merged."""
-    return seed % 100 in _SEEDS
+    return seed % 100 in _SEEDS or (has_seal_agent(seed) and seed // 10 % 2 == 0)
 
 
 def engine_settings(seed: int, usual: EngineSettings) -> EngineSettings:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.plants import PLANTED, SEEN_AT, Planted
-from tests.simulation.runner import run_seed, run_seeds, silence
-from tests.simulation.world import World
+from tests.simulation.runner import Result, run_seed, run_seeds, silence
+from tests.simulation.seal_agents import FIRST as SEAL_AGENTS
+from tests.simulation.seal_agents import has_seal_agent
+from tests.simulation.world import World, is_cluster
 
 SEEDS = int(os.environ.get("DRIFTLOG_SEEDS", "1000"))
 CHUNK = 20
@@ -68,6 +70,30 @@ def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
     which an agent had tested the bucket ended the restore.
     """
     assert {} == run_seeds(range(20_000, 20_010)).failed
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(start, marks=[] if start == SEAL_AGENTS else [pytest.mark.verify])
+        for start in range(SEAL_AGENTS, SEAL_AGENTS + 400, 80)
+    ],
+)
+def test_an_agent_that_only_seals_leads_nothing_and_breaks_nothing(start: int) -> None:
+    """
+    Beside agents that only serve, whose partitions it compacts and merges, and which do that while
+    there is none; seeds 70,082 and 70,088 found that a read of a manifest whose answer was lost
+    waited for ever.
+    """
+    seeds = [seed for seed in range(start, start + 80) if is_cluster(seed)]
+    total = Result()
+    for seed in filter(has_seal_agent, seeds):
+        total.add(run_seed(seed))
+
+    assert {} == total.failed
+    assert total.counts["rewrites by an agent that only seals"] > 0
+    assert total.counts["rewrites by an agent that only serves"] > 0
 
 
 @pytest.mark.parametrize("seed", FOUND)

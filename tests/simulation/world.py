@@ -38,7 +38,8 @@ What is checked, all the time or when the faults are over:
 12. Metadata that lose a key, or go back, make nothing up (`older_metadata`).
 13. What has expired goes, and nothing else does (`retention`).
 14. A merge changes nothing but the number of segments (`merging`).
-15. A restore has what agents of the old cluster acknowledge, and they stop (`restored`); groups
+15. An agent that only seals leads nothing and coordinates nothing (`seal_agents`).
+16. A restore has what agents of the old cluster acknowledge, and they stop (`restored`); groups
     come back as the newest snapshot has them (`restored_groups`).
 """
 
@@ -60,7 +61,7 @@ from driftlog_metadata.schema.codec import (
     encode_topic,
 )
 from driftlog_metadata.schema.keys import CLUSTER_KEY, PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
-from driftlog_metadata.schema.model import ProducerIdBlock, Topic, TopicPartition
+from driftlog_metadata.schema.model import ProducerIdBlock, Role, Topic, TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import layout
@@ -98,6 +99,7 @@ from tests.simulation.oracle import Oracle, Place
 from tests.simulation.restarts import restart_often
 from tests.simulation.restored import RestoredBeside, has_restore
 from tests.simulation.retention import Retention, has_retention
+from tests.simulation.seal_agents import SealAgents, roles_of
 from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
 from tests.simulation.tail_readers import tail_readers
@@ -139,6 +141,8 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.calm = False
+        """The faults are over."""
         self.rng = Random(seed)
         self.cuts_beginnings = seed % 10 == 7
         """Every tenth seed: sessions that end while they load, files that end torn.  The others
@@ -165,9 +169,8 @@ class World:
         self.retention: Retention | None = None
         if has_retention(seed) and not has_restore(seed):
             self.retention = Retention(self)
+        self.seal_agents = SealAgents(self)
         self.nodes = [Node(self, 1)]
-        self.calm = False
-        """The faults are over."""
         self.merges = merging.Merges(self)
         self.segment_ms = 0
         """Of the agents' settings: see `merging`."""
@@ -384,6 +387,7 @@ class World:
             await self.long_outage.run()
             await let_collect(self)
             calm(self)
+            self.seal_agents.settle()
             clocks.cancel()
             for task in aimed:
                 task.cancel()
@@ -453,6 +457,7 @@ class World:
             await asyncio.sleep(3)
         await asyncio.sleep(self.rng.uniform(0, 8))
         await self.ready()
+        self.seal_agents.check()
         if self.groups is not None and self._consuming is not None:
             await self.groups.settle()
             self._consuming.cancel()
@@ -509,7 +514,11 @@ class World:
         known.sort(key=lambda entry: (entry[0], entry[1].topic_id.int))
         topics = {topic.topic_id: topic for _, topic in known}
         order = [(topic_id, topic.partitions) for topic_id, topic in topics.items()]
-        nodes = [node.number for node in self.nodes if not node.last_life]
+        nodes = [
+            node.number
+            for node in self.nodes
+            if not node.last_life and Role.SERVE in roles_of(node)
+        ]
         found: list[str] = []
         for tp, number in place(order, nodes).items():
             name = topics[tp.topic_id].name

@@ -211,12 +211,8 @@ class SealedPartition:
         """
         await self._renew()
 
-        async def read() -> Buffer:
-            async with asyncio.timeout(REQUEST_DEADLINE_S):
-                return await self.store.get(key, start, end)
-
         try:
-            found = await _repeated(read)
+            found = await _repeated(lambda: self.store.get(key, start, end))
         except NotFoundError as error:
             raise CorruptError(f"{key}: missing") from error
         if len(found) != end - start:
@@ -287,14 +283,19 @@ class SealedPartition:
 
 
 async def _repeated(request: Callable[[], Awaitable[T]]) -> T:
-    """What the request, which may be repeated, answers."""
+    """What the request, which may be repeated, answers; each try has its deadline."""
+
+    async def in_time() -> T:
+        async with asyncio.timeout(REQUEST_DEADLINE_S):
+            return await request()
+
     pause_s = _FIRST_PAUSE_S
     for _ in range(_TRIES - 1):
         try:
-            return await request()
+            return await in_time()
         except DeclinedError:
             raise
         except (UnavailableError, OutcomeUnknownError, NotFoundError, TimeoutError):
             await asyncio.sleep(pause_s)
             pause_s *= 2
-    return await request()
+    return await in_time()
