@@ -6,10 +6,11 @@ The other agent works in its own life: it may be frozen or killed meanwhile, as 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from driftlog_agents.log.sealing.range_segments import UndecodableError
 from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
 from driftlog_agents.log.sealing.segment_request import (
     SegmentRequest,
@@ -18,7 +19,7 @@ from driftlog_agents.log.sealing.segment_request import (
     encode_request,
 )
 from driftlog_metadata.schema.model import Agent
-from driftlog_metadata.stores.errors import CorruptError, StoreError
+from driftlog_metadata.stores.errors import CorruptError, StoreError, UnavailableError
 from driftlog_tiering.batches.batch import Buffer
 from tests.simulation.loop import NOBODY
 
@@ -32,6 +33,9 @@ _LOST: Final = 0.04
 
 _DEADLINE_S: Final = 6.0
 """How long a leader waits.  Shorter than between real agents, as all times here are."""
+
+_SILENT_S: Final = 4.0
+"""How long the other waits for the next batches."""
 
 
 class SimSegmentTransport:
@@ -47,8 +51,7 @@ class SimSegmentTransport:
     ) -> Buffer:
         """As `SegmentTransport.write`."""
         other = self._reached(agent)
-        sent = [b"".join(batches) async for batches in chunks]
-        await self._travel()
+        sent: asyncio.Queue[bytes] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         lost = self._rng.random() < _LOST
@@ -69,7 +72,7 @@ class SimSegmentTransport:
                     raise RemoteError("it is between two sessions")
                 asked = decode_request(encode_request(request))
                 written = await engine.segment_service.write(asked, _batches(sent, asked))
-            except (BusyError, RemoteError) as error:
+            except (BusyError, RemoteError, UndecodableError) as error:
                 failure: Exception = error
             except (CorruptError, StoreError, TimeoutError) as error:
                 failure = RemoteError(repr(error))
@@ -79,6 +82,11 @@ class SimSegmentTransport:
             loop.call_soon(settle, None, failure, context=NOBODY)
 
         other.receive(lambda: other.begin(serve()))
+        async for batches in chunks:
+            await self._travel()
+            sent.put_nowait(b"".join(batches))
+        await self._travel()
+        sent.put_nowait(b"")
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 written = await answer
@@ -105,8 +113,17 @@ class SimSegmentTransport:
         await asyncio.sleep(self._rng.uniform(0.001, 0.05))
 
 
-async def _batches(sent: list[bytes], asked: SegmentRequest) -> AsyncIterator[list[Buffer]]:
+async def _batches(
+    sent: asyncio.Queue[bytes], asked: SegmentRequest
+) -> AsyncGenerator[list[Buffer]]:
     next_offset = asked.named.base
-    for content in sent:
+    while True:
+        try:
+            async with asyncio.timeout(_SILENT_S):
+                content = await sent.get()
+        except TimeoutError as error:
+            raise UnavailableError("the leader is silent") from error
+        if not content:
+            return
         batches, next_offset = batches_from(content, asked.named, next_offset)
         yield batches

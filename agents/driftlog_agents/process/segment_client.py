@@ -1,7 +1,7 @@
 """A leader's requests for segments to agents with the role ``seal``, over HTTP.
 
     POST /segments, Expect: 100-continue ──▶ 429: it has enough to do, and nothing is sent
-    frames of batches, as they are read  ──▶ references of the segments
+    frames of batches, as they are read  ──▶ the reference of the segment
 
 The client gives up when the other agent is silent; a connection serves one request.
 
@@ -15,7 +15,8 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
+from driftlog_agents.log.sealing.range_segments import UndecodableError
+from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError, ended
 from driftlog_agents.log.sealing.segment_request import END, SegmentRequest, encode_request, frame
 from driftlog_agents.process.http_guard import CHANGE_HEADER
 from driftlog_agents.process.segment_http import PATH, SILENT_S
@@ -26,7 +27,7 @@ _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """At which the other agent uploads segments, in the worst case (`range_segments`)."""
 
 _CONNECT_S: Final = 3.0
-_ANSWER_BYTES: Final = 16 * 1024 * 1024
+_ANSWER_BYTES: Final = 64 * 1024
 
 
 class HttpSegmentTransport:
@@ -47,7 +48,7 @@ class HttpSegmentTransport:
                         raise failure from None
                     raise RemoteError(str(error) or repr(error)) from error
                 finally:
-                    await _end(reading)
+                    await ended(reading)
         except TimeoutError as error:
             if not deadline.expired():
                 raise  # of the chunks
@@ -79,14 +80,6 @@ async def _read(
     deadline.reschedule(now_s() + SILENT_S + sent_bytes / _SLOWEST_BYTES_PER_S)
 
 
-async def _end(reading: asyncio.Task[None]) -> None:
-    """Ends *reading*: nobody reads the chunks when their owner closes them."""
-    reading.cancel()
-    await asyncio.wait([reading])
-    if not reading.cancelled():
-        reading.exception()  # was raised, or does not matter any more
-
-
 async def _post(url: str, ahead: asyncio.Queue[bytes | None]) -> bytes:
     timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S)
     headers = {CHANGE_HEADER: "segments", "Content-Type": "application/octet-stream"}
@@ -96,12 +89,18 @@ async def _post(url: str, ahead: asyncio.Queue[bytes | None]) -> bytes:
         ) as session,
         session.post(url, data=_frames(ahead), expect100=True) as response,
     ):
-        answer = await response.content.read(_ANSWER_BYTES)
+        answer = bytearray()
+        async for part in response.content.iter_any():
+            answer += part
+            if len(answer) > _ANSWER_BYTES:
+                raise RemoteError(f"{response.status}: more than {_ANSWER_BYTES} bytes")
         if response.status == web.HTTPTooManyRequests.status_code:
             raise BusyError
+        if response.status == web.HTTPUnprocessableEntity.status_code:
+            raise UndecodableError
         if response.status != web.HTTPOk.status_code:
             raise RemoteError(f"{response.status}: {answer[:500].decode(errors='replace')}")
-        return answer
+        return bytes(answer)
 
 
 async def _frames(ahead: asyncio.Queue[bytes | None]) -> AsyncGenerator[bytes]:

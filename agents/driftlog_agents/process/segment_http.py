@@ -1,20 +1,26 @@
-"""The HTTP side of `segment_service`: batches come in, segments go to the bucket.
+"""The HTTP side of `segment_service`: batches come in, a segment goes to the bucket.
 
-    POST /segments    frames of a `segment_request`; JSON: the references of its segments
+    POST /segments    frames of a `segment_request`; JSON: the reference of the segment
                       429 before any batch is sent: the agent writes as many segments as it can
+                      422: a batch cannot be decoded
 
-The agent gives up when the leader is silent.
+The agent gives up when the leader is silent or sends too slowly, and at the size that no segment
+has.
 
 Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Final
 
 from aiohttp import ClientError, StreamReader, web
+from aiohttp.http import HttpProcessingError
 
+from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.sealing.range_segments import UndecodableError
 from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
 from driftlog_agents.log.sealing.segment_request import (
     LENGTH_BYTES,
@@ -22,16 +28,25 @@ from driftlog_agents.log.sealing.segment_request import (
     batches_from,
     decode_request,
 )
+from driftlog_metadata.schema.model import Role
 from driftlog_metadata.stores.errors import CorruptError, StoreError, UnavailableError
 from driftlog_tiering.batches.batch import Buffer
 
 PATH: Final = "/segments"
 
 SILENT_S: Final = 60.0
-"""How long either side waits for the other.  A range's batches may have to come from the bucket; a
-segment that waits for its turn waits for another's compression."""
+"""How long either side waits for the other.  A range's batches may have to come from the bucket."""
 
+_HEAD_S: Final = 10.0
 _HEAD_BYTES: Final = 4096
+
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+"""A range that comes more slowly is given up: its turn is another's."""
+
+_RANGE_BYTES: Final = 5 * 1024**3 // 2
+"""More than the largest `segment.bytes` and one flush."""
+
+_FULL: Final = "the agent writes as many segments as it can"
 
 
 class SegmentHttp:
@@ -39,7 +54,7 @@ class SegmentHttp:
 
     Args:
         engine: the present session's; None: between two.
-        frame_bytes: most bytes of one frame of batches.
+        frame_bytes: most bytes of one frame: of the largest batch.
     """
 
     def __init__(self, engine: Callable[[], Engine | None], frame_bytes: int) -> None:
@@ -53,23 +68,33 @@ class SegmentHttp:
     async def _expect(self, request: web.Request) -> web.Response | None:
         """Asks for the batches, or answers without them."""
         engine = self._engine()
-        if engine is not None and engine.segment_service.is_full:
-            return _answer(429, "the agent writes as many segments as it can")
+        refused = _refusal(engine)
+        if refused is not None:
+            return refused
+        assert engine is not None
+        if engine.segment_service.is_full:
+            return _answer(429, _FULL)
         if request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
 
     async def _write(self, request: web.Request) -> web.Response:
         engine = self._engine()
-        if engine is None:
-            return _answer(503, "the agent is between two sessions")
-        body = request.content
+        refused = _refusal(engine)
+        if refused is not None:
+            return refused
+        assert engine is not None
         try:
-            asked = decode_request(await _frame(body, _HEAD_BYTES))
-            chunks = self._chunks(body, asked)
-            written = await engine.segment_service.write(asked, chunks)
+            async with asyncio.timeout(_HEAD_S):
+                asked = decode_request(await _frame(request.content, _HEAD_BYTES))
+            async with aclosing(
+                self._chunks(request.content, asked, engine.ports.offload)
+            ) as chunks:
+                written = await engine.segment_service.write(asked, chunks)
         except BusyError:
-            return _answer(429, "the agent writes as many segments as it can")
+            return _answer(429, _FULL)
+        except UndecodableError:
+            return _answer(422, "a batch cannot be decoded")
         except RemoteError as error:
             return _answer(409, str(error))
         except CorruptError as error:
@@ -79,12 +104,25 @@ class SegmentHttp:
         return web.Response(body=written, content_type="application/json")
 
     async def _chunks(
-        self, body: StreamReader, asked: SegmentRequest
-    ) -> AsyncIterator[list[Buffer]]:
-        """The batches that come, up to the empty frame."""
-        next_offset = asked.named.base
-        while content := await _frame(body, self._frame_bytes):
-            batches, next_offset = batches_from(content, asked.named, next_offset)
+        self, body: StreamReader, asked: SegmentRequest, offload: Offload
+    ) -> AsyncGenerator[list[Buffer]]:
+        """The batches that come, up to the empty frame.
+
+        Raises:
+            CorruptError: they are not the range, or too many.
+            UnavailableError, TimeoutError: the leader is gone, silent or slow.
+        """
+        next_offset, size = asked.named.base, 0
+        slowest_s = asyncio.get_running_loop().time() + SILENT_S
+        while True:
+            async with asyncio.timeout_at(slowest_s + size / _SLOWEST_BYTES_PER_S):
+                content = await _frame(body, self._frame_bytes)
+            if not content:
+                return
+            size += len(content)
+            if size > _RANGE_BYTES:
+                raise CorruptError(f"a range of more than {_RANGE_BYTES} bytes")
+            batches, next_offset = await offload(batches_from, content, asked.named, next_offset)
             yield batches
 
 
@@ -101,8 +139,17 @@ async def _frame(body: StreamReader, most_bytes: int) -> bytes:
             if size > most_bytes:
                 raise CorruptError(f"a frame of {size} bytes; at most {most_bytes} are read")
             return await body.readexactly(size)
-    except (EOFError, ConnectionError, ClientError) as error:
+    except (EOFError, ConnectionError, ClientError, HttpProcessingError) as error:
         raise UnavailableError(f"the leader sent no more: {error or repr(error)}") from error
+
+
+def _refusal(engine: Engine | None) -> web.Response | None:
+    """The answer of an agent that writes no segments for others now."""
+    if engine is None:
+        return _answer(503, "the agent is between two sessions")
+    if Role.SEAL not in engine.agent.roles:
+        return _answer(409, "the agent lacks the role seal")
+    return None
 
 
 def _answer(status: int, error: str) -> web.Response:

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
+from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing import remote_segments
 from driftlog_agents.log.sealing.partition_range import PartitionRange
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.range_segments import RangeSegments
@@ -35,7 +37,7 @@ from driftlog_agents.process import segment_client, segment_http
 from driftlog_agents.process.segment_client import HttpSegmentTransport
 from driftlog_agents.process.segment_http import SegmentHttp
 from driftlog_agents.process.thread_pools import on_threads
-from driftlog_metadata.schema.model import Agent, TopicPartition
+from driftlog_metadata.schema.model import ALL_ROLES, Agent, Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import BatchHeader, Buffer, Codec
@@ -87,7 +89,7 @@ class Given(RangeReader):
 
 def session(cluster_id: str) -> Any:
     """Of a cluster, as far as requests for segments need one."""
-    return SimpleNamespace(author=SimpleNamespace(cluster_id=cluster_id))
+    return SimpleNamespace(session_id="7", author=SimpleNamespace(cluster_id=cluster_id))
 
 
 @dataclass
@@ -106,6 +108,9 @@ class Two:
     """The leader's, without other agents."""
     segments: RangeSegments
     """The other agent's."""
+    offload: Offload
+    there: list[bool]
+    """Whether the leader sees the other agent."""
 
     async def write(self, *, alone: bool = False) -> tuple[list[SegmentRef], list[BatchHeader]]:
         end = sum(map(len, self.reader.given)) * RECORDS
@@ -117,7 +122,12 @@ class Two:
 
 @asynccontextmanager
 async def two(
-    path: Path, given: Sequence[list[Buffer]], *, cluster: str = "ours", most: int = 1 << 24
+    path: Path,
+    given: Sequence[list[Buffer]],
+    *,
+    cluster: str = "ours",
+    most: int = 1 << 24,
+    roles: frozenset[Role] = ALL_ROLES,
 ) -> AsyncIterator[Two]:
     objects, own, other = MemoryObjectStore(lambda: 0), LogCounters(), LogCounters()
     with ThreadPoolExecutor(4) as pool:
@@ -134,7 +144,11 @@ async def two(
 
         others = segments(other, 1)
         service = SegmentService(others, session(cluster))
-        engine: Any = SimpleNamespace(segment_service=service)
+        engine: Any = SimpleNamespace(
+            segment_service=service,
+            agent=SimpleNamespace(roles=roles),
+            ports=SimpleNamespace(offload=offload),
+        )
         app = web.Application()
         app.add_routes([SegmentHttp(lambda: engine, most).route()])
         runner = web.AppRunner(app)
@@ -142,8 +156,10 @@ async def two(
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         host, port = runner.addresses[0][:2]
-        agent = cast(Agent, SimpleNamespace(node_id=7, http_address=f"{host}:{port}"))
-        full = [False]
+        agent = cast(
+            Agent, SimpleNamespace(node_id=7, session_id="7", http_address=f"{host}:{port}")
+        )
+        full, there = [False], [True]
         reader = Given(given)
         writer = SealedRangeWriter(
             offload=offload,
@@ -151,7 +167,7 @@ async def two(
             reader=reader,
             segments=segments(own, 2),
             remote=RemoteSegments(
-                agents=SealAgents(HttpSegmentTransport(), lambda _: [agent]),
+                agents=SealAgents(HttpSegmentTransport(), lambda _: [agent] if there[0] else []),
                 session=session("ours"),
                 offload=offload,
                 now_ms=lambda: asyncio.get_running_loop().time() * 1000,
@@ -163,7 +179,20 @@ async def two(
             alone = SealedRangeWriter(
                 offload=offload, rng=Random(4), reader=reader, segments=segments(own, 4)
             )
-            yield Two(objects, reader, writer, service, other, own, agent, full, alone, others)
+            yield Two(
+                objects,
+                reader,
+                writer,
+                service,
+                other,
+                own,
+                agent,
+                full,
+                alone,
+                others,
+                offload,
+                there,
+            )
         finally:
             await runner.cleanup()
 
@@ -228,13 +257,13 @@ async def test_a_full_agent_gets_no_batches_and_is_asked_again(tmp_path: Path) -
     async with two(tmp_path, chunks_of(30)) as w:
         w.service.at_once = 0
         write = asyncio.create_task(w.write())
-        await asyncio.sleep(1.2)
+        await eventually(lambda: w.own.segment_requests.outcomes["refused"] == 2)
         assert not write.done()
         assert w.reader.read <= 4 * 2  # what was read ahead of an answer
         w.service.at_once = AT_ONCE
         await write
         assert w.other.sealed_bytes > 0 == w.own.sealed_bytes
-        assert w.own.segment_requests.outcomes == {"ok": 1, "refused": 3, "failed": 0}
+        assert w.own.segment_requests.outcomes == {"ok": 1, "refused": 2, "failed": 0}
 
 
 async def test_a_leader_that_is_behind_does_not_wait_for_a_full_agent(tmp_path: Path) -> None:
@@ -246,13 +275,14 @@ async def test_a_leader_that_is_behind_does_not_wait_for_a_full_agent(tmp_path: 
         assert await offsets(w.objects, refs) == list(range(30 * RECORDS))
 
 
-@pytest.mark.parametrize("fault", ["cluster", "frame", "store", "gone"])
+@pytest.mark.parametrize("fault", ["cluster", "frame", "store", "gone", "role"])
 async def test_an_agent_that_cannot_is_left_alone_and_the_leader_writes(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sealing goes on whatever happens to other agents."""
     cluster, most = "other" if fault == "cluster" else "ours", 999 if fault == "frame" else 1 << 24
-    async with two(tmp_path, chunks_of(20), cluster=cluster, most=most) as w:
+    roles = frozenset({Role.SERVE}) if fault == "role" else ALL_ROLES
+    async with two(tmp_path, chunks_of(20), cluster=cluster, most=most, roles=roles) as w:
         if fault == "gone":
             w.agent.http_address = "127.0.0.1:1"  # type: ignore[misc]
         if fault == "store":
@@ -275,7 +305,66 @@ async def test_batches_that_cannot_be_decoded_are_the_leaders_own(tmp_path: Path
     async with two(tmp_path, [*chunks_of(10), [bad]]) as w:
         refs, _ = await w.write()
         assert [ref.kind.value for ref in refs] == ["parquet", "raw"]
-        assert w.own.undecodable_batches == 1
+        assert (w.own.undecodable_batches, w.other.undecodable_batches) == (1, 0)
+        assert len(await keys(w.objects)) == 2, "the other agent wrote something"
+
+
+async def test_a_leader_does_not_wait_for_an_agent_that_left_the_cluster(tmp_path: Path) -> None:
+    """A machine that is gone answers nothing, and its connection lasts for minutes."""
+    async with two(tmp_path, chunks_of(30)) as w:
+        w.reader.stop = asyncio.Event()
+        write = asyncio.create_task(w.write())
+        await eventually(lambda: w.service.writing == 1)
+        w.there[0] = False
+        await eventually(lambda: w.own.segment_requests.outcomes["failed"] == 1)
+        w.reader.stop.set()
+        await write
+        assert w.own.sealed_bytes > 0 == w.other.sealed_bytes
+
+
+async def test_full_agents_are_not_waited_for_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader's other partitions wait behind this one."""
+    monkeypatch.setattr(remote_segments, "_PAUSES_S", (0.1, 0.1))
+    async with two(tmp_path, chunks_of(30)) as w:
+        w.service.at_once = 0
+        await w.write()
+        assert w.own.sealed_bytes > 0
+        assert w.own.segment_requests.outcomes["refused"] == 3
+
+
+async def test_who_sends_little_by_little_loses_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three such connections would keep all leaders from an agent for ever; and what it seals
+    itself never waits for another's network."""
+    monkeypatch.setattr(segment_http, "SILENT_S", 1.5)
+    given = [[batch] for chunk in chunks_of(30) for batch in chunk]
+    async with two(tmp_path, given) as w:
+        named = PartitionRange("t", TP, 0, 30 * RECORDS)
+
+        async def slowly() -> AsyncGenerator[list[Buffer]]:
+            for chunk in given:
+                yield chunk
+                await asyncio.sleep(0.4)
+
+        async def send() -> None:
+            async with aclosing(slowly()) as sent:
+                await HttpSegmentTransport().write(
+                    w.agent, SegmentRequest("ours", "7", named), sent
+                )
+
+        sends = [asyncio.create_task(send()) for _ in range(AT_ONCE)]
+        await eventually(lambda: w.service.is_full)
+        log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=3, leader_epoch=0)
+        own = SealedRangeWriter(
+            offload=w.offload, rng=Random(5), reader=w.reader, segments=w.segments
+        )
+        async with asyncio.timeout(1):
+            await own.write(log, 0, 30 * RECORDS, [])
+        found = await asyncio.gather(*sends, return_exceptions=True)
+        assert [type(each) for each in found] == [RemoteError] * AT_ONCE
 
 
 @pytest.mark.parametrize("side", [segment_client, segment_http])
@@ -319,11 +408,14 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
         w.service.at_once = 0
         async with aclosing(batches()) as sent:
             with pytest.raises(BusyError):
-                await transport.write(w.agent, SegmentRequest("ours", named), sent)
+                await transport.write(w.agent, SegmentRequest("ours", "7", named), sent)
         w.service.at_once = AT_ONCE
         async with aclosing(batches()) as sent:
             with pytest.raises(RemoteError, match=r"409.*cluster theirs"):
-                await transport.write(w.agent, SegmentRequest("theirs", named), sent)
+                await transport.write(w.agent, SegmentRequest("theirs", "7", named), sent)
+        async with aclosing(batches()) as sent:
+            with pytest.raises(RemoteError, match=r"409.*session 8"):
+                await transport.write(w.agent, SegmentRequest("ours", "8", named), sent)
 
         async def broken() -> AsyncGenerator[list[Buffer]]:
             raise UnavailableError("the bucket is away")
@@ -331,4 +423,4 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
 
         async with aclosing(broken()) as sent:
             with pytest.raises(UnavailableError, match="the bucket is away"):
-                await transport.write(w.agent, SegmentRequest("ours", named), sent)
+                await transport.write(w.agent, SegmentRequest("ours", "7", named), sent)

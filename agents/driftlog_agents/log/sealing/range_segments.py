@@ -5,8 +5,8 @@ the bucket.
                             ╳ cannot be decoded: kept as they came, neighbours in one object
                               (`batch_faults`)
 
-The leader writes its own ranges; an agent with the role ``seal`` writes those that leaders send to
-it (`segment_service`).  No manifest names these objects yet: only the leader adds them to one.
+A leader writes its own ranges; an agent with the role ``seal`` writes those that leaders send to it
+(`segment_service`).  No manifest names these objects yet: only the leader adds them to one.
 
 Shell.
 """
@@ -14,6 +14,7 @@ Shell.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -50,6 +51,10 @@ _RAW_BYTES: Final = 4 * 1024 * 1024
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """An uplink slower than this cannot keep up with anything worth sealing."""
+
+
+class UndecodableError(Exception):
+    """A batch of the range cannot be decoded: its leader keeps such batches as they came."""
 
 
 class RangeSegments:
@@ -99,6 +104,30 @@ class RangeSegments:
         with disk_errors():
             return await self._write(named, chunks, headers)
 
+    async def write_one(
+        self, named: PartitionRange, chunks: AsyncIterator[list[Buffer]]
+    ) -> SegmentRef:
+        """One segment of the batches of *chunks*, which come from another agent.
+
+        Other segments are filled while it waits for the next chunk.
+
+        Raises:
+            UndecodableError: a batch cannot be decoded; nothing was PUT.
+            As `write`.
+        """
+        with disk_errors(), self._spool() as spool, self._writer(spool, named) as writer:
+            received = 0
+            async for batches in chunks:
+                headers: list[BatchHeader] = []
+                async with self._filling:
+                    carried = await self._append(writer, batches, headers)
+                if carried:
+                    raise UndecodableError
+                received += sum(header.size_bytes for header in headers)
+            async with self._filling:
+                info = await self._offload(writer.finish, named.end)
+            return await self._put_segment(named, info, spool, received)
+
     async def _write(
         self,
         named: PartitionRange,
@@ -114,14 +143,7 @@ class RangeSegments:
             # segment.
             with (
                 self._spool() as spool,
-                SegmentWriter(
-                    spool.file,
-                    topic=named.topic,
-                    topic_id=named.tp.topic_id,
-                    partition=named.tp.partition,
-                    base=start,
-                    limits=self._decoding.limits,
-                ) as writer,
+                self._writer(spool, replace(named, base=start)) as writer,
             ):
                 known = len(headers)
                 async with self._filling:
@@ -192,15 +214,24 @@ class RangeSegments:
         """Append *carried* and *chunks*, up to a batch that cannot be decoded.  Returns that batch
         and the rest of its chunk; empty: all batches are in."""
         while carried or (carried := await anext(chunks, [])):
-            taken, fault = await self._offload(append_batches, writer, carried, headers)
-            carried = carried[taken:]
+            if carried := await self._append(writer, carried, headers):
+                return carried
+        return []
+
+    async def _append(
+        self, writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]
+    ) -> list[Buffer]:
+        """Append *batches*; returns the first that cannot be decoded and those after it."""
+        while batches:
+            taken, fault = await self._offload(append_batches, writer, batches, headers)
+            batches = batches[taken:]
             if fault is BatchFault.LARGE:
                 async with self._decoding.large():
-                    fault = await self._offload(append_large, writer, carried[0], headers)
-                carried = carried[1:] if fault is None else carried
+                    fault = await self._offload(append_large, writer, batches[0], headers)
+                batches = batches[1:] if fault is None else batches
             if fault is not None:
                 self._refuse(fault)
-                return carried
+                return batches
         return []
 
     async def _put_segment(
@@ -240,6 +271,16 @@ class RangeSegments:
             )
 
     # ── Small things ──
+
+    def _writer(self, spool: Spool, named: PartitionRange) -> SegmentWriter:
+        return SegmentWriter(
+            spool.file,
+            topic=named.topic,
+            topic_id=named.tp.topic_id,
+            partition=named.tp.partition,
+            base=named.base,
+            limits=self._decoding.limits,
+        )
 
     def _segment_key(self, named: PartitionRange, base: int, end: int, kind: SegmentKind) -> str:
         nonce = f"{self._rng.getrandbits(64):016x}"

@@ -1,12 +1,14 @@
-"""Has an agent with the role ``seal`` write the segments of a range.
+"""Has an agent with the role ``seal`` write the segment of a range.
 
     range ──▶ agents for its partition, the best first ──▶ batches, sent as they are read
-        ──▶ references of its segments; the leader commits them
-        ╳ no answer, or damaged: the next agent, else the leader writes the range itself
-        ╳ all have enough to do: asked again, until producers here would soon have to wait
+        ──▶ reference of its segment; the leader commits it
+        ╳ no answer, or it left the cluster: the next agent, else the leader writes the range itself
+        ╳ all have enough to do: asked again for some seconds; then, or when unsealed data is over
+          its bounds, the leader writes it
+        ╳ a batch cannot be decoded: the leader writes the range
 
-The other agent decides nothing: it makes objects that no manifest names.  An answer that is lost
-leaves objects for the collector.
+The other agent decides nothing: it makes an object that no manifest names.  An answer that is lost
+leaves an object for the collector.
 
 Shell.
 """
@@ -15,26 +17,32 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
 from driftlog_agents.foundation.histogram import FAILED, OK, REFUSED, OperationTimes
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.sealing.partition_range import PartitionRange
+from driftlog_agents.log.sealing.range_segments import UndecodableError
 from driftlog_agents.log.sealing.sealed_range import batch_headers
 from driftlog_agents.log.sealing.segment_request import (
     CorruptAnswerError,
     SegmentRequest,
-    WrittenRange,
     written,
 )
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import Agent, TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, Buffer
+from driftlog_tiering.formats.manifest import SegmentRef
 
-_ASK_AGAIN_S: Final = 0.5
-"""Between two questions while all agents are busy: a segment takes them a second or two."""
+_PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
+"""Between two questions while all agents are busy: a segment takes them a second or two.  Longer in
+all: the leader's other partitions wait behind this one; shorter: it compresses more itself."""
+
+_LOOK_S: Final = 0.5
+"""Between two looks whether the agent that is asked is still there."""
 
 _LEFT_ALONE_MS: Final = 10_000.0
 """How long an agent that failed is not asked.  Longer: leaders seal for longer after it is back;
@@ -58,7 +66,7 @@ class SegmentTransport(Protocol):
         """The answer of *agent* to *request* with the batches of *chunks*.
 
         Raises:
-            BusyError, RemoteError: see there.
+            BusyError, RemoteError, UndecodableError: see there.
             What *chunks* raises.
         """
         ...
@@ -73,13 +81,26 @@ class SealAgents:
     of: Callable[[TopicPartition], list[Agent]]
 
 
+class RangeSource(NamedTuple):
+    """A range of the leader.
+
+    Args:
+        chunks: reads its batches from the beginning.
+        is_served: whether the leader still leads the partition.
+    """
+
+    named: PartitionRange
+    chunks: Callable[[], AsyncGenerator[list[Buffer]]]
+    is_served: Callable[[], bool]
+
+
 class RemoteSegments:
     """See the module.
 
     Args:
         session: the leader's.
         requests: counts them.
-        is_behind: whether unsealed data is over its bounds: this agent then writes segments, too.
+        is_behind: whether unsealed data is over its bounds.
     """
 
     def __init__(
@@ -102,45 +123,51 @@ class RemoteSegments:
         """When agents failed, by node id."""
         self._log = structlog.get_logger()
 
-    async def write(
-        self, named: PartitionRange, chunks: Callable[[], AsyncGenerator[list[Buffer]]]
-    ) -> WrittenRange | None:
-        """What another agent wrote of the range *named*; None: this one is to write it.
+    async def write(self, source: RangeSource, headers: list[BatchHeader]) -> SegmentRef | None:
+        """The segment that another agent wrote of *source*; None: this one is to write it.
 
-        Args:
-            chunks: reads the range from its beginning.
+        *headers* gets the headers of its batches, if another agent wrote it.
 
         Raises:
-            What *chunks* raises.
+            UnavailableError: the partition is not led here any more.
+            What the source's chunks raise.
         """
-        while True:
-            outcomes: set[str] = set()
-            for agent in self._asked(named.tp):
-                sent_ms = self._now_ms()
+        for pause_s in (*_PAUSES_S, None):
+            refused = False
+            for agent in self._asked(source.named.tp):
+                sent_ms, found = self._now_ms(), list[BatchHeader]()
                 try:
-                    found = await self._write(agent, named, chunks)
+                    segment = await self._write(agent, source, found)
                 except BusyError:
                     outcome = REFUSED
+                    refused = True
+                except UndecodableError:
+                    return None
                 except (RemoteError, CorruptAnswerError) as error:
                     outcome = FAILED
-                    self._failed(agent, named, error)
+                    self._failed(agent, source.named, error)
                 else:
                     self._requests.ended(OK, self._now_ms() - sent_ms)
-                    return found
+                    headers += found
+                    return segment
                 self._requests.ended(outcome, self._now_ms() - sent_ms)
-                outcomes.add(outcome)
-            if REFUSED not in outcomes or self._is_behind():
-                return None
-            await asyncio.sleep(_ASK_AGAIN_S)
+            if not refused or pause_s is None or self._is_behind():
+                break
+            await asyncio.sleep(pause_s)
+            if not source.is_served():
+                raise UnavailableError(f"{source.named.name} is not led here any more")
+        return None
 
     def _failed(self, agent: Agent, named: PartitionRange, error: Exception) -> None:
         self._failed_ms[agent.node_id] = self._now_ms()
         self._log.warning(
             "seal_agent_failed",
             node=agent.node_id,
+            http=agent.http_address,
             partition=named.name,
             error=str(error),
-            advice="another agent, or this one, writes the segment; no record is affected",
+            advice="another agent, or this one, writes the segment.  If it goes on: leaders must "
+            "reach the HTTP port of agents with the role seal (--http-listener)",
         )
 
     def _asked(self, tp: TopicPartition) -> list[Agent]:
@@ -152,22 +179,36 @@ class RemoteSegments:
         ]
 
     async def _write(
-        self,
-        agent: Agent,
-        named: PartitionRange,
-        chunks: Callable[[], AsyncGenerator[list[Buffer]]],
-    ) -> WrittenRange | None:
-        headers: list[BatchHeader] = []
-        async with aclosing(self._checked(chunks, headers)) as sent:
-            request = SegmentRequest(self._session.author.cluster_id, named)
-            answer = await self._agents.transport.write(agent, request, sent)
-        return written(answer, named, headers)
+        self, agent: Agent, source: RangeSource, headers: list[BatchHeader]
+    ) -> SegmentRef:
+        request = SegmentRequest(self._session.author.cluster_id, agent.session_id, source.named)
+        async with aclosing(self._checked(source, headers)) as sent:
+            asking = asyncio.create_task(self._agents.transport.write(agent, request, sent))
+            try:
+                while not (await asyncio.wait([asking], timeout=_LOOK_S))[0]:
+                    if not self._is_there(agent, source.named.tp):
+                        raise RemoteError("it left the cluster")
+                answer = asking.result()
+            finally:
+                await ended(asking)  # nobody reads the chunks when they are closed
+        return written(answer, source.named, headers)
+
+    def _is_there(self, agent: Agent, tp: TopicPartition) -> bool:
+        return any(each.session_id == agent.session_id for each in self._agents.of(tp))
 
     async def _checked(
-        self, chunks: Callable[[], AsyncGenerator[list[Buffer]]], headers: list[BatchHeader]
+        self, source: RangeSource, headers: list[BatchHeader]
     ) -> AsyncGenerator[list[Buffer]]:
         """The chunks, checked here: *headers* gets the headers of their batches."""
-        async with aclosing(chunks()) as read:
+        async with aclosing(source.chunks()) as read:
             async for batches in read:
                 headers += await self._offload(batch_headers, batches)
                 yield batches
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Ends *task*; what it raised was raised by its caller, or does not matter any more."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

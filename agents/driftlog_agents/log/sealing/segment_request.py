@@ -1,9 +1,9 @@
-"""What a leader sends to an agent that writes a range's segments for it, and the answer.
+"""What a leader sends to an agent that writes a range's segment for it, and the answer.
 
-    request   frame of JSON: cluster, topic, partition, range
+    request   frame of JSON: cluster, session that is asked, topic, partition, range
               frames of batches, in offset order
               an empty frame: the range is complete
-    answer    JSON: the references of the segments
+    answer    JSON: the reference of the segment
 
 A frame is its length in bytes (4, big-endian) and its content.  Without the empty frame a range
 that was cut off would look complete.
@@ -17,15 +17,19 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_agents.log.sealing.partition_range import PartitionRange
+from driftlog_agents.log.sealing.range_pieces import CHUNK_BYTES
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import BatchHeader, Buffer, iterate_batches
-from driftlog_tiering.formats.layout import SegmentKind, is_topic_name
+from driftlog_tiering.formats.layout import SegmentKind, is_topic_name, parse_segment_key
 from driftlog_tiering.formats.manifest import SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_segments
 from driftlog_tiering.formats.stored_json import decode_json, encode_json, integer, string
 
 LENGTH_BYTES: Final = 4
+
+MOST_CHUNK_BYTES: Final = 2 * CHUNK_BYTES
+"""Of a frame of several batches: `range_reader` yields a chunk once it has CHUNK_BYTES."""
 
 _REQUEST: Final = "driftlog.segment-request"
 _FORMAT: Final = 1
@@ -37,18 +41,11 @@ class CorruptAnswerError(CorruptError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """A request's first frame: the range, and the leader's cluster."""
+    """A request's first frame: the leader's cluster, the session that is asked, and the range."""
 
     cluster_id: str
+    session_id: str
     named: PartitionRange
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRange:
-    """The segments that another agent wrote of a range, and the headers of its batches."""
-
-    segments: list[SegmentRef]
-    headers: list[BatchHeader]
 
 
 def frame(content: Sequence[Buffer]) -> list[Buffer]:
@@ -68,6 +65,7 @@ def encode_request(request: SegmentRequest) -> bytes:
         _FORMAT,
         {
             "cluster_id": request.cluster_id,
+            "session_id": request.session_id,
             "topic": named.topic,
             "topic_id": str(named.tp.topic_id),
             "partition": named.tp.partition,
@@ -88,14 +86,14 @@ def decode_request(content: Buffer) -> SegmentRequest:
         topic = string(fields, "topic")
         tp = TopicPartition(UUID(string(fields, "topic_id")), integer(fields, "partition"))
         named = PartitionRange(topic, tp, integer(fields, "base"), integer(fields, "end"))
-        cluster_id = string(fields, "cluster_id")
+        cluster_id, session_id = string(fields, "cluster_id"), string(fields, "session_id")
     except ValueError as error:
         raise CorruptError(f"request for segments: {error}") from error
     if not is_topic_name(topic):
         raise CorruptError(f"request for segments: not a topic name: {topic!r}")
     if named.base >= named.end:
         raise CorruptError(f"request for segments: [{named.base}, {named.end}) is empty")
-    return SegmentRequest(cluster_id, named)
+    return SegmentRequest(cluster_id, session_id, named)
 
 
 def batches_from(
@@ -104,44 +102,45 @@ def batches_from(
     """The batches of a frame, which begin at *next_offset* or after it; and where they end.
 
     Raises:
-        CorruptError: they are not the next batches of the range *named*.
+        CorruptError: they are not the next batches of the range *named*; or the frame is larger
+            than a chunk, and not one batch alone.
     """
     batches: list[Buffer] = []
     for header, batch in iterate_batches(content):
-        if header.base_offset < next_offset or header.end_offset > named.end:
+        if len(batch) < len(content) > MOST_CHUNK_BYTES:
+            raise CorruptError(f"{named.name}: a frame of {len(content)} bytes of many batches")
+        if header.base_offset < next_offset or header.end_offset > named.end or header.is_control:
             raise CorruptError(
                 f"{named.name}: a batch of [{header.base_offset}, {header.end_offset}) where "
-                f"offsets from {next_offset} to {named.end} were expected"
+                f"records of offsets from {next_offset} to {named.end} were expected"
             )
         next_offset = header.end_offset
         batches.append(batch)
     return batches, next_offset
 
 
-def written(
-    answer: Buffer, named: PartitionRange, headers: list[BatchHeader]
-) -> WrittenRange | None:
-    """What *answer* says was written of the batches with *headers*; None: some could not be
-    decoded there, and the leader looks at them itself.
+def written(answer: Buffer, named: PartitionRange, headers: list[BatchHeader]) -> SegmentRef:
+    """The segment of the batches with *headers*, as *answer* says.
 
     Raises:
         CorruptAnswerError: see there.
     """
     try:
-        segments = list(decode_segments(answer))
-    except CorruptError as error:
+        (segment,) = decode_segments(answer)
+        key = parse_segment_key(segment.key)
+    except (CorruptError, ValueError) as error:
         raise CorruptAnswerError(str(error)) from error
-    if any(ref.kind is SegmentKind.RAW for ref in segments):
-        return None
-    borders = [named.base, *(ref.end for ref in segments)]
     records = sum(header.record_count for header in headers)
-    if (
-        [ref.base for ref in segments] != borders[:-1]
-        or borders[-1] != named.end
-        or sum(ref.records for ref in segments) != records
+    wanted = (named.topic, named.tp, named.base, named.end, SegmentKind.PARQUET)
+    said = (segment.base, segment.end, segment.kind, segment.records)
+    if (key.topic, key.tp, key.base, key.end, key.kind) != wanted or said != (
+        named.base,
+        named.end,
+        SegmentKind.PARQUET,
+        records,
     ):
         raise CorruptAnswerError(
-            f"{named.name}: segments of other offsets or records were written than of "
-            f"[{named.base}, {named.end}) and {records}"
+            f"{named.name}: a segment of other offsets or records than [{named.base}, {named.end}) "
+            f"and {records}: {segment.key}, {segment.records}"
         )
-    return WrittenRange(segments, headers)
+    return segment

@@ -1,10 +1,9 @@
 """Writes segments for the leaders of other agents.
 
-    request, batches ──▶ the leader's cluster is ours? ──▶ room? ──▶ `range_segments` ──▶ references
+    request, batches ──▶ our session, our cluster? ──▶ room? ──▶ `range_segments` ──▶ reference
 
-A leader asks any agent with the role ``seal``.  The session that writes need not be the leader's
-nor know the partition: the objects have names of their own, and only the leader's edit makes them
-part of the log.
+This session need not know the partition: the object has a name of its own, and only the leader's
+edit makes it part of the log.
 
 Shell.
 """
@@ -17,7 +16,7 @@ from driftlog_agents.log.sealing.range_segments import FILLING, RangeSegments
 from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
 from driftlog_agents.log.sealing.segment_request import SegmentRequest
 from driftlog_agents.log.session.session import Session
-from driftlog_tiering.batches.batch import BatchHeader, Buffer
+from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.manifest_codec import encode_segments
 
 AT_ONCE: Final = FILLING + 1
@@ -49,7 +48,8 @@ class SegmentService:
 
         Raises:
             BusyError: too many ranges are written already.
-            RemoteError: the leader is of another cluster.
+            RemoteError: the request is to another session, or of another cluster.
+            UndecodableError: the leader has to write the range itself.
             UnavailableError, OutcomeUnknownError, TimeoutError: a store or the disk failed.
             What *chunks* raises.
         """
@@ -58,9 +58,13 @@ class SegmentService:
             raise RemoteError(
                 f"the request is of cluster {request.cluster_id}; this agent is of {ours}"
             )
-        headers: list[BatchHeader] = []
+        if request.session_id != self._session.session_id:
+            raise RemoteError(
+                f"the request is to session {request.session_id}, and this is "
+                f"{self._session.session_id}: two agents have one address, or it has restarted"
+            )
         with self._turn():
-            return encode_segments(await self._segments.write(request.named, chunks, headers))
+            return encode_segments([await self._segments.write_one(request.named, chunks)])
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

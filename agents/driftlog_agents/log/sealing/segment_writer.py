@@ -14,10 +14,11 @@ from random import Random
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing.attempts import NOT_SERVED
 from driftlog_agents.log.sealing.partition_range import PartitionRange
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.range_segments import RangeSegments, disk_errors
-from driftlog_agents.log.sealing.remote_segments import RemoteSegments
+from driftlog_agents.log.sealing.remote_segments import RangeSource, RemoteSegments
 from driftlog_agents.log.sealing.sealed_range import (
     batch_headers,
     flush_times,
@@ -84,10 +85,10 @@ class SealedRangeWriter:
             tp = TopicPartition(log.topic_id, log.partition)
             named = PartitionRange(log.topic, tp, base, end)
             if self._remote is not None:
-                written = await self._remote.write(named, chunks)
-                if written is not None:
-                    headers += written.headers
-                    return written.segments
+                source = RangeSource(named, chunks, lambda: log.state not in NOT_SERVED)
+                segment = await self._remote.write(source, headers)
+                if segment is not None:
+                    return [segment]
             async with aclosing(chunks()) as read:
                 return await self._segments.write(named, read, headers)
 
