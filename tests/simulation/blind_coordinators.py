@@ -35,13 +35,14 @@ _AWAY_S: Final = 9.0
 """Longer than the session of an agent that was killed."""
 _BEHIND_S: Final = 20.0
 _ROUNDS: Final = 2
-_GROUP: Final = "alone"
+ALONE: Final = "alone"
+"""The group."""
 
 
 async def blind_coordinators(world: "World") -> None:
     """When the other faults are over."""
     rng = Random(f"blind coordinators {world.seed}")
-    ledger = GroupLedger(_GROUP, world.expect)
+    ledger = GroupLedger(ALONE, world.expect)
     await world.ready()
     for _ in range(_ROUNDS):
         topics = sorted((await read_topics(world)).values(), key=lambda topic: topic.name)
@@ -83,7 +84,7 @@ async def _commit(
         partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=commit.offset)
         topic = OffsetCommitRequestTopic(topic_id=tp.topic_id, partitions=[partition])
         request = OffsetCommitRequest(
-            group_id=_GROUP, generation_id_or_member_epoch=-1, member_id="", topics=[topic]
+            group_id=ALONE, generation_id_or_member_epoch=-1, member_id="", topics=[topic]
         )
         answer = await ask(node.process, ApiKey.OFFSET_COMMIT, 10, request)
         if answer is not None and not answer.topics[0].partitions[0].error_code:
@@ -95,7 +96,7 @@ async def _commit(
 async def _read(world: "World", ledger: GroupLedger, tp: TopicPartition, node: "Node") -> None:
     start_s = world.loop.now_s
     topic = OffsetFetchRequestTopics(topic_id=tp.topic_id, partition_indexes=[0])
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=_GROUP, topics=[topic])])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=ALONE, topics=[topic])])
     answer = await ask(node.process, ApiKey.OFFSET_FETCH, 10, request)
     if answer is None or answer.groups[0].error_code:
         return

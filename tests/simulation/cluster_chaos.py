@@ -76,7 +76,9 @@ async def _strike(world: "World", node: Node, fault: str) -> None:
             await _rolling_restart(world)
         case "join" if len(world.nodes) < _MOST_NODES:
             world.join()
-        case "leave" if sum(not n.last_life for n in world.nodes) > 1:
+        case "leave" if sum(
+            not n.last_life for n in world.nodes
+        ) > 1 and world.seal_agents.may_leave(node):
             await _leave(node)
         case "outage":
             for weather in rng.choice(_weathers(world)):

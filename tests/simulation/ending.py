@@ -25,6 +25,7 @@ from driftlog_metadata.schema.codec import (
 )
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_tiering.formats import layout
+from tests.simulation.blind_coordinators import ALONE
 from tests.simulation.collecting import SEALED
 from tests.simulation.final_log import read_topics
 
@@ -270,6 +271,7 @@ class Ending:
     def _check_groups(self, topics: dict[UUID, Topic]) -> None:
         groups = self._world.groups
         names = {ledger.name for ledger in groups.ledgers} if groups is not None else set()
+        names.add(ALONE)
         for kv in self._world.metadata.snapshot(keys.GROUPS_PREFIX):
             key = keys.parse_group_key(kv.key)
             self._expect(key.group_id in names, kv.key, "of a group that does not exist")

@@ -32,14 +32,18 @@ SERVE, SEAL = frozenset({Role.SERVE}), frozenset({Role.SEAL})
 _ROLES: Final = (SERVE, SEAL, ALL_ROLES)
 _MOST_NODES: Final = 9
 """Later ones are alone on a store of their own (`older_metadata`)."""
+_EXPIRES: Final = 65
 _STRANGE: Final = 0.15
 """Of the lives: those with other roles than the node's."""
 
 
 def has_seal_agent(seed: int) -> bool:
-    """Whether an agent of the seed, if it is a cluster, only seals.  (Every third seed begins at
-    format level 1, which does not know roles.)"""
-    return FIRST <= seed < END and seed % 3 != 0
+    """Whether an agent of the seed, if it is a cluster, only seals.
+
+    (Every third seed begins at format level 1, which does not know roles; `retention` has seeds in
+    which every topic expires, and here one is compacted.)
+    """
+    return FIRST <= seed < END and seed % 3 != 0 and seed % 100 != _EXPIRES
 
 
 class SealAgents:
@@ -66,6 +70,13 @@ class SealAgents:
             fixed = {1: SERVE, SEALING: SEAL}
             self._usual[number] = fixed.get(number) or self._rng.choice(_ROLES)
         return self._usual[number]
+
+    def may_leave(self, node: "Node") -> bool:
+        """Whether a node that serves is left when *node* leaves for good."""
+        if not has_seal_agent(self._world.seed):
+            return True
+        there = [each for each in self._world.nodes if each is not node and not each.last_life]
+        return any(Role.SERVE in self._of(each.number) for each in there)
 
     def settle(self) -> None:
         """The faults are over: each node's next life has its own roles, and so there is one that

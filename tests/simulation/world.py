@@ -99,7 +99,7 @@ from tests.simulation.oracle import Oracle, Place
 from tests.simulation.restarts import restart_often
 from tests.simulation.restored import RestoredBeside, has_restore
 from tests.simulation.retention import Retention, has_retention
-from tests.simulation.seal_agents import SealAgents, roles_of
+from tests.simulation.seal_agents import SealAgents, has_seal_agent, roles_of
 from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
 from tests.simulation.tail_readers import tail_readers
@@ -395,7 +395,7 @@ class World:
                 await swap_disks(self)
             if self.many and is_aimed(self.seed) and self.groups is not None:
                 await blind_coordinators(self)
-            if self.many and has_refusals(self.seed):
+            if self.many and has_refusals(self.seed) and not has_seal_agent(self.seed):
                 await self.last_refusals.begin()
             if self.many and has_hanging_bucket(self.seed):
                 await HangingBucket(self).run()

@@ -30,6 +30,7 @@ from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.log_session import Engine
 from driftlog_metadata.schema.codec import decode_head
 from driftlog_metadata.schema.keys import HEADS_PREFIX, head_key
+from driftlog_metadata.schema.model import Role
 from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
@@ -165,8 +166,13 @@ class WriteHealthMonitor:
         return done
 
     def _others(self) -> set[str]:
+        """Other sessions that could commit in the place of this one: not those of agents that only
+        seal, beside which the only agent that serves never steps down."""
+        agents = self._view.agents
+        never = {node for node, agent in agents.items() if Role.SERVE not in agent.roles}
+        never.add(self._node_id)
         sessions = self._view.sessions.items()
-        return {name for name, entry in sessions if entry.said.node_id != self._node_id}
+        return {name for name, entry in sessions if entry.said.node_id not in never}
 
     def _say_unfit(self, error: str, **facts: int) -> None:
         self._log.error(

@@ -26,7 +26,7 @@ from driftlog_metadata.stores.store import KeyValue, PutEvent, WatchEvent
 class DelegatedPartition:
     """A `SealedLog` of another agent; its leader alone writes the key that it follows."""
 
-    __slots__ = ("_mine", "_node_id", "_view", "partition", "said", "topic_id", "tp")
+    __slots__ = ("_mine", "_node_id", "_topic", "_view", "partition", "said", "topic_id", "tp")
 
     def __init__(self, tp: TopicPartition, view: ClusterView, node_id: int) -> None:
         self.tp = tp
@@ -36,14 +36,16 @@ class DelegatedPartition:
         """Its key."""
         self._view = view
         self._node_id = node_id
+        self._topic = ""
         self._mine: tuple[int, str | None, bool] = (-1, None, False)
         """Whether it is delegated to this agent, for a version of the members and a leader."""
 
     @property
     def topic(self) -> str:
-        """Its topic's name; empty: the topic is not known, or deleted."""
-        entry = self._view.topics.get(self.topic_id)
-        return "" if entry is None else entry.topic.name
+        """Its topic's name, which stays when that is deleted; empty: it is not known yet."""
+        if not self._topic and (entry := self._view.topics.get(self.topic_id)) is not None:
+            self._topic = entry.topic.name
+        return self._topic
 
     @property
     def sealed_end(self) -> int:
@@ -62,7 +64,9 @@ class DelegatedPartition:
 
     @property
     def state(self) -> State:
-        """ONLINE: this agent does its upkeep; CLOSED: another one does."""
+        """ONLINE: this agent does its upkeep; CLOSED: another one does, or its topic is gone."""
+        if self.topic_id not in self._view.topics:
+            return State.CLOSED
         entry = self._view.leaders.get(self.tp)
         leader = None if entry is None else entry.leader.session_id
         version, of, is_mine = self._mine
@@ -103,7 +107,7 @@ class DelegatedPartitions:
     def take_edited(self) -> list[DelegatedPartition]:
         """The delegated partitions that were edited since the last call, by whomever."""
         edited, self._edited = self._edited, {}
-        return [each for each in edited if each.state is State.ONLINE and each.topic]
+        return [each for each in edited if each.state is State.ONLINE]
 
     # ── Updates from the watch ──
 

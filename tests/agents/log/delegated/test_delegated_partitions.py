@@ -61,8 +61,26 @@ def test_a_partition_is_this_agents_while_the_rule_says_so() -> None:
     assert {State.CLOSED} == {partition.state, other.all()[0].state}
     view.leaders[partition.tp] = LeaderEntry(Leader(None, 2), 3)
     assert {State.CLOSED} == {partition.state, other.all()[0].state}
+
+
+def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() -> None:
+    """
+    A rewrite that has begun builds keys of it; before the topic is known nothing is done.
+    """
+    view = led_by(1, {1: SERVE, 2: SEAL})
+    topics = dict(view.topics)
     view.topics.clear()
-    assert "" == partition.topic
+    found = DelegatedPartitions(view, 2)
+    found.reset([key_of(0, 1)])
+    (partition,) = found.all()
+    before = partition.topic, partition.state
+    view.topics |= topics
+    known = partition.topic, partition.state
+    view.topics.clear()
+
+    assert ("", State.CLOSED) == before
+    assert ("t", State.ONLINE) == known
+    assert ("t", State.CLOSED) == (partition.topic, partition.state)
 
 
 def test_another_agent_takes_over_when_the_members_change() -> None:
