@@ -13,9 +13,9 @@ or those of other agents (`rewrites`).
    compacts forgets them by time: `sealing/local_copies`.)
 3. A run that fails is repeated (`repeated_rewrites`).
 4. A partition that has not changed, and of which nothing is due by age, costs no request.
-
-5. The policy of a run is asked for after its manifest was read: the topic's configs cannot have
-   changed before a record of it was acknowledged, without this agent having seen that.
+5. The policy of a run is asked for after its manifest was read: no record that the manifest has was
+   acknowledged after a change of the topic's configs that the policy lacks.
+6. One run at a time in the process: a map of keys may take `log.cleaner.dedupe.buffer.size`.
 
 Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
 
@@ -98,7 +98,7 @@ class LogCleaner(Generic[L]):
 
     async def _round(self, topics: Mapping[str, CompactionPolicy]) -> bool:
         """Compact the partitions that are due, the dirtiest first; False: none was compacted."""
-        logs = [log for log in self._logs() if log.topic in topics]
+        logs = [log async for log in sliced(self._logs()) if log.topic in topics]
         self._looks.keep(logs)
         self._attempts.keep(logs)
         due: list[tuple[float, L]] = []
@@ -151,7 +151,7 @@ class LogCleaner(Generic[L]):
             # First: where the answer is lost, the edit may be made all the same.
             self._compacts(log, edit.replaced[-1].end)
 
-        async with self._rewrites.rewrite(log, sends) as rewrite:
+        async with self._ports.compacting, self._rewrites.rewrite(log, sends) as rewrite:
             policy = topics.get(log.topic)
             return None if policy is None else await self._clean_in_turn(log, policy, rewrite)
 

@@ -3,6 +3,7 @@
 Shell.
 """
 
+from asyncio import Lock
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ class RewritePorts:
     wall_ms: Callable[[], int]
     """Unix time in ms; record timestamps are compared with it, as in Kafka."""
     decoding: BatchDecoder = field(default_factory=BatchDecoder)
+    compacting: Lock = field(default_factory=Lock)
+    """Of the compaction that runs: a map of keys is large."""
 
     def nonce(self) -> str:
         """A new name."""

@@ -13,8 +13,10 @@ Pure.
 from collections.abc import Iterable
 from uuid import UUID
 
-from driftlog_agents.cluster.roles import upkeep_agents
+from driftlog_agents.cluster.placement import ranked
+from driftlog_agents.cluster.roles import sealing_agents
 from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.schema.codec import decode_at, decode_partition_state
 from driftlog_metadata.schema.keys import parse_partition_key
@@ -26,16 +28,15 @@ from driftlog_metadata.stores.store import KeyValue, PutEvent, WatchEvent
 class DelegatedPartition:
     """A `SealedLog` of another agent; its leader alone writes the key that it follows."""
 
-    __slots__ = ("_mine", "_node_id", "_topic", "_view", "partition", "said", "topic_id", "tp")
+    __slots__ = ("_mine", "_rule", "_topic", "partition", "said", "topic_id", "tp")
 
-    def __init__(self, tp: TopicPartition, view: ClusterView, node_id: int) -> None:
+    def __init__(self, tp: TopicPartition, rule: "_Rule") -> None:
         self.tp = tp
         self.topic_id: UUID = tp.topic_id
         self.partition = tp.partition
         self.said = PartitionState()
         """Its key."""
-        self._view = view
-        self._node_id = node_id
+        self._rule = rule
         self._topic = ""
         self._mine: tuple[int, str | None, bool] = (-1, None, False)
         """Whether it is delegated to this agent, for a version of the members and a leader."""
@@ -43,9 +44,14 @@ class DelegatedPartition:
     @property
     def topic(self) -> str:
         """Its topic's name, which stays when that is deleted; empty: it is not known yet."""
-        if not self._topic and (entry := self._view.topics.get(self.topic_id)) is not None:
+        if not self._topic and (entry := self._rule.view.topics.get(self.topic_id)) is not None:
             self._topic = entry.topic.name
         return self._topic
+
+    def has_topic(self, topic: KeyValue | None) -> bool:
+        """Whether the view has its topic as *topic*, the topic's key, has it now."""
+        entry = self._rule.view.topics.get(self.topic_id)
+        return topic is not None and entry is not None and entry.mod_revision == topic.mod_revision
 
     @property
     def sealed_end(self) -> int:
@@ -65,22 +71,38 @@ class DelegatedPartition:
     @property
     def state(self) -> State:
         """ONLINE: this agent does its upkeep; CLOSED: another one does, or its topic is gone."""
-        if self.topic_id not in self._view.topics:
+        view = self._rule.view
+        if self.topic_id not in view.topics:
             return State.CLOSED
-        entry = self._view.leaders.get(self.tp)
+        entry = view.leaders.get(self.tp)
         leader = None if entry is None else entry.leader.session_id
         version, of, is_mine = self._mine
-        if (version, of) != (self._view.members_version, leader):
-            is_mine = self._is_mine(leader)
-            self._mine = self._view.members_version, leader, is_mine
+        if (version, of) != (view.members_version, leader):
+            is_mine = self._rule.is_mine(self.tp, leader)
+            self._mine = view.members_version, leader, is_mine
         return State.ONLINE if is_mine else State.CLOSED
 
-    def _is_mine(self, session_id: str | None) -> bool:
-        """What has no leader waits for the next one."""
-        leader = self._view.agent_of(session_id)
-        if leader is None or Role.SEAL in leader.roles:
+
+class _Rule:
+    """`cluster/roles.upkeep_agents`, of many partitions: the agents that seal are looked for once
+    for a version of the members."""
+
+    def __init__(self, view: ClusterView, node_id: int) -> None:
+        self.view = view
+        self._node_id = node_id
+        self._version = -1
+        self._sealing: list[int] = []
+
+    def is_mine(self, tp: TopicPartition, leader: str | None) -> bool:
+        """Whether the upkeep of *tp* is delegated to this agent.  What has no leader waits for the
+        next one."""
+        agent = self.view.agent_of(leader)
+        if agent is None or Role.SEAL in agent.roles:
             return False
-        return upkeep_agents(self._view, self.tp)[0] == self._node_id
+        if self._version != self.view.members_version:
+            self._version = self.view.members_version
+            self._sealing = sealing_agents(self.view)
+        return ranked(tp, self._sealing, 1) == [self._node_id]
 
 
 class DelegatedPartitions:
@@ -88,7 +110,7 @@ class DelegatedPartitions:
 
     def __init__(self, view: ClusterView, node_id: int) -> None:
         self._view = view
-        self._node_id = node_id
+        self._rule = _Rule(view, node_id)
         self._known: dict[TopicPartition, DelegatedPartition] = {}
         self._edited: dict[DelegatedPartition, None] = {}
 
@@ -111,10 +133,10 @@ class DelegatedPartitions:
 
     # ── Updates from the watch ──
 
-    def reset(self, kvs: Iterable[KeyValue]) -> None:
-        """Replace all keys by *kvs*."""
-        gone = self._known.keys() - {tp for kv in kvs if (tp := self._put(kv)) is not None}
-        for tp in gone:
+    async def reset(self, kvs: Iterable[KeyValue]) -> None:
+        """Replace all keys by *kvs*, in slices of the event loop."""
+        there = {tp async for kv in sliced(kvs) if (tp := self._put(kv)) is not None}
+        for tp in self._known.keys() - there:
             del self._known[tp]
 
     def apply(self, events: Iterable[WatchEvent]) -> None:
@@ -142,8 +164,11 @@ class DelegatedPartitions:
             return None
         found = self._known.get(tp)
         if found is None:
-            found = self._known[tp] = DelegatedPartition(tp, self._view, self._node_id)
-        elif found.said.manifest_version != said.manifest_version:
+            found = self._known[tp] = DelegatedPartition(tp, self._rule)
+        elif (found.said.manifest_version, found.said.log_start) != (
+            said.manifest_version,
+            said.log_start,
+        ):
             self.edited(found)
         found.said = said
         return tp

@@ -7,7 +7,9 @@
    edits the manifest itself, or when it reads the partition (`known_manifests`).
 2. An agent that dies leaves its `Busy`: the others begin when it has lapsed.  An agent that stops
    leaves it, too: a slow store cannot delay the end.
-3. A rewrite ends when the rule gives the partition to another agent.
+3. The view has the topic as its key is after the manifest was read: what came after a change of its
+   configs was acknowledged is not rewritten by the old ones.
+4. A rewrite ends when the rule gives the partition to another agent.
 
 Shell.
 """
@@ -27,6 +29,7 @@ from driftlog_agents.log.delegated.delegated_partitions import (
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.grace import Grace
+from driftlog_metadata.schema.keys import topic_key
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.compaction.sealed_partition import SealedPartition
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
@@ -92,6 +95,9 @@ class DelegatedRewrites:
             await self.session.ownership.hold()
             sealed = self._sealed(log)
             manifest = await _newest(sealed, log)
+            if not log.has_topic(await self.session.read(topic_key(log.topic))):
+                # Its configs may have changed before records that the manifest has.
+                raise UnavailableError(f"{name_of(log)}: this agent's view of the topic is old")
             try:
                 yield PartitionRewrite(manifest, DelegatedBucket(self, log, sealed, sends))
             except Exception:

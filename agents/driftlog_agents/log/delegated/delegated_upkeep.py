@@ -98,7 +98,7 @@ class DelegatedUpkeep:
             partitions.clear()
 
     async def _reset(self, revision: int, kvs: Iterable[KeyValue]) -> None:
-        self._partitions.reset(kvs)
+        await self._partitions.reset(kvs)
 
     def _apply(self, events: Sequence[WatchEvent]) -> None:
         self._partitions.apply(events)

@@ -83,7 +83,7 @@ class SegmentMerger(Generic[L]):
         """One merge, at most, of each partition; False: there was none."""
         if self._rewrites.format_level < COMPACTION_LEVEL:
             return False
-        logs = [log for log in self._logs() if log.topic in topics.retention]
+        logs = [log async for log in sliced(self._logs()) if log.topic in topics.retention]
         self._looks.keep(logs)
         self._attempts.keep(logs)
         merged = False

@@ -1,6 +1,7 @@
 """If it failed: an agent would work on partitions of others, or miss what was sealed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import given
@@ -43,16 +44,16 @@ def led_by(leader: int, roles: dict[int, frozenset[Role]], count: int = 1) -> Cl
     return view
 
 
-def test_a_partition_is_this_agents_while_the_rule_says_so() -> None:
+async def test_a_partition_is_this_agents_while_the_rule_says_so() -> None:
     """
     Not when its leader does it, nor when there is no leader; its topic may be gone.
     """
     view = led_by(1, {1: SERVE, 2: SEAL, 3: ALL_ROLES})
     found = DelegatedPartitions(view, 2)
-    found.reset([key_of(0, 1, 5)])
+    await found.reset([key_of(0, 1, 5)])
     (partition,) = found.all()
     other = DelegatedPartitions(view, 3)
-    other.reset([key_of(0, 1, 5)])
+    await other.reset([key_of(0, 1, 5)])
     states = [partition.state, other.all()[0].state]
     assert [State.CLOSED, State.ONLINE] == sorted(states, key=lambda state: state.name)
     assert ("t", 5, 1) == (partition.topic, partition.sealed_end, partition.manifest_version)
@@ -63,7 +64,7 @@ def test_a_partition_is_this_agents_while_the_rule_says_so() -> None:
     assert {State.CLOSED} == {partition.state, other.all()[0].state}
 
 
-def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() -> None:
+async def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() -> None:
     """
     A rewrite that has begun builds keys of it; before the topic is known nothing is done.
     """
@@ -71,7 +72,7 @@ def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() -> Non
     topics = dict(view.topics)
     view.topics.clear()
     found = DelegatedPartitions(view, 2)
-    found.reset([key_of(0, 1)])
+    await found.reset([key_of(0, 1)])
     (partition,) = found.all()
     before = partition.topic, partition.state
     view.topics |= topics
@@ -83,13 +84,13 @@ def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() -> Non
     assert ("t", State.CLOSED) == (partition.topic, partition.state)
 
 
-def test_another_agent_takes_over_when_the_members_change() -> None:
+async def test_another_agent_takes_over_when_the_members_change() -> None:
     """
     The answer of before is not kept.
     """
     view = led_by(1, {1: SERVE, 2: SEAL})
     found = DelegatedPartitions(view, 2)
-    found.reset([key_of(0, 1)])
+    await found.reset([key_of(0, 1)])
     (partition,) = found.all()
     before = partition.state, found.are_needed()
     view.agents[1] = view_of({1: ALL_ROLES}).agents[1]
@@ -99,25 +100,29 @@ def test_another_agent_takes_over_when_the_members_change() -> None:
     assert (State.CLOSED, False) == (partition.state, found.are_needed())
 
 
-def test_what_was_edited_is_told_once_and_only_of_ones_own() -> None:
+async def test_what_was_edited_is_told_once_and_only_of_ones_own() -> None:
     """
-    By a newer version in the key, or by an edit of this agent; not by the first read.
+    By a newer version or another log start in the key, or by an edit of this agent; not by the
+    first read.
     """
     view = led_by(1, {1: SERVE, 2: SEAL}, 3)
     found = DelegatedPartitions(view, 2)
-    found.reset([key_of(0, 1), key_of(1, 1), key_of(2, 1)])
+    await found.reset([key_of(0, 1), key_of(1, 1), key_of(2, 1)])
     assert [] == found.take_edited()
     found.apply([PutEvent(key_of(0, 2)), PutEvent(key_of(1, 1, 9)), PutEvent(key_of(2, 2))])
     view.leaders[TopicPartition(T, 2)] = LeaderEntry(Leader(None, 2), 2)
 
     assert [0] == [each.partition for each in found.take_edited()]
+    moved = PartitionState(manifest_version=2, log_start=4)
+    found.apply([PutEvent(replace(key_of(0, 2), value=encode_partition_state(moved)))])
+    assert [0] == [each.partition for each in found.take_edited()], "segments below it are garbage"
     found.edited(found.all()[1])
     assert [1] == [each.partition for each in found.take_edited()]
     assert [] == found.take_edited()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 4)), max_size=20), st.data())
-def test_the_watch_says_what_a_read_would(
+async def test_the_watch_says_what_a_read_would(
     changes: Sequence[tuple[int, int]], data: st.DataObject
 ) -> None:
     """
@@ -127,7 +132,7 @@ def test_the_watch_says_what_a_read_would(
     view = led_by(1, {1: SERVE, 2: SEAL}, 4)
     found, keys = DelegatedPartitions(view, 2), dict[str, KeyValue]()
     keys["strange"] = KeyValue(f"{PARTITIONS_PREFIX}strange", b"", 1, 1)
-    found.reset(keys.values())
+    await found.reset(keys.values())
     for number, version in changes:
         kv = key_of(number, max(version, 0))
         if version >= 0:
@@ -137,8 +142,8 @@ def test_the_watch_says_what_a_read_would(
             keys.pop(kv.key, None)
             found.apply([DeleteEvent(kv.key, 1)])
         if data.draw(st.booleans()):
-            found.reset(keys.values())
+            await found.reset(keys.values())
     fresh = DelegatedPartitions(view, 2)
-    fresh.reset(keys.values())
+    await fresh.reset(keys.values())
 
     assert {p.tp: p.said for p in fresh.all()} == {p.tp: p.said for p in found.all()}

@@ -170,6 +170,27 @@ async def test_partitions_are_spread_and_each_is_worked_on_by_one_agent() -> Non
     assert set(range(12)) == edited[0] | edited[1]
 
 
+@on_virtual_time
+async def test_an_agent_whose_view_of_the_topic_is_old_rewrites_nothing() -> None:
+    """
+    The topic's policy may have become `delete`, and records of after that may be sealed.
+    """
+    leader = await serving()
+    other = await sealing(leader)
+    topics = other.engine.cluster.view.topics
+    topic_id = leader.log().topic_id
+    new = topics[topic_id]
+    topics[topic_id] = replace(new, mod_revision=new.mod_revision - 1)
+    await put(leader, b"a", b"b")
+    await asyncio.sleep(4 * INTERVAL_S)
+    assert [0, 0] == compactions(leader, other)
+    assert 1 == len((await newest(leader)).segments)
+
+    topics[topic_id] = new
+    await asyncio.sleep(20 * INTERVAL_S)
+    assert [0, 1] == compactions(leader, other)
+
+
 @pytest.mark.parametrize("within", [False, True])
 @on_virtual_time
 async def test_the_leader_does_it_when_no_agent_with_the_role_is_left(within: bool) -> None:
