@@ -17,6 +17,7 @@ from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_metadata.schema.codec import decode_head
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import AGENTS_PREFIX, head_key, session_key
+from driftlog_metadata.schema.model import Role
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.store import Get, Put
 from driftlog_tiering.formats import layout
@@ -98,7 +99,8 @@ class Agents:
         for world in self.worlds[:count]:
             self.lives.append(await world.start(settings, ready=False))
             await self.lives[-1].engine.ready.wait()
-        while not all(life.engine.logs() for life in self.lives):  # noqa: ASYNC110
+        serving = [life for life in self.lives if Role.SERVE in life.engine.agent.roles]
+        while not all(life.engine.logs() for life in serving):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         strange = ("heads/%zz", "heads/backup")
         await self.worlds[0].metadata.txn((), [Put(f"/driftlog/v1/{n}", b"x") for n in strange])
@@ -430,6 +432,20 @@ async def test_a_session_that_is_lost_on_a_broken_disk_is_not_begun_again_at_onc
     assert (True, False) == unfit
     assert not agents.watch.unfit
     assert "probe" not in agents.worlds[0].directories
+
+
+@on_virtual_time
+async def test_the_only_agent_that_serves_goes_on_beside_one_that_only_seals() -> None:
+    """
+    Nobody else could take its partitions.
+    """
+    agents = Agents()
+    agents.worlds[1].roles = frozenset({Role.SEAL})
+    await agents.start()
+    agents.worlds[0].platter.full = True
+    await agents.watch.lost()
+
+    assert not agents.watch.unfit
 
 
 @on_virtual_time

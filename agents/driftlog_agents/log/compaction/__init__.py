@@ -1,4 +1,4 @@
-"""Compaction of the partitions that one session leads: which is next, and its edits.
+"""Compaction of partitions: which is next, and its edits.
 
 Shell.
 """

@@ -1,4 +1,4 @@
-"""Merging of small segments in the partitions that one session leads.
+"""Merging of small segments in partitions.
 
 Shell.
 """
