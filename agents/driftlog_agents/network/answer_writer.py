@@ -172,9 +172,7 @@ class AnswerWriter:
                 begin()
         self._connection.written()
 
-    def _write_to_socket(
-        self, transport: asyncio.Transport, buffers: list[Buffer]
-    ) -> list[Buffer]:
+    def _write_to_socket(self, transport: asyncio.Transport, buffers: list[Buffer]) -> list[Buffer]:
         """Write to the socket, and what it does not take to *transport*, which keeps the buffers
         that are returned."""
         if transport.is_closing():

@@ -4,7 +4,7 @@ The kernel takes 1 to 2 ms to copy an answer of 2 MiB.  uvloop's transports hold
 lock meanwhile, and each thread of the agent that needs it waits: those that read objects, decode
 row groups and store flushes.  Python's own calls release it.
 
-Adapter.
+Shell.
 """
 
 import os

@@ -1,7 +1,6 @@
 """A large answer is written to the socket itself: all of it, in order, and to no other socket."""
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from random import Random
@@ -143,28 +142,35 @@ async def test_answers_larger_than_the_socket_come_whole_and_in_order(answering:
     writer.close()
 
 
+class Closing(asyncio.Transport):
+    """A transport that has closed its socket, and has not said so yet."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return True
+
+
 async def test_an_answer_of_a_closing_connection_goes_to_no_other_socket(
-    answering: Answering,
+    answering: Answering, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     """
-    The transport is closing, and the file descriptor of its socket is that of a new socket: what
-    is written to it, that one's peer would receive.
+    The transport is closing, and its file descriptor is that of a new connection by now: what is
+    written to it, the new connection's client would receive.
     """
+    new, client_of_new = pair
     _, writer = await answering.connect(1)
     connection = answering.connection
-    transport = connection._transport
-    assert transport is not None
-    file = transport.get_extra_info("socket").fileno()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        transport.abort()
-        os.dup2(ours.fileno(), file)
-        try:
-            answering.slots[0].respond([bytes(MiB)])
-            connection.writer.flush()
-            theirs.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                theirs.recv(1)
-        finally:
-            os.close(file)
+    connection.writer.connected(Closing(), new.fileno())
+
+    answering.slots[0].respond([bytes(MiB)])
+    connection.writer.flush()
+    client_of_new.setblocking(False)
+
+    with pytest.raises(BlockingIOError):
+        client_of_new.recv(1)
     writer.close()
