@@ -84,6 +84,7 @@ READ_SETTINGS = ReadSettings(
     flush_cache_bytes=2_000,
     index_cache_bytes=6_000,
     read_ahead_bytes=700,
+    prefetch_flush_bytes=1_400,
     hold_ms=100,
     patience_ms=300,
     batch_bytes=300,

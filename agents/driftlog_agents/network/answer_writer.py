@@ -5,8 +5,10 @@
                                               the next request begins ┘
 
 Large answers are written when the connection's turn on the loop comes: the kernel takes 2 ms and
-more to copy one, and many may be ready at once.  While the transport holds bytes that the client
-does not take, no request begins.
+more to copy one, and many may be ready at once.  They are written to the socket itself
+(`socket_writes`), because the transport keeps the interpreter's lock meanwhile; it gets what the
+socket does not take.  While the transport holds bytes that the client does not take, no request
+begins.
 
 Shell.
 """
@@ -20,6 +22,7 @@ from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answers import SMALL_BYTES, Answers
 from driftlog_agents.network.queued_requests import QueuedRequest, RequestQueue
 from driftlog_agents.network.slots import Buffer, Slot
+from driftlog_agents.network.socket_writes import write_to_socket
 
 _JOIN_BYTES: Final = 16 * 1024
 """Buffers up to this size are joined into one write: cheaper than an iovec each."""
@@ -51,6 +54,7 @@ class AnswerWriter:
 
     __slots__ = (
         "_connection",
+        "_file",
         "_flush_scheduled",
         "_handed_bytes",
         "_largest_bytes",
@@ -77,6 +81,7 @@ class AnswerWriter:
         self._source = source
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._file = -1
         self.answers = answers
         self.slots: deque[Slot] = deque()
         """Requests without an answer, or whose answers wait for their turn."""
@@ -88,10 +93,11 @@ class AnswerWriter:
         self._handed_bytes = self._largest_bytes = 0
         """Bytes of the buffers that the transport may hold: the sum, and the largest buffer."""
 
-    def connected(self, transport: asyncio.Transport) -> None:
-        """Write to *transport*."""
+    def connected(self, transport: asyncio.Transport, file: int) -> None:
+        """Write to *transport*, whose socket is the file descriptor *file*."""
         transport.set_write_buffer_limits(high=0)  # it pauses while it holds anything
         self._transport = transport
+        self._file = file
 
     def queue(self, slot: Slot) -> None:
         """Put *slot* last in the order of answers."""
@@ -125,6 +131,7 @@ class AnswerWriter:
         before = len(slots)
         ready: list[Buffer] = []
         small: list[Buffer] = []
+        large = self.answers.unwritten_bytes > SMALL_BYTES
         while slots and slots[0].answer is not None:
             slot = slots.popleft()
             answer = slot.answer
@@ -148,7 +155,9 @@ class AnswerWriter:
             self._requests.answered(before)
         if small:
             ready.append(b"".join(small))
-        if len(ready) == 1:
+        if large:
+            ready = self._write_to_socket(self._transport, ready)
+        elif len(ready) == 1:
             self._transport.write(ready[0])
         elif ready:
             self._transport.writelines(ready)
@@ -162,6 +171,20 @@ class AnswerWriter:
             if begin is not None:
                 begin()
         self._connection.written()
+
+    def _write_to_socket(self, transport: asyncio.Transport, buffers: list[Buffer]) -> list[Buffer]:
+        """Write to the socket, and what it does not take to *transport*, which keeps the buffers
+        that are returned."""
+        if transport.is_closing():
+            return []  # its file descriptor may be that of another connection by now
+        if transport.get_write_buffer_size():
+            transport.writelines(buffers)  # they come after what it holds
+            return buffers
+        whole, sent_bytes = write_to_socket(self._file, buffers)
+        rest = buffers[whole:]
+        if rest:
+            transport.writelines([memoryview(rest[0])[sent_bytes:], *rest[1:]])
+        return rest
 
     def taken(self) -> None:
         """Called when the transport holds nothing any more."""

@@ -130,8 +130,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport, but are not of that class.
         self._transport = cast(asyncio.Transport, transport)
-        self.writer.connected(self._transport)
         self._file = transport.get_extra_info("socket").fileno()
+        self.writer.connected(self._transport, self._file)
         peer = transport.get_extra_info("peername")
         self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
         self.source.heard_ms = self._server.now_ms()

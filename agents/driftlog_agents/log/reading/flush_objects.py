@@ -32,6 +32,7 @@ class FlushReads:
     ) -> None:
         self._reads = reads
         self._piece_bytes = settings.read_ahead_bytes
+        self._ahead_bytes = settings.prefetch_flush_bytes
         self._pieces: SharedCache[tuple[str, int, int], list[Buffer]] = SharedCache(
             budget_bytes=settings.flush_cache_bytes,
             hold_ms=settings.hold_ms,
@@ -69,16 +70,28 @@ class FlushReads:
         piece = piece_at(tail, index, self._piece_bytes)
         return (await self._get(piece))[index - piece.first]
 
-    async def prefetch(self, tail: TailSlice, offset: int) -> None:
-        """Load the piece that holds *offset*, if that evicts nothing in use.  Raises: as `read`."""
+    async def prefetch(self, log: PartitionLog, tail: TailSlice, offset: int) -> None:
+        """Load the pieces from the one that holds *offset* on, side by side, up to where batches
+        are local again, as far as that evicts nothing in use.
+
+        Raises: as `read`, for the first of them.
+        """
         data = tail.data
         assert isinstance(data, FlushBatches)
         if data.is_local:
             return
         index = data.index_of(offset, tail.first, tail.count)
-        piece = piece_at(tail, index, self._piece_bytes)
-        if self._pieces.has_room(piece.size_bytes):
-            await self._get(piece)
+        wanted: list[FlushPiece] = []
+        size = 0
+        for piece in plan_pieces(log, tail, index, self._ahead_bytes, self._piece_bytes):
+            if piece.key in self._pieces:
+                continue
+            size += piece.size_bytes
+            if not self._pieces.has_room(size):
+                break
+            wanted.append(piece)
+        if wanted:
+            await self._load_all(wanted)
 
     # ── Pieces ──
 

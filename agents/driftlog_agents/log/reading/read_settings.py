@@ -49,6 +49,11 @@ class ReadSettings:
     prefetch_row_groups: int = 2
     """Row groups that are loaded ahead of a sequential consumer, if there is room.  0: none."""
 
+    prefetch_flush_bytes: int = 4 * MiB
+    """Bytes of flush objects that are loaded ahead of a sequential consumer, in up to eight GETs
+    side by side, if there is room.  More: a consumer alone is faster on a distant store; fewer:
+    more consumers share the memory."""
+
     hold_ms: float = 1_000
     """How long a row group waits for its reader's next fetch before it may be evicted."""
 

@@ -313,7 +313,7 @@ class LogReader:
                     return
                 tail = log.find(offset)
                 if tail is not None:
-                    await self.flushes.prefetch(tail, offset)
+                    await self.flushes.prefetch(log, tail, offset)
                     return
                 following = await self.segments.prefetch(await self._manifest(log), offset)
                 if following is None:
