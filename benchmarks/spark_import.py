@@ -12,7 +12,6 @@ Shell.
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from statistics import median
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from benchmarks.spark import spark_session
 from driftlog_spark_reader import import_parquet
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -38,26 +38,15 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    # Without these, workers are of another Python, and the driver binds a public address.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with tempfile.TemporaryDirectory(prefix="spark-import-") as folder:
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.driver.memory", "4g")
-            .config("spark.local.dir", f"{folder}/local")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.parquet.compression.codec", "zstd")
-            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-            .getOrCreate()
-        )
+    config = {"spark.driver.memory": "4g", "spark.sql.parquet.compression.codec": "zstd"}
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-import-") as folder,
+        spark_session(folder, config) as spark,
+    ):
         made = f"{folder}/rows"
         rows(spark, options.mib * 1024).write.parquet(made)
         with DriftlogProcess(Path(folder) / "data") as agent:
             measure(spark.read.parquet(made), Path(folder), agent, options.runs)
-        spark.stop()
 
 
 def rows(spark: SparkSession, records: int) -> DataFrame:

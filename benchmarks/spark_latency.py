@@ -11,8 +11,6 @@ Shell.
 """
 
 import argparse
-import os
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +20,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from benchmarks.spark import spark_session
 from driftlog import Admin, Producer
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -29,7 +28,6 @@ PARTITIONS: Final = 4
 WARM_S: Final = 10
 SOURCES: Final = ("driftlog", "kafka")
 _TICK_S: Final = 0.01
-_JARS: Final = Path(__file__).resolve().parents[1] / ".cache" / "spark-jars"
 
 
 def main() -> None:
@@ -39,28 +37,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--trigger", type=int, default=1, help="seconds between two batches")
     options = parser.parse_args()
-    # Without these, workers are of another Python, and the driver binds a public address.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with tempfile.TemporaryDirectory(prefix="spark-latency-") as folder, DriftlogProcess() as agent:
         with Admin(bootstrap_servers=agent.bootstrap) as admin:
             for source in SOURCES:
                 admin.topics.create(source, partitions=PARTITIONS)
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-            .config("spark.jars", ",".join(map(str, sorted(_JARS.glob("*.jar")))))
-            .getOrCreate()
-        )
-        try:
+        with spark_session(folder, {"spark.sql.session.timeZone": "UTC"}) as spark:
             for source in SOURCES:
                 measure(spark, source, agent, Path(folder), options)
-        finally:
-            spark.stop()
 
 
 def measure(

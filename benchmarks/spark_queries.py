@@ -1,6 +1,6 @@
 """Queries and streams of Spark over the same records: the log's files, and Apache Kafka.
 
-    python -m benchmarks.spark_queries [--mib 1024] [--runs 7]
+    python -m benchmarks.spark_queries [--mib 1024] [--runs 7] [--only queries,time,streams,plans]
 
     read_topic   native scans of the files that the manifests name
     driftlog     the data source format("driftlog"), for batches and streams
@@ -9,22 +9,23 @@
 
 The same JSON records of 1 KiB are produced into a driftlog agent and into Apache Kafka; ours are
 sealed.  One session with two threads runs all sources in turns; planning is in the time.  Medians
-of the runs after the first.  Apache Kafka is not running while ours is read, and the other way
-round: each is read in its own turn.  The last lines are the time to plan a topic of many segments,
-and one of many partitions, with no records read.
+of the runs after the first.  Both brokers run all the time, and are idle in the other's turn.  The
+last 1 % by time is found as each source finds it: a filter on native scans, `startingTimestamp`
+elsewhere; times are those of each log's own appends.  The last lines are the time to plan a topic
+of many segments, and one of many partitions, with no records read.
 
 Shell.
 """
 
 import argparse
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -36,6 +37,7 @@ from benchmarks.load import make_batches
 from benchmarks.measure_produce import PARTITIONS
 from benchmarks.peers import KAFKA, OURS, MiB, Options, brokers
 from benchmarks.rawclient import connected, produce
+from benchmarks.spark import spark_session
 from driftlog_spark_reader import read_topic
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import AddSegments, SegmentRef
@@ -43,7 +45,6 @@ from tests.support.driftlog_process import DriftlogProcess
 from tests.support.sealed_topics import Message, SealedTopic
 
 TOPIC: Final = "to-query"
-_JARS: Final = Path(__file__).resolve().parents[1] / ".cache" / "spark-jars"
 _SOURCES: Final = ("read_topic", "driftlog", "parquet", KAFKA)
 
 
@@ -54,43 +55,26 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--segments", type=int, default=10_000)
     parser.add_argument("--partitions", type=int, default=1_000)
+    parser.add_argument("--only", default="queries,time,streams,plans")
     given = parser.parse_args()
+    wanted = set(given.only.split(","))
     with tempfile.TemporaryDirectory(prefix="spark-queries-") as name:
         folder = Path(name)
-        with _session(folder) as spark:
-            _measure(spark, folder, given.mib, given.runs)
-            _plan_segments(spark, folder / "segments", given.segments)
-            _plan_partitions(spark, folder / "partitions", given.partitions)
+        with spark_session(folder, {"spark.driver.memory": "2g"}) as spark:
+            if wanted - {"plans"}:
+                _measure(spark, folder, given.mib, given.runs, wanted)
+            if "plans" in wanted:
+                _plan_segments(spark, folder / "segments", given.segments)
+                _plan_partitions(spark, folder / "partitions", given.partitions)
 
 
-@contextmanager
-def _session(folder: Path) -> Iterator[SparkSession]:
-    # Without these, workers are of another Python, and the driver binds a public address.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.jars", ",".join(map(str, sorted(_JARS.glob("*.jar")))))
-        .getOrCreate()
-    )
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _measure(spark: SparkSession, folder: Path, mib: int, runs: int) -> None:
+def _measure(spark: SparkSession, folder: Path, mib: int, runs: int, wanted: set[str]) -> None:
     options = Options()
     volume = mib * MiB
     batches = make_batches(options.payloads[-1], 65_536)
     with brokers(options) as found:
         opened: dict[str, Callable[[], DataFrame]] = {}
+        recent: dict[str, Callable[[datetime], DataFrame]] = {}
         streams: dict[str, dict[str, str]] = {}
         records = 0
         for name, peer in found.items():
@@ -109,87 +93,139 @@ def _measure(spark: SparkSession, folder: Path, mib: int, runs: int) -> None:
                 opened["read_topic"] = partial(read_topic, spark, location, TOPIC)
                 opened["driftlog"] = partial(_load, spark, "driftlog", ours)
                 opened["parquet"] = partial(spark.read.parquet, *files)
+                for native in ("read_topic", "parquet"):
+                    recent[native] = partial(_filtered, opened[native])
+                recent["driftlog"] = partial(_load_since, spark, "driftlog", ours)
                 streams["driftlog"] = ours
                 print(f"{records} records in {len(files)} files", flush=True)
             else:
                 theirs = {"kafka.bootstrap.servers": peer.bootstrap, "subscribe": TOPIC}
                 opened[KAFKA] = partial(_load, spark, "kafka", theirs)
+                recent[KAFKA] = partial(_load_since, spark, "kafka", theirs)
                 streams[KAFKA] = theirs
-        _queries(opened, records, runs)
-        _streams(spark, streams, folder, records, max(2, runs // 2))
+        if "queries" in wanted:
+            _queries(opened, records, runs)
+        if "time" in wanted:
+            _by_time(opened, recent, runs)
+        if "streams" in wanted:
+            _streams(spark, streams, folder, records, max(2, runs // 2))
 
 
 def _load(spark: SparkSession, source: str, options: dict[str, str]) -> DataFrame:
     return spark.read.format(source).options(**options).load()
 
 
+def _load_since(
+    spark: SparkSession, source: str, options: dict[str, str], since: datetime
+) -> DataFrame:
+    return _load(
+        spark, source, {**options, "startingTimestamp": str(int(since.timestamp() * 1000))}
+    )
+
+
+def _filtered(opened: Callable[[], DataFrame], since: datetime) -> DataFrame:
+    return opened().where(f.col("timestamp") >= f.lit(since))
+
+
+def _in_turns(sides: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, float]:
+    """Median seconds of each side, in turns (A B B A …); the first turn is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(runs + 1):
+        for name in sides if turn % 2 else reversed(list(sides)):
+            began = time.perf_counter()
+            sides[name]()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: median(found[1:]) for name, found in seconds.items()}
+
+
+def _values(df: DataFrame) -> DataFrame:
+    return df.agg(f.count("*"), f.sum(f.length("value")))
+
+
+def _collected(build: Callable[[DataFrame], DataFrame], opened: Callable[[], DataFrame]) -> int:
+    """Run the query; how many records it saw."""
+    found: int = build(opened()).collect()[0][0]
+    return found
+
+
+def _all(build: Callable[[DataFrame], DataFrame], opened: Callable[[], DataFrame], n: int) -> None:
+    if (found := _collected(build, opened)) != n:
+        raise AssertionError(f"{found} of {n} records")
+
+
 def _queries(opened: dict[str, Callable[[], DataFrame]], records: int, runs: int) -> None:
     names = [name for name in _SOURCES if name in opened]
-    bounds = opened[names[0]]().agg(f.min("timestamp"), f.max("timestamp")).collect()[0]
-    late = bounds[1] - (bounds[1] - bounds[0]) / 100
     queries: dict[str, Callable[[DataFrame], DataFrame]] = {
-        "values, aggregate": lambda df: df.agg(f.count("*"), f.sum(f.length("value"))),
+        "values, aggregate": _values,
         "count()": lambda df: df.agg(f.count("*")),
-        "last 1 % by time": lambda df: df.where(f.col("timestamp") >= f.lit(late)).agg(
-            f.count("*"), f.sum(f.length("value"))
-        ),
     }
     print(f"{'seconds':20}" + "".join(f"{name:>12}" for name in names), flush=True)
     for query, build in queries.items():
-        seconds: dict[str, list[float]] = {name: [] for name in names}
-        for turn in range(runs + 1):
-            for name in names if turn % 2 else reversed(names):
-                began = time.perf_counter()
-                row = build(opened[name]()).collect()[0]
-                seconds[name].append(time.perf_counter() - began)
-                if "time" not in query and row[0] != records:
-                    raise AssertionError(f"{name}: {row[0]} of {records} records")
-        print(
-            f"{query:20}" + "".join(f"{median(seconds[name][1:]):>12.2f}" for name in names),
-            flush=True,
-        )
+        sides = {name: partial(_all, build, opened[name], records) for name in names}
+        _print_medians(query, _in_turns(sides, runs))
+
+
+def _by_time(
+    opened: dict[str, Callable[[], DataFrame]],
+    recent: dict[str, Callable[[datetime], DataFrame]],
+    runs: int,
+) -> None:
+    """The last 1 % of the time that each log's appends took."""
+    sides = {}
+    for name in (name for name in _SOURCES if name in recent):
+        first, last = opened[name]().agg(f.min("timestamp"), f.max("timestamp")).collect()[0]
+        since = partial(recent[name], last - (last - first) / 100)
+        sides[name] = partial(_collected, _values, since)
+    print("records of 1 %      " + "".join(f"{side():>12}" for side in sides.values()), flush=True)
+    _print_medians("last 1 % by time", _in_turns(sides, runs))
+
+
+def _print_medians(what: str, seconds: dict[str, float]) -> None:
+    print(f"{what:20}" + "".join(f"{each:>12.2f}" for each in seconds.values()), flush=True)
 
 
 def _streams(
     spark: SparkSession, streams: dict[str, dict[str, str]], folder: Path, records: int, runs: int
 ) -> None:
     """AvailableNow from the first record to the last, into a sink that adds up."""
-    for name, options in streams.items():
-        seconds = []
-        for run in range(runs + 1):
-            seen = [0]
+    number = count()
 
-            def add(df: DataFrame, _: int, seen: list[int] = seen) -> None:
-                seen[0] += df.agg(f.count("*"), f.sum(f.length("value"))).collect()[0][0]
+    def stream(name: str, options: dict[str, str]) -> None:
+        seen = 0
 
-            began = time.perf_counter()
-            source = "kafka" if name == KAFKA else name
-            reader = spark.readStream.format(source).options(**options)
-            query = (
-                reader.option("startingOffsets", "earliest")
-                .load()
-                .writeStream.foreachBatch(add)
-                .option("checkpointLocation", str(folder / f"checkpoint-{name}-{run}"))
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
-            if seen[0] != records:
-                raise AssertionError(f"stream {name}: {seen[0]} of {records} records")
-            seconds.append(time.perf_counter() - began)
-        print(f"stream, {name:12}{median(seconds[1:]):>12.2f}", flush=True)
+        def add(df: DataFrame, _: int) -> None:
+            nonlocal seen
+            seen += _values(df).collect()[0][0]
+
+        source = "kafka" if name == KAFKA else name
+        reader = spark.readStream.format(source).options(**options)
+        query = (
+            reader.option("startingOffsets", "earliest")
+            .load()
+            .writeStream.foreachBatch(add)
+            .option("checkpointLocation", str(folder / f"checkpoint-{next(number)}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        if seen != records:
+            raise AssertionError(f"stream {name}: {seen} of {records} records")
+
+    sides = {name: partial(stream, name, options) for name, options in streams.items()}
+    for name, seconds in _in_turns(sides, runs).items():
+        print(f"stream, {name:12}{seconds:>12.2f}", flush=True)
 
 
-def _plan_segments(spark: SparkSession, folder: Path, count: int) -> None:
+def _plan_segments(spark: SparkSession, folder: Path, segments: int) -> None:
     topic = SealedTopic(str(folder), "many").create()
     (first,) = topic.put(0, 0, [Message(1_700_000_000_000, value=b"x")])
     tp = topic.tp(0)
     refs: list[SegmentRef] = []
-    for base in range(count):
+    for base in range(segments):
         key = layout.segment_key("many", tp, base, base + 1, "n")
         os.link(folder / first.key, folder / key)
         refs.append(replace(first, key=key, base=base, end=base + 1))
-    for at in range(0, count, 500):
+    for at in range(0, segments, 500):
         part = tuple(refs[at : at + 500])
         topic.edit(
             0,
@@ -201,14 +237,14 @@ def _plan_segments(spark: SparkSession, folder: Path, count: int) -> None:
                 producers=None,
             ),
         )
-    _print_plan(spark, folder, "many", f"{count} segments")
+    _print_plan(spark, folder, "many", f"{segments} segments")
 
 
-def _plan_partitions(spark: SparkSession, folder: Path, count: int) -> None:
-    topic = SealedTopic(str(folder), "wide", partitions=count).create()
-    for partition in range(count):
+def _plan_partitions(spark: SparkSession, folder: Path, partitions: int) -> None:
+    topic = SealedTopic(str(folder), "wide", partitions=partitions).create()
+    for partition in range(partitions):
         topic.seal(partition, 0, [Message(1_700_000_000_000, value=b"x")])
-    _print_plan(spark, folder, "wide", f"{count} partitions")
+    _print_plan(spark, folder, "wide", f"{partitions} partitions")
 
 
 def _print_plan(spark: SparkSession, folder: Path, topic: str, what: str) -> None:

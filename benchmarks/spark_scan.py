@@ -11,8 +11,6 @@ Shell.
 """
 
 import argparse
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.sealing import endless, make_batches
+from benchmarks.spark import spark_session
 from driftlog_spark_reader import read_topic
 from driftlog_tiering.batches.batch import Codec, parse_header
 from tests.support.sealed_topics import SealedTopic
@@ -45,23 +44,10 @@ def main() -> None:
     parser.add_argument("--segment-mib", type=int, default=64)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    # Without these, workers are of another Python, and the driver binds a public address.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with tempfile.TemporaryDirectory(prefix="spark-scan-") as folder:
         records = seal(folder, options.mib, options.segment_mib)
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-            .getOrCreate()
-        )
-        try:
+        with spark_session(folder) as spark:
             measure(spark, folder, records, options.runs)
-        finally:
-            spark.stop()
 
 
 def seal(location: str, mib: int, segment_mib: int) -> int:

@@ -10,11 +10,8 @@ Shell.
 """
 
 import argparse
-import os
-import sys
 import tempfile
 import time
-from pathlib import Path
 from statistics import median
 from typing import Final
 
@@ -22,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from benchmarks.spark import spark_session
 from driftlog import Admin
 from driftlog_spark_reader.sink.rows_writer import rows_writer
 from tests.support.driftlog_process import DriftlogProcess
@@ -30,7 +28,6 @@ MiB: Final = 1024 * 1024
 PARTITIONS: Final = 8
 TASKS: Final = 4
 SINKS: Final = ("driftlog", "kafka")
-_JARS: Final = Path(__file__).resolve().parents[1] / ".cache" / "spark-jars"
 
 
 class Sink(DataSource):
@@ -52,31 +49,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--compression", help="of both; without it: each sink's default")
     options = parser.parse_args()
-    # Without these, workers are of another Python, and the driver binds a public address.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with tempfile.TemporaryDirectory(prefix="spark-sink-") as folder, DriftlogProcess() as agent:
         with Admin(bootstrap_servers=agent.bootstrap) as admin:
             for sink in SINKS:
                 admin.topics.create(sink, partitions=PARTITIONS)
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-            .config("spark.jars", ",".join(map(str, sorted(_JARS.glob("*.jar")))))
-            .getOrCreate()
-        )
-        try:
+        with spark_session(folder) as spark:
             spark.dataSource.register(Sink)
             given = {"kafka.bootstrap.servers": agent.bootstrap}
             if options.compression:
                 given["kafka.compression.type"] = options.compression
             rows = options.mib * MiB // options.value_bytes
             measure(spark, given, rows, options.value_bytes, options.runs)
-        finally:
-            spark.stop()
 
 
 def measure(

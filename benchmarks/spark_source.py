@@ -11,8 +11,6 @@ Shell.
 
 import argparse
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,9 +19,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from benchmarks.spark import spark_session
 from driftlog_spark_reader import read_topic
-
-_JARS = Path(__file__).resolve().parents[1] / ".cache" / "spark-jars"
 
 
 def main() -> None:
@@ -33,26 +30,9 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("--runs", type=int, default=4)
     options = parser.parse_args()
-    # Without these, workers are of another Python, and the driver binds a public address.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with tempfile.TemporaryDirectory(prefix="spark-") as folder:
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .appName(f"driftlog benchmark: {options.source}")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.warehouse.dir", folder)
-            .config("spark.local.dir", folder)
-            .config("spark.jars", ",".join(map(str, sorted(_JARS.glob("*.jar")))))
-            .getOrCreate()
-        )
-        try:
-            read = _reader(spark, options.source, options.location, options.topic)
-            print(json.dumps(_measure(read, options.runs)))
-        finally:
-            spark.stop()
+    with tempfile.TemporaryDirectory(prefix="spark-") as folder, spark_session(folder) as spark:
+        read = _reader(spark, options.source, options.location, options.topic)
+        print(json.dumps(_measure(read, options.runs)))
 
 
 def _reader(spark: SparkSession, source: str, location: str, topic: str) -> Callable[[], DataFrame]:

@@ -4,6 +4,8 @@ If it failed: a query would not find the log, or would say nothing useful about 
 """
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,23 @@ from tests.support.sealed_topics import SealedTopic
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 ALL = {0: [*range(30)], 1: [*range(10)]}
+
+
+def test_the_start_of_a_stream_imports_nothing_that_its_driver_does_not_use() -> None:
+    """
+    Spark starts a Python process for each stream, and the first batch waits for its imports.
+    """
+    unused = ["confluent_kafka", "pyarrow.parquet", "pyarrow.compute", "asyncio", "boto3"]
+    program = (
+        "import sys, pyspark.sql.streaming.python_streaming_source_runner; there = {*sys.modules}; "
+        f"import pyspark_driftlog; print(sorted({{*{unused}}} & {{*sys.modules}} - there))"
+    )
+
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert "[]" == found.stdout.strip()
 
 
 @pytest.mark.parametrize("kind", ["directory", "url", "s3", "s3a"])

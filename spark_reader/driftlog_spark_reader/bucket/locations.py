@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.bucket.local_files import LocalFiles
-from driftlog_spark_reader.bucket.store_files import StoreFiles
 from driftlog_spark_reader.common.errors import StorageError
 
 
@@ -25,5 +24,7 @@ def open_files(location: str) -> Files:
     if location.startswith("file:"):
         return LocalFiles(unquote(urlsplit(location).path))
     if "://" in location:
+        from driftlog_spark_reader.bucket.store_files import StoreFiles  # noqa: PLC0415
+
         return StoreFiles(location)
     return LocalFiles(location)

@@ -20,7 +20,6 @@ from uuid import UUID
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_spark_reader.bucket.catalog import newest_manifest, segments
 from driftlog_spark_reader.bucket.files import Files
-from driftlog_spark_reader.bucket.timestamps import offset_at
 from driftlog_spark_reader.common.errors import RawSegmentSkippedWarning
 from driftlog_spark_reader.options.bounds import Bound, NamedPartition
 from driftlog_spark_reader.options.resolution import (
@@ -205,6 +204,9 @@ def bound_offsets(
     times = times_of(bound, states)
 
     def find(named: NamedPartition) -> int | None:
+        # Imports pyarrow.parquet, which no other plan needs: see `source/data_source`.
+        from driftlog_spark_reader.bucket.timestamps import offset_at  # noqa: PLC0415
+
         return offset_at(files, states[named].manifest, times[named])
 
     at_times = dict(zip(times, pool.map(find, times), strict=True))

@@ -14,7 +14,6 @@ from driftlog_spark_reader.common.schema import column_names
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.query.snapshot import read_snapshot
 from driftlog_spark_reader.query.wanted_files import PartitionRange
-from driftlog_spark_reader.source.segment_rows import read_slices
 from driftlog_spark_reader.source.tasks import SegmentSlice, plan_tasks, segment_slices, tail_tasks
 from driftlog_spark_reader.tail.port import TAIL_TASKS, TailRange, TailReader
 
@@ -65,6 +64,8 @@ def read_task(options: SourceOptions, task: InputPartition) -> Iterator[pa.Recor
     columns = column_names(include_headers=options.include_headers)
     match task:
         case SegmentsPartition(location, slices):
+            from driftlog_spark_reader.source.segment_rows import read_slices  # noqa: PLC0415
+
             yield from read_slices(location, slices, columns)
         case TailPartition(reader, pieces):
             for batch in reader.read(*pieces):

@@ -2,6 +2,10 @@
 
     spark.read.format("driftlog").option("location", …).option("subscribe", "flights").load()
 
+Spark starts a Python process for each stream, and the first batch waits for the import of this
+module.  So only what plans every query is imported here; the client, Parquet, the tail and S3 are
+imported where they are used first.
+
 Root.
 """
 
@@ -18,7 +22,6 @@ from pyspark.sql.types import StructType
 
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA, schema_of
 from driftlog_spark_reader.options.source_options import SourceOptions, parse_options
-from driftlog_spark_reader.sink.rows_writer import rows_stream_writer, rows_writer
 from driftlog_spark_reader.source.batch_reader import BatchReader
 from driftlog_spark_reader.source.session_location import SETTING, session_location
 from driftlog_spark_reader.source.stream_reader import StreamReader
@@ -58,10 +61,14 @@ class DriftlogSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a DataFrame, which produces its rows."""
+        from driftlog_spark_reader.sink.rows_writer import rows_writer  # noqa: PLC0415
+
         return rows_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The writer of a stream's micro-batches."""
+        from driftlog_spark_reader.sink.rows_writer import rows_stream_writer  # noqa: PLC0415
+
         return rows_stream_writer(self.options, schema, overwrite)
 
     def _location(self, options: SourceOptions) -> str:

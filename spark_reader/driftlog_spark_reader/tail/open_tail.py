@@ -14,6 +14,8 @@ They are named as in Spark's Kafka source, where that has them.  Case does not m
 etcd is reached with grpcio and protobuf, which the extra ``spark`` does not install: most clusters
 of Spark have versions of their own, and other readers do without.  Only the driver needs them.
 
+A query without a tail imports neither kind: see `source/data_source`.
+
 Root.
 """
 
@@ -25,8 +27,6 @@ from typing import Final
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.bucket.locations import open_files
-from driftlog_spark_reader.tail.agents_tail import AgentsSettings, AgentsTail
-from driftlog_spark_reader.tail.flush_tail import FlushTail
 from driftlog_spark_reader.tail.kafka_properties import librdkafka_properties
 from driftlog_spark_reader.tail.port import Tail
 
@@ -51,6 +51,8 @@ def open_tail(options: Mapping[str, str], location: Files | str) -> Tail | None:
     if not _flag(given, "includeTail", default=False):
         return None
     if "etcd" in given:
+        from driftlog_spark_reader.tail.flush_tail import FlushTail  # noqa: PLC0415
+
         open_store = _etcd(given)
         files = open_files(location) if isinstance(location, str) else location
         return FlushTail(files, open_store)
@@ -61,6 +63,8 @@ def open_tail(options: Mapping[str, str], location: Files | str) -> Tail | None:
             "includeTail needs kafka.bootstrap.servers, the address of agents, or etcd, the "
             "address of the cluster's etcd"
         )
+    from driftlog_spark_reader.tail.agents_tail import AgentsSettings, AgentsTail  # noqa: PLC0415
+
     return AgentsTail(
         AgentsSettings(
             librdkafka_properties(given),

@@ -6,15 +6,18 @@ Another editor is at work in some of these, as agents and other jobs are.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.schema.grace import Grace
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.compaction.compact_one import compact_one
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from driftlog_tiering.compaction.rewrite_report import Outcome
-from driftlog_tiering.formats.manifest import Busy, ReplaceSegments, SetBusy, SetLogStart
+from driftlog_tiering.compaction.sealed_partition import SealedPartition
+from driftlog_tiering.formats.manifest import Busy, Edit, ReplaceSegments, SetBusy, SetLogStart
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.tiering.compaction.job_partition import (
     DIRTY,
@@ -25,7 +28,7 @@ from tests.tiering.compaction.job_partition import (
     newest,
     opened,
 )
-from tests.tiering.compaction.test_cleaner import Partition, Row, rows_from, table_of
+from tests.tiering.compaction.test_cleaner import TP, Partition, Row, rows_from, table_of
 
 Pair = tuple[bytes, bytes | None]
 PAIRS: tuple[Pair, ...] = ((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"b", None))
@@ -255,6 +258,39 @@ def test_a_put_without_an_answer_begins_the_work_again() -> None:
             assert expected == report.outcome
             assert ("slow down" in report.reason) == (expected is Outcome.FAILED)
             assert (await newest(log)).busy is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_last_piece_whose_answer_was_lost_is_done(is_committed: bool) -> None:
+    """
+    The next attempt finds it in the manifest, with nothing left to do, or does it again.
+    """
+
+    async def main() -> None:
+        log = await sealed(PAIRS)
+        expected = table_of(await log.rows())
+        lost = False
+
+        class Unanswered(SealedPartition):
+            async def _commit(self, edit: Edit, *times: Any) -> None:
+                nonlocal lost
+                if lost or not isinstance(edit, ReplaceSegments):
+                    await super()._commit(edit, *times)
+                    return
+                lost = True
+                if is_committed:
+                    await super()._commit(edit, *times)
+                raise OutcomeUnknownError("no answer")
+
+        job = Unanswered(log.store, "t", TP, (OURS, Grace()), log.environment, "job")
+        report = await compacted(job)
+        found = await newest(log)
+        assert lost
+        assert (Outcome.DONE, "", 1) == (report.outcome, report.reason, report.pieces)
+        assert (10, None) == (found.cleaned_end, found.busy)
+        assert expected == table_of(await log.rows())
 
     asyncio.run(main())
 

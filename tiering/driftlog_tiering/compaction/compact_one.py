@@ -11,7 +11,8 @@
    end was acknowledged after the answer to a change of the topic's configs that the policy lacks.
    What the topic inherits may be of a minute or two ago.
 3. Ages of records are compared with the store's clock.
-4. Pieces that were committed before a failure stay: the next run continues behind them.
+4. Pieces that were committed before a failure stay: the next run continues behind them.  A piece
+   whose commit had no answer may be one: the next attempt looks for it in the manifest.
 
 Shell.
 """
@@ -85,6 +86,7 @@ async def rewritten(
             if await partition.newest() is None:
                 return replace(report, reason="nothing of it is sealed")
             there = await segments_of(partition)
+            partition.count_unanswered(there)
             begun = begun or report.began_with(there)
             try:
                 done = await work(begun)
@@ -101,6 +103,9 @@ async def rewritten(
             if failures == _FAILURES or not may_pass:
                 return _as_far(begun or report, partition).failed(error)
         else:
+            if partition.edits and done.outcome is Outcome.CLEAN:  # an earlier attempt did it all
+                reason = done.reason if done.reason == CHANGED else ""
+                done = replace(done, outcome=Outcome.DONE, reason=reason)
             cleaned_end = partition.manifest.cleaned_end
             done = replace(done, pieces=partition.edits, cleaned_end=cleaned_end)
             return done.ended_with(after)

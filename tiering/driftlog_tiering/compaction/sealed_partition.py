@@ -46,7 +46,14 @@ from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
 from driftlog_tiering.compaction.segment_rows import EDIT_MS, RewriteEnvironment
 from driftlog_tiering.formats.bucket_files import decode_cluster, decode_grace
 from driftlog_tiering.formats.cluster_files import newest_cluster_file
-from driftlog_tiering.formats.manifest import Busy, Edit, Manifest, ReplaceSegments, SetBusy
+from driftlog_tiering.formats.manifest import (
+    Busy,
+    Edit,
+    Manifest,
+    ReplaceSegments,
+    SegmentRef,
+    SetBusy,
+)
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
@@ -116,6 +123,8 @@ class SealedPartition:
         self.environment = environment
         self.edits = 0
         """Committed pieces."""
+        self._unanswered: ReplaceSegments | None = None
+        """The piece whose commit ended without an answer."""
         self._topic = topic
         self._tp = tp
         self._author, self._grace = cluster
@@ -230,8 +239,19 @@ class SealedPartition:
 
     async def commit(self, edit: ReplaceSegments, began_ms: float, deadline_ms: float) -> None:
         """As `Bucket.commit`."""
-        await self._commit(edit, began_ms, deadline_ms)
+        try:
+            await self._commit(edit, began_ms, deadline_ms)
+        except (OutcomeUnknownError, TimeoutError):
+            self._unanswered = edit
+            raise
         self.edits += 1
+
+    def count_unanswered(self, segments: Sequence[SegmentRef]) -> None:
+        """Count the piece whose commit had no answer, if it is part of *segments*, the newest
+        manifest's: no other edit adds the same segments."""
+        piece, self._unanswered = self._unanswered, None
+        if piece is not None and ({*piece.added} - {*piece.replaced}) & {*segments}:
+            self.edits += 1
 
     async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
         """As `Bucket.decode`."""
