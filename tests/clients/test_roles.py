@@ -111,6 +111,8 @@ def test_an_agent_that_only_seals_does_the_upkeep_and_the_leader_goes_on_without
         objects = tmp_path / "objects"
         _wait(lambda: stored_keys(objects) == live_keys(objects))
         assert [0, 0] == _done(serve)
+        sealed = [metrics(agent)["driftlog_sealed_bytes_total"] for agent in (serve, seal)]
+        assert sealed[0] == 0 < sealed[1], "the leader wrote segments"
         assert "partition_compacted" in seal.log
         assert "partition_compacted" not in serve.log
 
