@@ -81,7 +81,7 @@ class SealAgents:
     def settle(self) -> None:
         """The faults are over: each node's next life has its own roles, and so there is one that
         serves and one that seals; those that have others stop."""
-        for node in self._world.nodes:
+        for node in self._world.nodes if has_seal_agent(self._world.seed) else ():
             if roles_of(node) != self._of(node.number):
                 node.process.stop()
 

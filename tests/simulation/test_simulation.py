@@ -77,7 +77,7 @@ def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
     "start",
     [
         pytest.param(start, marks=[] if start == SEAL_AGENTS else [pytest.mark.verify])
-        for start in range(SEAL_AGENTS, SEAL_AGENTS + 400, 80)
+        for start in range(SEAL_AGENTS, SEAL_AGENTS + 400, 20)
     ],
 )
 def test_an_agent_that_only_seals_leads_nothing_and_breaks_nothing(start: int) -> None:
@@ -86,14 +86,13 @@ def test_an_agent_that_only_seals_leads_nothing_and_breaks_nothing(start: int) -
     there is none; seeds 70,082 and 70,088 found that a read of a manifest whose answer was lost
     waited for ever.
     """
-    seeds = [seed for seed in range(start, start + 80) if is_cluster(seed)]
+    seeds = [seed for seed in range(start, start + 20) if is_cluster(seed)]
     total = Result()
     for seed in filter(has_seal_agent, seeds):
         total.add(run_seed(seed))
 
     assert {} == total.failed
     assert total.counts["rewrites by an agent that only seals"] > 0
-    assert total.counts["rewrites by an agent that only serves"] > 0
 
 
 @pytest.mark.parametrize("seed", FOUND)

@@ -420,7 +420,7 @@ class Engine:
                 background.append(spawn(tasks, self.sealer.run()))
                 background.extend(spawn(tasks, work) for work in self.upkeep.works())
                 if Role.SEAL in self.agent.roles:
-                    background.extend(spawn(tasks, work) for work in self._delegated.works())
+                    background.append(spawn(tasks, self._delegated.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()

@@ -1,7 +1,7 @@
 """Composes the upkeep of partitions whose leaders lack the role `seal`, on an agent that has it.
 
     an agent lacks the role ──▶ watch of /partitions ──▶ compaction, merging
-             └── all have it ──▶ nothing: no watch, no request
+             └── all have it ──▶ nothing: no watch, no look, no request
 
 Compaction and merging are those of led partitions, with the same counters, log events, backoff and
 thread; retention stays with the leaders, which write the partitions' keys.
@@ -74,9 +74,20 @@ class DelegatedUpkeep:
             logs=self._partitions.all,
         )
 
-    def works(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """What runs until it is cancelled."""
-        yield self._follow()
+    async def run(self) -> None:
+        """Do it while an agent lacks the role, until cancelled."""
+        partitions, cluster = self._partitions, self._cluster
+        while True:
+            await cluster.until(partitions.are_needed)
+            async with asyncio.TaskGroup() as tasks:
+                works = [tasks.create_task(work) for work in self._works()]
+                await cluster.until(lambda: not partitions.are_needed())
+                for work in works:
+                    work.cancel()
+            partitions.clear()
+
+    def _works(self) -> Iterator[Coroutine[Any, Any, None]]:
+        yield follow_prefix(self._metadata, PARTITIONS_PREFIX, self._reset, self._apply)
         yield self._log_cleaner.run(self._topics.compaction)
         yield self._merger.run(self._topics)
 
@@ -84,18 +95,6 @@ class DelegatedUpkeep:
         """The delegated partitions, with their topics' names, whose manifests got a newer version
         since the last call: their leaders leave what was replaced to this agent's collector."""
         return [(each.topic, each.tp) for each in self._partitions.take_edited()]
-
-    async def _follow(self) -> None:
-        partitions, cluster = self._partitions, self._cluster
-        while True:
-            await cluster.until(partitions.are_needed)
-            async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(
-                    follow_prefix(self._metadata, PARTITIONS_PREFIX, self._reset, self._apply)
-                )
-                await cluster.until(lambda: not partitions.are_needed())
-                watch.cancel()
-            partitions.clear()
 
     async def _reset(self, revision: int, kvs: Iterable[KeyValue]) -> None:
         await self._partitions.reset(kvs)
