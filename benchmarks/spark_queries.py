@@ -118,9 +118,12 @@ def _load(spark: SparkSession, source: str, options: dict[str, str]) -> DataFram
 def _load_since(
     spark: SparkSession, source: str, options: dict[str, str], since: datetime
 ) -> DataFrame:
-    return _load(
-        spark, source, {**options, "startingTimestamp": str(int(since.timestamp() * 1000))}
-    )
+    bound = {
+        "startingTimestamp": str(int(since.timestamp() * 1000)),
+        # A partition may have no record that is so late.
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    return _load(spark, source, {**options, **bound})
 
 
 def _filtered(opened: Callable[[], DataFrame], since: datetime) -> DataFrame:
