@@ -10,10 +10,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.sealing.range_segments import UndecodableError
-from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
 from driftlog_agents.log.sealing.segment_request import (
+    BusyError,
+    RemoteError,
     SegmentRequest,
+    UndecodableError,
     batches_from,
     decode_request,
     encode_request,
@@ -104,7 +105,7 @@ class SimSegmentTransport:
                 engine = node.process.engine
                 if self._rng.random() < _REFUSED or engine is None:
                     break
-                if engine.segment_service.is_full:
+                if engine.segment_service.turns.are_taken:
                     raise BusyError
                 return node.process
         raise RemoteError("no connection")

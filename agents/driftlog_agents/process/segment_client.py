@@ -15,9 +15,16 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from driftlog_agents.log.sealing.range_segments import UndecodableError
-from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError, ended
-from driftlog_agents.log.sealing.segment_request import END, SegmentRequest, encode_request, frame
+from driftlog_agents.log.sealing.remote_segments import ended
+from driftlog_agents.log.sealing.segment_request import (
+    END,
+    BusyError,
+    RemoteError,
+    SegmentRequest,
+    UndecodableError,
+    encode_request,
+    frame,
+)
 from driftlog_agents.process.http_guard import CHANGE_HEADER
 from driftlog_agents.process.segment_http import PATH, SILENT_S
 from driftlog_metadata.schema.model import Agent

@@ -20,11 +20,13 @@ from aiohttp.http import HttpProcessingError
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.sealing.range_segments import UndecodableError
-from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
 from driftlog_agents.log.sealing.segment_request import (
     LENGTH_BYTES,
+    BusyError,
+    RangeBudget,
+    RemoteError,
     SegmentRequest,
+    UndecodableError,
     batches_from,
     decode_request,
 )
@@ -39,12 +41,6 @@ SILENT_S: Final = 60.0
 
 _HEAD_S: Final = 10.0
 _HEAD_BYTES: Final = 4096
-
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-"""A range that comes more slowly is given up: its turn is another's."""
-
-_RANGE_BYTES: Final = 5 * 1024**3 // 2
-"""More than the largest `segment.bytes` and one flush."""
 
 _FULL: Final = "the agent writes as many segments as it can"
 
@@ -72,7 +68,7 @@ class SegmentHttp:
         if refused is not None:
             return refused
         assert engine is not None
-        if engine.segment_service.is_full:
+        if engine.segment_service.turns.are_taken:
             return _answer(429, _FULL)
         if request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -112,16 +108,14 @@ class SegmentHttp:
             CorruptError: they are not the range, or too many.
             UnavailableError, TimeoutError: the leader is gone, silent or slow.
         """
-        next_offset, size = asked.named.base, 0
-        slowest_s = asyncio.get_running_loop().time() + SILENT_S
+        next_offset = asked.named.base
+        budget = RangeBudget(asyncio.get_running_loop().time(), SILENT_S)
         while True:
-            async with asyncio.timeout_at(slowest_s + size / _SLOWEST_BYTES_PER_S):
+            async with asyncio.timeout_at(budget.deadline_s):
                 content = await _frame(body, self._frame_bytes)
             if not content:
                 return
-            size += len(content)
-            if size > _RANGE_BYTES:
-                raise CorruptError(f"a range of more than {_RANGE_BYTES} bytes")
+            budget.add(len(content))
             batches, next_offset = await offload(batches_from, content, asked.named, next_offset)
             yield batches
 

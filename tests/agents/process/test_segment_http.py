@@ -20,18 +20,15 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing import remote_segments
+from driftlog_agents.log.sealing.agent_choice import Questions
 from driftlog_agents.log.sealing.partition_range import PartitionRange
 from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.range_segments import RangeSegments
-from driftlog_agents.log.sealing.remote_segments import (
-    BusyError,
-    RemoteError,
-    RemoteSegments,
-    SealAgents,
-)
-from driftlog_agents.log.sealing.segment_request import SegmentRequest
-from driftlog_agents.log.sealing.segment_service import AT_ONCE, SegmentService
+from driftlog_agents.log.sealing.remote_segments import RemoteSegments, SealAgents
+from driftlog_agents.log.sealing.segment_request import BusyError, RemoteError, SegmentRequest
+from driftlog_agents.log.sealing.segment_service import SegmentService
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.sealing.write_turns import AT_ONCE
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.process import segment_client, segment_http
 from driftlog_agents.process.segment_client import HttpSegmentTransport
@@ -235,7 +232,7 @@ async def test_a_range_whose_reading_fails_is_no_segment(tmp_path: Path) -> None
         assert w.other.sealed_bytes == w.own.sealed_bytes == 0
         assert not await keys(w.objects)
         assert w.reader.closed == 1
-        assert not w.service.is_full
+        assert not w.service.turns.are_taken
 
 
 async def test_a_leader_that_goes_away_leaves_no_segment(tmp_path: Path) -> None:
@@ -243,11 +240,11 @@ async def test_a_leader_that_goes_away_leaves_no_segment(tmp_path: Path) -> None
     async with two(tmp_path, chunks_of(30)) as w:
         w.reader.stop = asyncio.Event()
         writes = [asyncio.create_task(w.write()) for _ in range(AT_ONCE)]
-        await eventually(lambda: w.service.is_full)
+        await eventually(lambda: w.service.turns.are_taken)
         for write in writes:
             write.cancel()
         await asyncio.gather(*writes, return_exceptions=True)
-        await eventually(lambda: not w.service.writing)
+        await eventually(lambda: not w.service.turns.taken)
         assert not await keys(w.objects)
         assert w.reader.closed == AT_ONCE
 
@@ -255,12 +252,12 @@ async def test_a_leader_that_goes_away_leaves_no_segment(tmp_path: Path) -> None
 async def test_a_full_agent_gets_no_batches_and_is_asked_again(tmp_path: Path) -> None:
     """Otherwise a leader would send segments that nobody writes, or compress while another can."""
     async with two(tmp_path, chunks_of(30)) as w:
-        w.service.at_once = 0
+        w.service.turns.at_once = 0
         write = asyncio.create_task(w.write())
         await eventually(lambda: w.own.segment_requests.outcomes["refused"] == 2)
         assert not write.done()
         assert w.reader.read <= 4 * 2  # what was read ahead of an answer
-        w.service.at_once = AT_ONCE
+        w.service.turns.at_once = AT_ONCE
         await write
         assert w.other.sealed_bytes > 0 == w.own.sealed_bytes
         assert w.own.segment_requests.outcomes == {"ok": 1, "refused": 2, "failed": 0}
@@ -269,7 +266,7 @@ async def test_a_full_agent_gets_no_batches_and_is_asked_again(tmp_path: Path) -
 async def test_a_leader_that_is_behind_does_not_wait_for_a_full_agent(tmp_path: Path) -> None:
     """Its producers would have to wait soon."""
     async with two(tmp_path, chunks_of(30)) as w:
-        w.service.at_once, w.full[0] = 0, True
+        w.service.turns.at_once, w.full[0] = 0, True
         refs, _ = await w.write()
         assert w.own.sealed_bytes > 0 == w.other.sealed_bytes
         assert await offsets(w.objects, refs) == list(range(30 * RECORDS))
@@ -314,7 +311,7 @@ async def test_a_leader_does_not_wait_for_an_agent_that_left_the_cluster(tmp_pat
     async with two(tmp_path, chunks_of(30)) as w:
         w.reader.stop = asyncio.Event()
         write = asyncio.create_task(w.write())
-        await eventually(lambda: w.service.writing == 1)
+        await eventually(lambda: w.service.turns.taken == 1)
         w.there[0] = False
         await eventually(lambda: w.own.segment_requests.outcomes["failed"] == 1)
         w.reader.stop.set()
@@ -326,9 +323,9 @@ async def test_full_agents_are_not_waited_for_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader's other partitions wait behind this one."""
-    monkeypatch.setattr(remote_segments, "_PAUSES_S", (0.1, 0.1))
+    monkeypatch.setattr(remote_segments, "Questions", lambda: Questions((0.1, 0.1)))
     async with two(tmp_path, chunks_of(30)) as w:
-        w.service.at_once = 0
+        w.service.turns.at_once = 0
         await w.write()
         assert w.own.sealed_bytes > 0
         assert w.own.segment_requests.outcomes["refused"] == 3
@@ -339,7 +336,7 @@ async def test_who_sends_little_by_little_loses_its_turn(
 ) -> None:
     """Three such connections would keep all leaders from an agent for ever; and what it seals
     itself never waits for another's network."""
-    monkeypatch.setattr(segment_http, "SILENT_S", 1.5)
+    monkeypatch.setattr(segment_http, "SILENT_S", 6.0)
     given = [[batch] for chunk in chunks_of(30) for batch in chunk]
     async with two(tmp_path, given) as w:
         named = PartitionRange("t", TP, 0, 30 * RECORDS)
@@ -356,13 +353,13 @@ async def test_who_sends_little_by_little_loses_its_turn(
                 )
 
         sends = [asyncio.create_task(send()) for _ in range(AT_ONCE)]
-        await eventually(lambda: w.service.is_full)
+        await eventually(lambda: w.service.turns.are_taken)
         log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=3, leader_epoch=0)
         own = SealedRangeWriter(
             offload=w.offload, rng=Random(5), reader=w.reader, segments=w.segments
         )
-        async with asyncio.timeout(1):
-            await own.write(log, 0, 30 * RECORDS, [])
+        await own.write(log, 0, 30 * RECORDS, [])
+        assert w.service.turns.are_taken, "its own segment waited for theirs"
         found = await asyncio.gather(*sends, return_exceptions=True)
         assert [type(each) for each in found] == [RemoteError] * AT_ONCE
 
@@ -405,11 +402,11 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
             for chunk in w.reader.given:
                 yield chunk
 
-        w.service.at_once = 0
+        w.service.turns.at_once = 0
         async with aclosing(batches()) as sent:
             with pytest.raises(BusyError):
                 await transport.write(w.agent, SegmentRequest("ours", "7", named), sent)
-        w.service.at_once = AT_ONCE
+        w.service.turns.at_once = AT_ONCE
         async with aclosing(batches()) as sent:
             with pytest.raises(RemoteError, match=r"409.*cluster theirs"):
                 await transport.write(w.agent, SegmentRequest("theirs", "7", named), sent)

@@ -10,13 +10,12 @@ one of them: the first edit makes the other's void, as beside a Spark job.
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from driftlog_agents.cluster.placement import ranked
 from driftlog_agents.cluster.roles import sealing_agents
 from driftlog_agents.cluster.view import ClusterView
-from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.schema.codec import decode_at, decode_partition_state
 from driftlog_metadata.schema.keys import parse_partition_key
@@ -133,9 +132,18 @@ class DelegatedPartitions:
 
     # ── Updates from the watch ──
 
-    async def reset(self, kvs: Iterable[KeyValue]) -> None:
-        """Replace all keys by *kvs*, in slices of the event loop."""
-        there = {tp async for kv in sliced(kvs) if (tp := self._put(kv)) is not None}
+    def reset(self, kvs: Iterable[KeyValue]) -> None:
+        """Replace all keys by *kvs*."""
+        for _ in self.resetting(kvs):
+            pass
+
+    def resetting(self, kvs: Iterable[KeyValue]) -> Iterator[None]:
+        """As `reset`, key by key: the caller may yield to the loop in between."""
+        there: set[TopicPartition] = set()
+        for kv in kvs:
+            if (tp := self._put(kv)) is not None:
+                there.add(tp)
+            yield
         for tp in self._known.keys() - there:
             del self._known[tp]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from driftlog_agents.cluster.prefix_watch import follow_prefix
 from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.compaction.log_cleaner import LogCleaner
 from driftlog_agents.log.compaction.rewrite_ports import RewritePorts
 from driftlog_agents.log.delegated.delegated_partitions import (
@@ -97,7 +98,8 @@ class DelegatedUpkeep:
         return [(each.topic, each.tp) for each in self._partitions.take_edited()]
 
     async def _reset(self, revision: int, kvs: Iterable[KeyValue]) -> None:
-        await self._partitions.reset(kvs)
+        async for _ in sliced(self._partitions.resetting(kvs)):
+            pass
 
     def _apply(self, events: Sequence[WatchEvent]) -> None:
         self._partitions.apply(events)

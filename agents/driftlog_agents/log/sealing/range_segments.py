@@ -31,6 +31,7 @@ from driftlog_agents.log.sealing.batch_faults import (
 )
 from driftlog_agents.log.sealing.partition_range import PartitionRange
 from driftlog_agents.log.sealing.sealed_range import raw_ref
+from driftlog_agents.log.sealing.segment_request import UndecodableError
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, check_batch
@@ -51,10 +52,6 @@ _RAW_BYTES: Final = 4 * 1024 * 1024
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """An uplink slower than this cannot keep up with anything worth sealing."""
-
-
-class UndecodableError(Exception):
-    """A batch of the range cannot be decoded: its leader keeps such batches as they came."""
 
 
 class RangeSegments:

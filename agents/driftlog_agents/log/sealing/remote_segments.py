@@ -1,11 +1,9 @@
 """Has an agent with the role ``seal`` write the segment of a range.
 
-    range ──▶ agents for its partition, the best first ──▶ batches, sent as they are read
-        ──▶ reference of its segment; the leader commits it
-        ╳ no answer, or it left the cluster: the next agent, else the leader writes the range itself
-        ╳ all have enough to do: asked again for some seconds; then, or when unsealed data is over
-          its bounds, the leader writes it
-        ╳ a batch cannot be decoded: the leader writes the range
+    range ──▶ an agent (`agent_choice`) ──▶ batches, sent as they are read ──▶ reference of its
+        segment; the leader commits it
+        ╳ no answer, it left the cluster, or all are busy: another one, or the leader itself
+        ╳ a batch cannot be decoded: the leader itself
 
 The other agent decides nothing: it makes an object that no manifest names.  An answer that is lost
 leaves an object for the collector.
@@ -23,12 +21,15 @@ import structlog
 
 from driftlog_agents.foundation.histogram import FAILED, OK, REFUSED, OperationTimes
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.sealing.agent_choice import FailedAgents, Questions, is_there
 from driftlog_agents.log.sealing.partition_range import PartitionRange
-from driftlog_agents.log.sealing.range_segments import UndecodableError
 from driftlog_agents.log.sealing.sealed_range import batch_headers
 from driftlog_agents.log.sealing.segment_request import (
+    BusyError,
     CorruptAnswerError,
+    RemoteError,
     SegmentRequest,
+    UndecodableError,
     written,
 )
 from driftlog_agents.log.session.session import Session
@@ -37,24 +38,8 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, Buffer
 from driftlog_tiering.formats.manifest import SegmentRef
 
-_PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
-"""Between two questions while all agents are busy: a segment takes them a second or two.  Longer in
-all: the leader's other partitions wait behind this one; shorter: it compresses more itself."""
-
 _LOOK_S: Final = 0.5
 """Between two looks whether the agent that is asked is still there."""
-
-_LEFT_ALONE_MS: Final = 10_000.0
-"""How long an agent that failed is not asked.  Longer: leaders seal for longer after it is back;
-shorter: a frozen agent costs more attempts."""
-
-
-class BusyError(Exception):
-    """The other agent writes as many segments as it can."""
-
-
-class RemoteError(Exception):
-    """The other agent gave no answer, or refused."""
 
 
 class SegmentTransport(Protocol):
@@ -119,8 +104,7 @@ class RemoteSegments:
         self._now_ms = now_ms
         self._is_behind = is_behind
         self._requests = requests
-        self._failed_ms: dict[int, float] = {}
-        """When agents failed, by node id."""
+        self._failed = FailedAgents()
         self._log = structlog.get_logger()
 
     async def write(self, source: RangeSource, headers: list[BatchHeader]) -> SegmentRef | None:
@@ -132,34 +116,34 @@ class RemoteSegments:
             UnavailableError: the partition is not led here any more.
             What the source's chunks raise.
         """
-        for pause_s in (*_PAUSES_S, None):
-            refused = False
-            for agent in self._asked(source.named.tp):
+        named, questions = source.named, Questions()
+        while True:
+            for agent in self._failed.asked(self._agents.of(named.tp), self._now_ms()):
                 sent_ms, found = self._now_ms(), list[BatchHeader]()
                 try:
                     segment = await self._write(agent, source, found)
                 except BusyError:
                     outcome = REFUSED
-                    refused = True
+                    questions.refused()
                 except UndecodableError:
                     return None
                 except (RemoteError, CorruptAnswerError) as error:
                     outcome = FAILED
-                    self._failed(agent, source.named, error)
+                    self._note_failure(agent, named, error)
                 else:
                     self._requests.ended(OK, self._now_ms() - sent_ms)
                     headers += found
                     return segment
                 self._requests.ended(outcome, self._now_ms() - sent_ms)
-            if not refused or pause_s is None or self._is_behind():
-                break
+            pause_s = questions.pause_s(behind=self._is_behind())
+            if pause_s is None:
+                return None
             await asyncio.sleep(pause_s)
             if not source.is_served():
-                raise UnavailableError(f"{source.named.name} is not led here any more")
-        return None
+                raise UnavailableError(f"{named.name} is not led here any more")
 
-    def _failed(self, agent: Agent, named: PartitionRange, error: Exception) -> None:
-        self._failed_ms[agent.node_id] = self._now_ms()
+    def _note_failure(self, agent: Agent, named: PartitionRange, error: Exception) -> None:
+        self._failed.failed(agent, self._now_ms())
         self._log.warning(
             "seal_agent_failed",
             node=agent.node_id,
@@ -170,14 +154,6 @@ class RemoteSegments:
             "reach the HTTP port of agents with the role seal (--http-listener)",
         )
 
-    def _asked(self, tp: TopicPartition) -> list[Agent]:
-        before_ms = self._now_ms() - _LEFT_ALONE_MS
-        return [
-            agent
-            for agent in self._agents.of(tp)
-            if self._failed_ms.get(agent.node_id, before_ms) <= before_ms
-        ]
-
     async def _write(
         self, agent: Agent, source: RangeSource, headers: list[BatchHeader]
     ) -> SegmentRef:
@@ -186,15 +162,12 @@ class RemoteSegments:
             asking = asyncio.create_task(self._agents.transport.write(agent, request, sent))
             try:
                 while not (await asyncio.wait([asking], timeout=_LOOK_S))[0]:
-                    if not self._is_there(agent, source.named.tp):
+                    if not is_there(agent, self._agents.of(source.named.tp)):
                         raise RemoteError("it left the cluster")
                 answer = asking.result()
             finally:
                 await ended(asking)  # nobody reads the chunks when they are closed
         return written(answer, source.named, headers)
-
-    def _is_there(self, agent: Agent, tp: TopicPartition) -> bool:
-        return any(each.session_id == agent.session_id for each in self._agents.of(tp))
 
     async def _checked(
         self, source: RangeSource, headers: list[BatchHeader]

@@ -35,6 +35,25 @@ _REQUEST: Final = "driftlog.segment-request"
 _FORMAT: Final = 1
 
 
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+"""A range that comes more slowly is given up: its turn is another's."""
+
+_RANGE_BYTES: Final = 5 * 1024**3 // 2
+"""More than the largest `segment.bytes` and one flush."""
+
+
+class BusyError(Exception):
+    """The other agent writes as many segments as it can."""
+
+
+class RemoteError(Exception):
+    """The other agent gave no answer, or refused."""
+
+
+class UndecodableError(Exception):
+    """A batch of the range cannot be decoded: its leader keeps such batches as they came."""
+
+
 class CorruptAnswerError(CorruptError):
     """The answer is damaged, of a newer release, or to another request."""
 
@@ -94,6 +113,34 @@ def decode_request(content: Buffer) -> SegmentRequest:
     if named.base >= named.end:
         raise CorruptError(f"request for segments: [{named.base}, {named.end}) is empty")
     return SegmentRequest(cluster_id, session_id, named)
+
+
+class RangeBudget:
+    """The time and the size of a range that another agent sends.
+
+    Args:
+        began_s: a time that never goes back.
+        silent_s: how long a sender may be silent at first.
+    """
+
+    def __init__(self, began_s: float, silent_s: float) -> None:
+        self._latest_s = began_s + silent_s
+        self._size_bytes = 0
+
+    @property
+    def deadline_s(self) -> float:
+        """When the next frame must have come, by the clock of *began_s*."""
+        return self._latest_s + self._size_bytes / _SLOWEST_BYTES_PER_S
+
+    def add(self, size_bytes: int) -> None:
+        """Count a frame.
+
+        Raises:
+            CorruptError: no segment is as large.
+        """
+        self._size_bytes += size_bytes
+        if self._size_bytes > _RANGE_BYTES:
+            raise CorruptError(f"a range of more than {_RANGE_BYTES} bytes")
 
 
 def batches_from(

@@ -8,19 +8,14 @@ edit makes it part of the log.
 Shell.
 """
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import AsyncIterator
 
-from driftlog_agents.log.sealing.range_segments import FILLING, RangeSegments
-from driftlog_agents.log.sealing.remote_segments import BusyError, RemoteError
-from driftlog_agents.log.sealing.segment_request import SegmentRequest
+from driftlog_agents.log.sealing.range_segments import RangeSegments
+from driftlog_agents.log.sealing.segment_request import RemoteError, SegmentRequest
+from driftlog_agents.log.sealing.write_turns import WriteTurns
 from driftlog_agents.log.session.session import Session
 from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.manifest_codec import encode_segments
-
-AT_ONCE: Final = FILLING + 1
-"""Ranges that are written at once: some fill a segment while another's is uploaded."""
 
 
 class SegmentService:
@@ -33,15 +28,7 @@ class SegmentService:
     def __init__(self, segments: RangeSegments, session: Session) -> None:
         self._segments = segments
         self._session = session
-        self.at_once = AT_ONCE
-        """Ranges that are written at once."""
-        self.writing = 0
-        """Ranges that are written now."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no other range can be written now."""
-        return self.writing >= self.at_once
+        self.turns = WriteTurns()
 
     async def write(self, request: SegmentRequest, chunks: AsyncIterator[list[Buffer]]) -> bytes:
         """The answer to *request*, whose batches are *chunks*.
@@ -63,15 +50,5 @@ class SegmentService:
                 f"the request is to session {request.session_id}, and this is "
                 f"{self._session.session_id}: two agents have one address, or it has restarted"
             )
-        with self._turn():
+        with self.turns.turn():
             return encode_segments([await self._segments.write_one(request.named, chunks)])
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        if self.is_full:
-            raise BusyError
-        self.writing += 1
-        try:
-            yield
-        finally:
-            self.writing -= 1

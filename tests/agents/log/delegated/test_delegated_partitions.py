@@ -44,16 +44,16 @@ def led_by(leader: int, roles: dict[int, frozenset[Role]], count: int = 1) -> Cl
     return view
 
 
-async def test_a_partition_is_this_agents_while_the_rule_says_so() -> None:
+def test_a_partition_is_this_agents_while_the_rule_says_so() -> None:
     """
     Not when its leader does it, nor when there is no leader; its topic may be gone.
     """
     view = led_by(1, {1: SERVE, 2: SEAL, 3: ALL_ROLES})
     found = DelegatedPartitions(view, 2)
-    await found.reset([key_of(0, 1, 5)])
+    found.reset([key_of(0, 1, 5)])
     (partition,) = found.all()
     other = DelegatedPartitions(view, 3)
-    await other.reset([key_of(0, 1, 5)])
+    other.reset([key_of(0, 1, 5)])
     states = [partition.state, other.all()[0].state]
     assert [State.CLOSED, State.ONLINE] == sorted(states, key=lambda state: state.name)
     assert ("t", 5, 1) == (partition.topic, partition.sealed_end, partition.manifest_version)
@@ -64,7 +64,7 @@ async def test_a_partition_is_this_agents_while_the_rule_says_so() -> None:
     assert {State.CLOSED} == {partition.state, other.all()[0].state}
 
 
-async def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() -> None:
+def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() -> None:
     """
     A rewrite that has begun builds keys of it; before the topic is known nothing is done.
     """
@@ -72,7 +72,7 @@ async def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() 
     topics = dict(view.topics)
     view.topics.clear()
     found = DelegatedPartitions(view, 2)
-    await found.reset([key_of(0, 1)])
+    found.reset([key_of(0, 1)])
     (partition,) = found.all()
     before = partition.topic, partition.state
     view.topics |= topics
@@ -84,13 +84,13 @@ async def test_the_partition_of_a_deleted_topic_keeps_its_name_and_is_nobodys() 
     assert ("t", State.CLOSED) == (partition.topic, partition.state)
 
 
-async def test_another_agent_takes_over_when_the_members_change() -> None:
+def test_another_agent_takes_over_when_the_members_change() -> None:
     """
     The answer of before is not kept.
     """
     view = led_by(1, {1: SERVE, 2: SEAL})
     found = DelegatedPartitions(view, 2)
-    await found.reset([key_of(0, 1)])
+    found.reset([key_of(0, 1)])
     (partition,) = found.all()
     before = partition.state, found.are_needed()
     view.agents[1] = view_of({1: ALL_ROLES}).agents[1]
@@ -100,14 +100,14 @@ async def test_another_agent_takes_over_when_the_members_change() -> None:
     assert (State.CLOSED, False) == (partition.state, found.are_needed())
 
 
-async def test_what_was_edited_is_told_once_and_only_of_ones_own() -> None:
+def test_what_was_edited_is_told_once_and_only_of_ones_own() -> None:
     """
     By a newer version or another log start in the key, or by an edit of this agent; not by the
     first read.
     """
     view = led_by(1, {1: SERVE, 2: SEAL}, 3)
     found = DelegatedPartitions(view, 2)
-    await found.reset([key_of(0, 1), key_of(1, 1), key_of(2, 1)])
+    found.reset([key_of(0, 1), key_of(1, 1), key_of(2, 1)])
     assert [] == found.take_edited()
     found.apply([PutEvent(key_of(0, 2)), PutEvent(key_of(1, 1, 9)), PutEvent(key_of(2, 2))])
     view.leaders[TopicPartition(T, 2)] = LeaderEntry(Leader(None, 2), 2)
@@ -122,7 +122,7 @@ async def test_what_was_edited_is_told_once_and_only_of_ones_own() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 4)), max_size=20), st.data())
-async def test_the_watch_says_what_a_read_would(
+def test_the_watch_says_what_a_read_would(
     changes: Sequence[tuple[int, int]], data: st.DataObject
 ) -> None:
     """
@@ -132,7 +132,7 @@ async def test_the_watch_says_what_a_read_would(
     view = led_by(1, {1: SERVE, 2: SEAL}, 4)
     found, keys = DelegatedPartitions(view, 2), dict[str, KeyValue]()
     keys["strange"] = KeyValue(f"{PARTITIONS_PREFIX}strange", b"", 1, 1)
-    await found.reset(keys.values())
+    found.reset(keys.values())
     for number, version in changes:
         kv = key_of(number, max(version, 0))
         if version >= 0:
@@ -142,8 +142,8 @@ async def test_the_watch_says_what_a_read_would(
             keys.pop(kv.key, None)
             found.apply([DeleteEvent(kv.key, 1)])
         if data.draw(st.booleans()):
-            await found.reset(keys.values())
+            found.reset(keys.values())
     fresh = DelegatedPartitions(view, 2)
-    await fresh.reset(keys.values())
+    fresh.reset(keys.values())
 
     assert {p.tp: p.said for p in fresh.all()} == {p.tp: p.said for p in found.all()}
