@@ -275,31 +275,35 @@ def refresh(scale: Scale) -> Iterator[Line]:
         following = Following(b"t", 24, made.addresses)
         client = _StockProducer([agent.bootstrap for agent in made.agents])
 
-        async def run() -> tuple[float, float]:
+        async def run() -> list[float]:
             task = asyncio.create_task(following.run())
             producing = asyncio.create_task(asyncio.to_thread(client.run))
             await asyncio.sleep(scale.load_s)
-            began = time.monotonic()
+            steps = [time.monotonic()]
             for old in list(made.agents):
                 await asyncio.to_thread(made.add)
                 following.bootstrap[:] = made.addresses
                 await asyncio.sleep(_SETTLED_S)
+                steps.append(time.monotonic())
                 await asyncio.to_thread(old.terminate)
                 await asyncio.sleep(_SETTLED_S)
-            ended = time.monotonic()
+                steps.append(time.monotonic())
             task.cancel()
             client.stop()
             await producing
-            return began, ended
+            return steps
 
-        began, ended = asyncio.run(run())
-    longest = max(acks.gap(began, ended) for acks in following.acks)
+        steps = asyncio.run(run())
+    gaps = [
+        max(acks.gap(began, ended) for acks in following.acks)
+        for began, ended in itertools.pairwise(steps)
+    ]
     yield Line(
-        f"refresh of 3 agents in {ended - began:.0f} s: longest time of one of "
-        f"{len(following.acks)} partitions without an acknowledgement",
-        f"{longest * 1000:.0f} ms",
+        f"refresh of 3 agents in {steps[-1] - steps[0]:.0f} s: longest time of one of "
+        f"{len(following.acks)} partitions without an acknowledgement; at each join and leave",
+        f"{max(gaps) * 1000:.0f} ms; " + ", ".join(f"{gap * 1000:.0f}" for gap in gaps),
         "≤ 500 ms",
-        longest <= 0.5,
+        max(gaps) <= 0.5,
     )
     yield Line(
         f"the same: errors of {client.delivered:,} records of a stock idempotent client",

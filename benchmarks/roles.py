@@ -1,11 +1,12 @@
 """One agent that serves and seals, beside two agents of which each does one of it.
 
-    python -m benchmarks.roles [--mb-per-second 60] [--seconds 40] [--rounds 3]
+    python -m benchmarks.roles [--mb-per-second 60] [--seconds 40] [--rounds 3] [--put-ms 20]
 
 A load of JSON (64 KiB batches, acks=1, eight partitions, segments of 32 MiB) goes on at a steady
 rate, in a process of its own; meanwhile a producer with one request in flight and acks=all, 1,000
-records/s, measures its latency.  Agents, etcd, load and producer share the cores.  The two set-ups
-take turns.  Prints the latencies, CPU seconds and memory of each agent, and what was sealed where.
+records/s, measures its latency.  Objects are in S3 whose PUTs take 20 ms; with `--put-ms 0` they
+are in a directory, where an agent may flush 200 times a second.  Agents, etcd, the store, load and
+producer share the cores.  The two set-ups take turns.  Prints the latencies, CPU seconds and memory of each agent, and what was sealed where.
 
 Shell.
 """
@@ -19,9 +20,10 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Final
 
-from benchmarks.cluster import Cluster, metric
+from benchmarks.cluster import Bucket, Cluster, metric
 from benchmarks.latency import Percentiles, measure_latency
 from benchmarks.load import make_batches
+from benchmarks.peers import Options, slow_s3
 from benchmarks.rawclient import connected, produce
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -58,10 +60,16 @@ def _loaded(bootstrap: str, mb_per_second: float) -> Iterator[None]:
         process.wait()
 
 
-def measure(roles: tuple[str, ...], mb_per_second: float, seconds: float) -> Percentiles:
+def measure(
+    roles: tuple[str, ...], mb_per_second: float, seconds: float, put_ms: float
+) -> Percentiles:
     """The latency of the acknowledged records; prints what the agents took."""
     with ExitStack() as stack:
-        cluster = Cluster(stack)
+        bucket = None
+        if put_ms:
+            _, environment = stack.enter_context(slow_s3(Options(), put_ms))
+            bucket = Bucket("s3://bench/roles", environment)
+        cluster = Cluster(stack, bucket=bucket)
         agents = [cluster.add(arguments=("--roles", each)) for each in roles]
         first = agents[0]
         with connected(first.bootstrap) as connection:
@@ -93,6 +101,7 @@ def main() -> int:
     parser.add_argument("--mb-per-second", type=float, default=60.0)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--put-ms", type=float, default=20.0)
     parser.add_argument("--load", metavar="BOOTSTRAP", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.load is not None:
@@ -101,7 +110,8 @@ def main() -> int:
     for _ in range(options.rounds):
         for name, roles in _SETUPS.items():
             print(f"{name}:", flush=True)
-            found[name].append(measure(roles, options.mb_per_second, options.seconds))
+            taken = measure(roles, options.mb_per_second, options.seconds, options.put_ms)
+            found[name].append(taken)
     one, two = (median(each.p99_ms for each in found[name]) for name in _SETUPS)
     print(f"p99, median of {options.rounds}: one {one:.1f} ms, two {two:.1f} ms: {two / one:.2f} ×")
     return 0
