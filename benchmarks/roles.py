@@ -6,7 +6,8 @@ A load of JSON (64 KiB batches, acks=1, eight partitions, segments of 32 MiB) go
 rate, in a process of its own; meanwhile a producer with one request in flight and acks=all, 1,000
 records/s, measures its latency.  Objects are in S3 whose PUTs take 20 ms; with `--put-ms 0` they
 are in a directory, where an agent may flush 200 times a second.  Agents, etcd, the store, load and
-producer share the cores.  The two set-ups take turns.  Prints the latencies, CPU seconds and memory of each agent, and what was sealed where.
+producer share the cores.  The two set-ups take turns.  Prints the latencies, CPU seconds of each
+agent, and what was sealed where.
 
 Shell.
 """

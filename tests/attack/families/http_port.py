@@ -5,15 +5,30 @@ Shell.
 
 import contextlib
 import http.client
+import json
 import resource
 import select
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import UUID
 
+from benchmarks.batches import encode_batch
 from driftlog_agents.configs.limits import Limits
+from driftlog_agents.log.sealing.partition_range import PartitionRange
+from driftlog_agents.log.sealing.segment_request import (
+    MOST_CHUNK_BYTES,
+    SegmentRequest,
+    encode_request,
+    frame,
+)
+from driftlog_agents.log.sealing.write_turns import AT_ONCE
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.messages.metadata import MetadataRequest
+from driftlog_metadata.schema.model import TopicPartition
 from tests.attack.attacks import Attack, Budget, Target
 from tests.attack.state import VICTIM
 from tests.attack.wire import GONE, HOSTILE_ADDRESS
@@ -135,6 +150,71 @@ class HttpForeign(Attack):
             target.fail("/metrics is not answered to a monitor that has a name for the agent")
 
 
+class HttpSegments(Attack):
+    """Requests for segments by one who knows the cluster and the session: silent ones that hold all
+    turns, frames of gigabytes, frames of small batches by the hundred thousand, batches of no
+    range."""
+
+    name = "http-segments"
+    item = "10"
+
+    def run(self, target: Target) -> None:
+        """The agent seals its own partitions meanwhile, and takes none of it."""
+        head = _request_head(target)
+        batch = _tiny_batch()
+        many = b"".join(frame([batch * (MOST_CHUNK_BYTES // len(batch) + 2)]))
+        until = target.deadline
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(_asking(target, head)) for _ in range(2 * AT_ONCE)]
+            if _status(target, "POST", f"/topics/{VICTIM}/seal", {"X-Driftlog": "test"}) != 200:
+                target.fail("the agent does not seal while its turns are held")
+            for each in held:
+                with contextlib.suppress(OSError):
+                    each.sendall(_chunk(b"".join(frame([batch]))))
+        while time.monotonic() < until:
+            for body in (b"\xff\xff\xff\xff" + batch, many, many[: len(many) // 2], batch * 1_000):
+                with contextlib.suppress(OSError), _asking(target, head) as one:
+                    one.sendall(_chunk(body))
+                    one.shutdown(socket.SHUT_WR)
+                    answer = one.recv(4_096)
+                    while more := one.recv(65_536):
+                        answer = more
+                    if b" 200 " in answer:
+                        target.fail("an answer to what is no range")
+
+
+def _asking(target: Target, head: bytes) -> socket.socket:
+    """A connection with a request for a segment, whose batches are to come."""
+    target.sent += 1
+    one = socket.create_connection(_address(target), 10, (HOSTILE_ADDRESS, 0))
+    host = "{}:{}".format(*_address(target))
+    one.sendall(
+        f"POST /segments HTTP/1.1\r\nHost: {host}\r\nX-Driftlog: test\r\n"
+        f"Transfer-Encoding: chunked\r\n\r\n".encode()
+        + _chunk(head)
+    )
+    return one
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def _tiny_batch() -> bytes:
+    return bytes(encode_batch([b""], timestamp_ms=1).data)
+
+
+def _request_head(target: Target) -> bytes:
+    """As a leader's, of the longest range."""
+    with target.connect() as connection:
+        told = target.ask(connection, ApiKey.METADATA, 8, MetadataRequest(topics=[]))
+    with urllib.request.urlopen(f"{target.agent.http}/readyz?json", timeout=10) as answer:
+        session_id = json.load(answer)["session"]
+    named = PartitionRange("t", TopicPartition(UUID(int=1, version=4), 0), 0, 2**62)
+    request = SegmentRequest(told.cluster_id, session_id, named)
+    return b"".join(frame([encode_request(request)]))
+
+
 def _status(target: Target, method: str, path: str, headers: Mapping[str, str]) -> int:
     """Of the answer; 0: there is none."""
     host, port = _address(target)
@@ -151,4 +231,4 @@ def _status(target: Target, method: str, path: str, headers: Mapping[str, str]) 
         connection.close()
 
 
-ATTACKS: Final = (HttpIdle, HttpSlowHeaders, HttpForeign)
+ATTACKS: Final = (HttpIdle, HttpSlowHeaders, HttpForeign, HttpSegments)
