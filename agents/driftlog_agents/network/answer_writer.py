@@ -175,10 +175,10 @@ class AnswerWriter:
     def _write_to_socket(self, transport: asyncio.Transport, buffers: list[Buffer]) -> list[Buffer]:
         """Write to the socket, and what it does not take to *transport*, which keeps the buffers
         that are returned."""
-        if transport.is_closing():
-            return []  # its file descriptor may be that of another connection by now
-        if transport.get_write_buffer_size():
-            transport.writelines(buffers)  # they come after what it holds
+        if transport.is_closing() or transport.get_write_buffer_size():
+            # The file descriptor of one that is closed may be another connection's by now; what the
+            # transport holds comes first.
+            transport.writelines(buffers)
             return buffers
         whole, sent_bytes = write_to_socket(self._file, buffers)
         rest = buffers[whole:]

@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,9 @@ class Closing(asyncio.Transport):
     def is_closing(self) -> bool:
         return True
 
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.taken = [bytes(each) for each in list_of_data]
+
 
 async def test_an_answer_of_a_closing_connection_goes_to_no_other_socket(
     answering: Answering, pair: tuple[socket.socket, socket.socket]
@@ -165,7 +169,8 @@ async def test_an_answer_of_a_closing_connection_goes_to_no_other_socket(
     new, client_of_new = pair
     _, writer = await answering.connect(1)
     connection = answering.connection
-    connection.writer.connected(Closing(), new.fileno())
+    transport = Closing()
+    connection.writer.connected(transport, new.fileno())
 
     answering.slots[0].respond([bytes(MiB)])
     connection.writer.flush()
@@ -173,4 +178,5 @@ async def test_an_answer_of_a_closing_connection_goes_to_no_other_socket(
 
     with pytest.raises(BlockingIOError):
         client_of_new.recv(1)
+    assert sum(map(len, transport.taken)) >= MiB, "a later answer would come without this one"
     writer.close()

@@ -39,6 +39,8 @@ from driftlog_tiering.formats.manifests import VoidEditError, iter_segments
 CHANGED: Final = "its configs have changed, or its topic is deleted: nothing more is done"
 """Reason of a report: a policy is None."""
 
+_NONE_LEFT: Final = "compaction has looked at all of it that is old enough"
+
 _VOIDS: Final = 2
 """Attempts of which other editors made each void: they are at work there, and the job is not."""
 
@@ -103,7 +105,12 @@ async def rewritten(
             if failures == _FAILURES or not may_pass:
                 return _as_far(begun or report, partition).failed(error)
         else:
-            if partition.edits and done.outcome is Outcome.CLEAN:  # an earlier attempt did it all
+            nothing_left = done.outcome is Outcome.CLEAN and done.reason in (
+                "",
+                _NONE_LEFT,
+                CHANGED,
+            )
+            if partition.edits and nothing_left:  # an earlier attempt did it all
                 reason = done.reason if done.reason == CHANGED else ""
                 done = replace(done, outcome=Outcome.DONE, reason=reason)
             cleaned_end = partition.manifest.cleaned_end
@@ -184,7 +191,7 @@ def _measured(
 
 def _why_not(ratio: float, policy: CompactionPolicy) -> str:
     if not ratio:
-        return "compaction has looked at all of it that is old enough"
+        return _NONE_LEFT
     return (
         f"{ratio:.0%} of it is dirty, and min.cleanable.dirty.ratio is {policy.min_dirty_ratio:g}"
     )

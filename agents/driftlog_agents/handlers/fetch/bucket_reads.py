@@ -30,7 +30,7 @@ object delays fewer records."""
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Most bytes that one request reads from the bucket, but for one partition that allows more: by
-default four partitions, as many as the memory for row groups serves side by side.  More: fewer
+default four partitions, which the memory for row groups serves side by side.  More: fewer
 requests; less: less memory for many consumers."""
 
 LEAST_BYTES: Final = MOST_BYTES // 8

@@ -4,7 +4,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.partition.partition import PartitionLog, TailSlice
@@ -23,6 +24,10 @@ from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Buffer
 
+_MOST_AHEAD: Final = 4
+"""Pieces that are loaded ahead of one consumer side by side.  More: a consumer alone is faster on a
+distant store; fewer: other consumers' GETs wait less for theirs."""
+
 
 class FlushReads:
     """Reads of flush objects, for all partitions."""
@@ -33,6 +38,7 @@ class FlushReads:
         self._reads = reads
         self._piece_bytes = settings.read_ahead_bytes
         self._ahead_bytes = settings.prefetch_flush_bytes
+        self._spare_bytes = settings.flush_cache_bytes // 2
         self._pieces: SharedCache[tuple[str, int, int], list[Buffer]] = SharedCache(
             budget_bytes=settings.flush_cache_bytes,
             hold_ms=settings.hold_ms,
@@ -52,7 +58,7 @@ class FlushReads:
         """
         index = tail.data.index_of(offset, tail.first, tail.count)
         plan = plan_pieces(log, tail, index, max_bytes, self._piece_bytes)
-        found, read = take(plan, await self._load_all(plan), index, max_bytes)
+        found, read = take(plan, await self._load_all(plan, self._get), index, max_bytes)
         for piece in read:
             self._pieces.finish(piece.key)
         return found
@@ -72,7 +78,8 @@ class FlushReads:
 
     async def prefetch(self, log: PartitionLog, tail: TailSlice, offset: int) -> None:
         """Load the pieces from the one that holds *offset* on, side by side, up to where batches
-        are local again, as far as that evicts nothing in use.
+        are local again, as far as that evicts nothing in use.  All but the first leave half of the
+        memory to others: what is loaded ahead is in use until it is read.
 
         Raises: as `read`, for the first of them.
         """
@@ -87,22 +94,27 @@ class FlushReads:
             if piece.key in self._pieces:
                 continue
             size += piece.size_bytes
-            if not self._pieces.has_room(size):
+            spare = self._spare_bytes if wanted else 0
+            if len(wanted) == _MOST_AHEAD or not self._pieces.has_room(size + spare):
                 break
             wanted.append(piece)
         if wanted:
-            await self._load_all(wanted)
+            await self._load_all(wanted, self._get_ahead)
 
     # ── Pieces ──
 
-    async def _load_all(self, plan: Sequence[FlushPiece]) -> list[list[Buffer]]:
+    async def _load_all(
+        self,
+        plan: Sequence[FlushPiece],
+        get: Callable[[FlushPiece], Awaitable[list[Buffer]]],
+    ) -> list[list[Buffer]]:
         """The pieces before the first that fails; a failure of the very first is raised."""
         if len(plan) == 1:
-            return [await self._get(plan[0])]
+            return [await get(plan[0])]
 
         async def load(piece: FlushPiece) -> list[Buffer] | Exception:
             try:
-                return await self._get(piece)
+                return await get(piece)
             except (UnavailableError, DamagedObjectError) as error:
                 return error
 
@@ -119,6 +131,11 @@ class FlushReads:
 
     async def _get(self, piece: FlushPiece) -> list[Buffer]:
         return await self._pieces.get(piece.key, piece.size_bytes, lambda: self._load(piece))
+
+    async def _get_ahead(self, piece: FlushPiece) -> list[Buffer]:
+        """As `_get`; nothing where there is no room any more: a load that waits for room would hold
+        up reads that were asked for."""
+        return await self._get(piece) if self._pieces.has_room(piece.size_bytes) else []
 
     async def _load(self, piece: FlushPiece) -> list[Buffer]:
         key, start, end = piece.key

@@ -47,12 +47,13 @@ class ReadSettings:
     wasted bytes for others."""
 
     prefetch_row_groups: int = 4
-    """Row groups that are loaded ahead of a sequential consumer, if there is room.  0: none."""
+    """Row groups that are loaded ahead of a sequential consumer, if there is room.  0: none, and
+    nothing of flush objects."""
 
     prefetch_flush_bytes: int = 4 * MiB
-    """Bytes of flush objects that are loaded ahead of a sequential consumer, in up to eight GETs
-    side by side, if there is room.  More: a consumer alone is faster on a distant store; fewer:
-    more consumers share the memory."""
+    """Bytes of flush objects that are loaded ahead of a sequential consumer, at least one piece, if
+    there is room; side by side.  More: a consumer alone is faster on a distant store; fewer: more
+    consumers share the memory."""
 
     hold_ms: float = 1_000
     """How long a row group waits for its reader's next fetch before it may be evicted."""
