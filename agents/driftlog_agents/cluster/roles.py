@@ -11,9 +11,14 @@ and nobody's work is needed for an acknowledgement.
 Pure.
 """
 
+from typing import Final
+from uuid import UUID
+
 from driftlog_agents.cluster.placement import ranked
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_metadata.schema.model import Role, Stage, TopicPartition
+
+CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 def sealing_agents(view: ClusterView) -> list[int]:
@@ -46,6 +51,17 @@ def keeps_upkeep(view: ClusterView, roles: frozenset[Role]) -> bool:
     """Whether a leader with *roles* does the upkeep of its partitions itself: `upkeep_agents` has
     it first."""
     return Role.SEAL in roles or not sealing_agents(view)
+
+
+def has_own_policy(view: ClusterView, topic_id: UUID) -> bool:
+    """Whether the topic's own configs say how it is cleaned.
+
+    Only such a topic is compacted by another agent than its leader.  What a topic inherits depends
+    on the start settings and the configs of the agent: its leader may have accepted records by
+    other ones.
+    """
+    entry = view.topics.get(topic_id)
+    return entry is not None and CLEANUP_POLICY in entry.topic.configs
 
 
 def collectors(view: ClusterView) -> list[int]:

@@ -75,13 +75,13 @@ class Upkeep:
             compacts=sealed_cache.forget,
             settings=settings.compaction,
             counters=ports.counters,
-            logs=partitions.rewritten,
+            logs=partitions.compacted,
         )
         self._merger = SegmentMerger[PartitionLog](
             rewrites=rewrites,
             settings=settings.merging,
             counters=ports.counters,
-            logs=partitions.rewritten,
+            logs=partitions.merged,
         )
         self.retention = SegmentExpiry(
             objects=ports.objects,

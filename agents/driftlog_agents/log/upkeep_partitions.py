@@ -5,7 +5,7 @@ Pure.
 
 from collections.abc import Callable, Iterable
 
-from driftlog_agents.cluster.roles import keeps_upkeep
+from driftlog_agents.cluster.roles import has_own_policy, keeps_upkeep
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.model import Role
@@ -32,6 +32,13 @@ class UpkeepPartitions:
         replaced; False: an agent with the role `seal` does that."""
         return keeps_upkeep(self._view, self._roles)
 
-    def rewritten(self) -> Iterable[PartitionLog]:
-        """The partitions that the session compacts and merges."""
+    def merged(self) -> Iterable[PartitionLog]:
+        """The partitions that the session merges."""
         return self.led() if self.are_rewritten_here else ()
+
+    def compacted(self) -> Iterable[PartitionLog]:
+        """The partitions that the session compacts, if their topics are: others' work is only what
+        has a policy of its own."""
+        if self.are_rewritten_here:
+            return self.led()
+        return [log for log in self.led() if not has_own_policy(self._view, log.topic_id)]

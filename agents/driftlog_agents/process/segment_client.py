@@ -68,18 +68,20 @@ async def _read(
     ahead: asyncio.Queue[bytes | None],
     deadline: asyncio.Timeout,
 ) -> None:
-    """Puts the frames of a request into *ahead*; None: the chunks failed.  Each frame moves the
-    *deadline*."""
+    """Puts the frames of a request into *ahead*; None: the chunks failed.  The *deadline* is
+    that of the frame that is sent."""
     now_s = asyncio.get_running_loop().time
     deadline.reschedule(now_s() + SILENT_S)
     await ahead.put(b"".join(frame([encode_request(request)])))
     sent_bytes = 0
     try:
+        deadline.reschedule(None)  # while the leader reads, it waits for itself
         async for batches in chunks:
             content = b"".join(frame(batches))
+            deadline.reschedule(now_s() + SILENT_S)
             await ahead.put(content)
             sent_bytes += len(content)
-            deadline.reschedule(now_s() + SILENT_S)
+            deadline.reschedule(None)
     except Exception:
         await ahead.put(None)
         raise

@@ -14,7 +14,8 @@ or those of other agents (`rewrites`).
 3. A run that fails is repeated (`repeated_rewrites`).
 4. A partition that has not changed, and of which nothing is due by age, costs no request.
 5. The policy of a run is asked for after its manifest was read: no record that the manifest has was
-   acknowledged after a change of the topic's configs that the policy lacks.
+   acknowledged after a change of the topic's configs that the policy lacks.  A topic that inherits
+   its `cleanup.policy` is compacted by its leader only.
 6. One run at a time in the process: a map of keys may take `log.cleaner.dedupe.buffer.size`.
 
 Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
@@ -98,7 +99,8 @@ class LogCleaner(Generic[L]):
 
     async def _round(self, topics: Mapping[str, CompactionPolicy]) -> bool:
         """Compact the partitions that are due, the dirtiest first; False: none was compacted."""
-        logs = [log async for log in sliced(self._logs()) if log.topic in topics]
+        may = self._rewrites.may_compact
+        logs = [log async for log in sliced(self._logs()) if log.topic in topics and may(log)]
         self._looks.keep(logs)
         self._attempts.keep(logs)
         due: list[tuple[float, L]] = []
@@ -152,7 +154,7 @@ class LogCleaner(Generic[L]):
             self._compacts(log, edit.replaced[-1].end)
 
         async with self._ports.compacting, self._rewrites.rewrite(log, sends) as rewrite:
-            policy = topics.get(log.topic)
+            policy = topics.get(log.topic) if self._rewrites.may_compact(log) else None
             return None if policy is None else await self._clean_in_turn(log, policy, rewrite)
 
     async def _clean_in_turn(

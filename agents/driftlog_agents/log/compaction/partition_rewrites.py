@@ -100,6 +100,10 @@ class PartitionRewrites:
         """As `Rewrites.drop`."""
         self.manifests.drop(log)
 
+    def may_compact(self, log: PartitionLog) -> bool:
+        """As `Rewrites.may_compact`: this agent accepts them."""
+        return True
+
     def turn(self, log: PartitionLog) -> AbstractAsyncContextManager[None]:
         """While *log* is rewritten."""
         return self._turns.of(log)

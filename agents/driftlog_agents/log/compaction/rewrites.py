@@ -65,6 +65,10 @@ class Rewrites(Protocol[L_contra]):
         """
         ...
 
+    def may_compact(self, log: L_contra) -> bool:
+        """Whether this agent knows the policy by which records of *log* were accepted."""
+        ...
+
     def is_taken(self, log: L_contra) -> bool:
         """Whether *log* is rewritten now."""
         ...

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from driftlog_agents.cluster.placement import ranked
-from driftlog_agents.cluster.roles import sealing_agents
+from driftlog_agents.cluster.roles import has_own_policy, sealing_agents
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.schema.codec import decode_at, decode_partition_state
@@ -46,6 +46,11 @@ class DelegatedPartition:
         if not self._topic and (entry := self._rule.view.topics.get(self.topic_id)) is not None:
             self._topic = entry.topic.name
         return self._topic
+
+    @property
+    def has_own_policy(self) -> bool:
+        """Whether the topic's own configs say how it is cleaned."""
+        return has_own_policy(self._rule.view, self.topic_id)
 
     def has_topic(self, topic: KeyValue | None) -> bool:
         """Whether the view has its topic as *topic*, the topic's key, has it now."""

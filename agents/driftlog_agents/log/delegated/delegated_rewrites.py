@@ -82,6 +82,10 @@ class DelegatedRewrites:
         """As `Rewrites.current`; nothing is cached."""
         return await _newest(self._sealed(log), log)
 
+    def may_compact(self, log: DelegatedPartition) -> bool:
+        """As `Rewrites.may_compact`: if the topic does not inherit it."""
+        return log.has_own_policy
+
     def is_taken(self, log: DelegatedPartition) -> bool:
         """As `Rewrites.is_taken`."""
         return log in self._turns

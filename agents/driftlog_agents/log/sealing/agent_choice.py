@@ -20,26 +20,34 @@ PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 all: the leader's other partitions wait behind this one; shorter: it compresses more itself."""
 
 LEFT_ALONE_MS: Final = 10_000.0
-"""How long an agent that failed is not asked.  Longer: leaders seal for longer after it is back;
-shorter: a frozen agent costs more attempts."""
+LONGEST_MS: Final = 600_000.0
+"""How long an agent that failed is not asked; doubled with each failure in a row.  Longer: leaders
+seal for longer after it is back; shorter: an agent that hangs costs more attempts."""
+
+PATIENCE_MS: Final = 20_000.0
+"""How long a leader whose unsealed data is over its bounds waits for an answer."""
 
 
 class FailedAgents:
-    """The agents that failed a short time ago, for all ranges of a leader."""
+    """The agents that failed a short time ago, by session, for all ranges of a leader."""
 
     def __init__(self) -> None:
-        self._failed_ms: dict[int, float] = {}
+        self._until_ms: dict[str, float] = {}
+        self._alone_ms: dict[str, float] = {}
 
     def failed(self, agent: Agent, now_ms: float) -> None:
         """*agent* gave no answer, or a wrong one."""
-        self._failed_ms[agent.node_id] = now_ms
+        session = agent.session_id
+        alone_ms = min(2 * self._alone_ms.get(session, LEFT_ALONE_MS / 2), LONGEST_MS)
+        self._alone_ms[session], self._until_ms[session] = alone_ms, now_ms + alone_ms
+
+    def answered(self, agent: Agent) -> None:
+        """*agent* wrote a segment."""
+        self._alone_ms.pop(agent.session_id, None)
 
     def asked(self, agents: Sequence[Agent], now_ms: float) -> list[Agent]:
         """Those of *agents* that are asked now, in their order."""
-        self._failed_ms = {
-            node: at_ms for node, at_ms in self._failed_ms.items() if at_ms > now_ms - LEFT_ALONE_MS
-        }
-        return [agent for agent in agents if agent.node_id not in self._failed_ms]
+        return [a for a in agents if self._until_ms.get(a.session_id, now_ms) <= now_ms]
 
 
 class Questions:

@@ -53,13 +53,17 @@ class RangeReader:
         self._log = structlog.get_logger()
 
     async def chunks(self, log: PartitionLog, base: int, end: int) -> AsyncGenerator[list[Buffer]]:
-        """Batches of ``[base, end)`` in offset order."""
+        """Batches of ``[base, end)`` in offset order: at most 2 CHUNK_BYTES, or a larger batch."""
         chunk: list[Buffer] = []
         size = 0
         async with aclosing(self._loaded(log, pieces_of(log, base, end))) as loaded:
             async for batches in loaded:
+                more = sum(map(len, batches))
+                if chunk and size + more > 2 * CHUNK_BYTES:
+                    yield chunk
+                    chunk, size = [], 0
                 chunk += batches
-                size += sum(map(len, batches))
+                size += more
                 if size >= CHUNK_BYTES:
                     yield chunk
                     chunk, size = [], 0

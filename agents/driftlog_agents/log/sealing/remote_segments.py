@@ -21,7 +21,12 @@ import structlog
 
 from driftlog_agents.foundation.histogram import FAILED, OK, REFUSED, OperationTimes
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.sealing.agent_choice import FailedAgents, Questions, is_there
+from driftlog_agents.log.sealing.agent_choice import (
+    PATIENCE_MS,
+    FailedAgents,
+    Questions,
+    is_there,
+)
 from driftlog_agents.log.sealing.partition_range import PartitionRange
 from driftlog_agents.log.sealing.sealed_range import batch_headers
 from driftlog_agents.log.sealing.segment_request import (
@@ -132,6 +137,7 @@ class RemoteSegments:
                     self._note_failure(agent, named, error)
                 else:
                     self._requests.ended(OK, self._now_ms() - sent_ms)
+                    self._failed.answered(agent)
                     headers += found
                     return segment
                 self._requests.ended(outcome, self._now_ms() - sent_ms)
@@ -159,11 +165,16 @@ class RemoteSegments:
     ) -> SegmentRef:
         request = SegmentRequest(self._session.author.cluster_id, agent.session_id, source.named)
         async with aclosing(self._checked(source, headers)) as sent:
+            sent_ms = self._now_ms()
             asking = asyncio.create_task(self._agents.transport.write(agent, request, sent))
             try:
                 while not (await asyncio.wait([asking], timeout=_LOOK_S))[0]:
+                    if not source.is_served():
+                        raise UnavailableError(f"{source.named.name} is not led here any more")
                     if not is_there(agent, self._agents.of(source.named.tp)):
                         raise RemoteError("it left the cluster")
+                    if self._is_behind() and self._now_ms() - sent_ms > PATIENCE_MS:
+                        raise RemoteError(f"no answer in {PATIENCE_MS / 1000:.0f} s")
                 answer = asking.result()
             finally:
                 await ended(asking)  # nobody reads the chunks when they are closed
@@ -180,8 +191,16 @@ class RemoteSegments:
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
-    """Ends *task*; what it raised was raised by its caller, or does not matter any more."""
+    """Ends *task*, however often the caller is cancelled; what it raised was raised by its caller,
+    or does not matter any more."""
     task.cancel()
-    await asyncio.wait([task])
+    cancelled = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
     if not task.cancelled():
         task.exception()
+    if cancelled is not None:
+        raise cancelled

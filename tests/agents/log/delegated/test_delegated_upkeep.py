@@ -64,6 +64,7 @@ async def serving(*, compacted: bool = True, partitions: int = 1) -> Life:
     world.retention["t"] = TopicRetention()
     if compacted:
         world.compaction["t"] = CompactionPolicy(min_dirty_ratio=0)
+        world.topics["t"] = replace(world.topics["t"], configs={"cleanup.policy": "compact"})
     return await world.start(REWRITING)
 
 
@@ -119,6 +120,20 @@ async def test_another_agent_compacts_what_a_leader_without_the_role_leads() -> 
     await asyncio.sleep(4 * INTERVAL_S)
     assert 3 == (await newest(leader)).cleaned_end
     assert [0, 2] == compactions(leader, other)
+
+
+@on_virtual_time
+async def test_a_topic_that_inherits_its_policy_is_compacted_by_its_leader() -> None:
+    """
+    The leader accepted its records by what it inherits there: another agent may inherit another
+    policy, and would remove records that no older value of a key are.
+    """
+    leader = await serving(compacted=False)
+    leader.world.compaction["t"] = CompactionPolicy(min_dirty_ratio=0)
+    other = await sealing(leader)
+    await put(leader, b"a", b"b")
+    await asyncio.sleep(4 * INTERVAL_S)
+    assert [1, 0] == compactions(leader, other)
 
 
 @on_virtual_time

@@ -2,6 +2,7 @@
 
 from driftlog_agents.log.sealing.agent_choice import (
     LEFT_ALONE_MS,
+    LONGEST_MS,
     PAUSES_S,
     FailedAgents,
     Questions,
@@ -25,12 +26,30 @@ def test_an_agent_that_failed_is_left_alone_for_a_while() -> None:
     """
     The others keep their order; a later failure counts anew.
     """
-    failed, agents = FailedAgents(), [agent(3), agent(1), agent(2)]
+    failed, agents = FailedAgents(), [agent(3, 3), agent(1, 1), agent(2, 2)]
     failed.failed(agents[1], 1_000)
     assert [3, 2] == [each.node_id for each in failed.asked(agents, 1_001)]
     failed.failed(agents[0], 1_000 + LEFT_ALONE_MS - 1)
     assert [1, 2] == [each.node_id for each in failed.asked(agents, 1_000 + LEFT_ALONE_MS)]
     assert agents == failed.asked(agents, 1_000 + 2 * LEFT_ALONE_MS)
+
+
+def test_an_agent_that_always_fails_is_asked_ever_more_rarely() -> None:
+    """
+    It may be alive in the metadata store, and have no bucket; one segment that it writes ends that.
+    """
+    failed, one, now_ms, waits = FailedAgents(), agent(1), 0.0, []
+    for _ in range(9):
+        failed.failed(one, now_ms)
+        began_ms = now_ms
+        while not failed.asked([one], now_ms):
+            now_ms += 1_000
+        waits.append(now_ms - began_ms)
+    assert waits[:3] == [LEFT_ALONE_MS, 2 * LEFT_ALONE_MS, 4 * LEFT_ALONE_MS]
+    assert waits[-1] == LONGEST_MS
+    failed.answered(one)
+    failed.failed(one, now_ms)
+    assert failed.asked([one], now_ms + LEFT_ALONE_MS) == [one]
 
 
 def test_only_busy_agents_are_asked_once_more_and_not_for_long() -> None:
