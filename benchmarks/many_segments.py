@@ -1,6 +1,6 @@
 """The first bytes at random offsets of a partition with very many segments.
 
-    python -m benchmarks.many_segments [--segments 100000] [--reads 40] [--mib 8]
+    python -m benchmarks.many_segments [--segments 100000] [--reads 40] [--mib 16]
 
 A directory store has the manifest of a partition that has grown for years: 1,000 segments, and the
 others in lists of 500.  The segments that are read are real, of one row group; the others are named
@@ -193,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--segments", type=int, default=100_000)
     parser.add_argument("--reads", type=int, default=40)
-    parser.add_argument("--mib", type=int, default=8)
+    parser.add_argument("--mib", type=int, default=16)
     args = parser.parse_args()
     rng = Random(1)
     real = rng.sample(range(args.segments), args.reads)

@@ -33,7 +33,7 @@ GRACE_S: Final = 12 * 3_600.0
 LOOKS_PER_HOUR: Final = 4.0
 """At flush objects, by the collector."""
 VERIFIED_S: Final = 7 * 86_400.0
-ROW_GROUP_BYTES: Final = 8 * MIB
+ROW_GROUP_BYTES: Final = 16 * MIB
 VERIFIED_BYTES: Final = 4 * MIB
 """Of one GET of verification."""
 LISTED: Final = 1_000

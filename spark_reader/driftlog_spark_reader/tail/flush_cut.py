@@ -58,7 +58,7 @@ _WASTE: Final = 4
 """A larger read than `_SMALL_BYTES` has at most so many times the bytes that are needed of it."""
 
 TABLE_BYTES: Final = 16 * MiB
-"""Uncompressed batches that become rows together, as two row groups of a segment."""
+"""Uncompressed batches that become rows together, as a row group of a segment."""
 
 _MAX_TIMESTAMP: Final = 9
 _POSITION: Final = 10

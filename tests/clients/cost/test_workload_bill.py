@@ -113,12 +113,12 @@ def test_seals_of_slow_partitions() -> None:
 
 def test_reads_of_old_records() -> None:
     """
-    A GET for each row group of 8 MiB, and one for the footer of each segment of 128 MiB.
+    A GET for each row group of 16 MiB, and one for the footer of each segment of 128 MiB.
     """
     found = driftlog_bill(replace(SMALL, cold_share=1.0), PRICES)
 
     read_mib = 3 * 2_628_000
-    assert pytest.approx(read_mib / 8 + read_mib / 128) == quantity(found, "reads of old", "GET")
+    assert pytest.approx(read_mib / 16 + read_mib / 128) == quantity(found, "reads of old", "GET")
 
 
 def test_in_one_zone_no_byte_crosses() -> None:

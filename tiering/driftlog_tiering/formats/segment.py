@@ -4,7 +4,7 @@
           offsets ascend over all         what SegmentReader needs ^^^^^^
 
 The columns are those of `columns.SCHEMA`; zstd level 1; dictionaries for key and topic only;
-DELTA_BINARY_PACKED, statistics and page index for offset and timestamp.  Row groups hold 8 MiB
+DELTA_BINARY_PACKED, statistics and page index for offset and timestamp.  Row groups hold 16 MiB
 of batches.  The footer's key ``driftlog.segment`` is JSON:
 
     format_version  1
@@ -62,15 +62,12 @@ from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
 from driftlog_tiering.formats.stored_json import array, integer, members, string
 
 FORMAT_VERSION: Final = 1
-ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
-"""A read at any offset decodes a whole row group.  Larger: fewer GETs of consumers; smaller: the
-first bytes come sooner, and more consumers find room in memory."""
-
+ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
 _DECODE_BYTES: Final = 4 * 1024 * 1024
 """Batches become columns in pieces of this size: a writer keeps one piece raw, not a row group."""
 
 TAIL_BYTES: Final = 64 * 1024
-"""Bytes to fetch from an object's end for the footer, which has 13 to 25 KiB for 128 MiB."""
+"""Bytes to fetch from an object's end for the footer, which has 10 to 20 KiB for 128 MiB."""
 
 _ROW_BYTES: Final = 48
 """Memory of a decoded record beyond its bytes: offsets into columns, offset, timestamps."""

@@ -16,7 +16,7 @@ from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024
-"""A larger row group is decoded in its turn; most are a quarter as large."""
+"""A larger row group is decoded in its turn; most are half as large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

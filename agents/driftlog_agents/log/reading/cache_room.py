@@ -1,7 +1,7 @@
 """Decides which values a cache keeps within its budget: what is being read stays.
 
-A consumer requests one row group eight times, 1 MiB at a time.  With plain LRU eviction, five
-sequential consumers on a budget of four row groups would load each row group eight times.  So a
+A consumer requests one row group sixteen times, 1 MiB at a time.  With plain LRU eviction, five
+sequential consumers on a budget of four row groups would load each row group sixteen times.  So a
 value that is being read stays (`hold_ms` after each use, until `finish`), and a load waits for
 room; when its patience ends, the oldest value is evicted.
 

@@ -33,7 +33,7 @@ class ReadSettings:
     """Wait before the first repeat; twice as long before each further one."""
 
     row_group_cache_bytes: int = 64 * MiB
-    """Memory for decoded row groups, of 8 MiB and more each.  More: more consumers of the sealed
+    """Memory for decoded row groups, of 16 MiB and more each.  More: more consumers of the sealed
     log at full speed; the others take turns."""
 
     flush_cache_bytes: int = 16 * MiB
@@ -46,7 +46,7 @@ class ReadSettings:
     """Bytes of a flush object that one GET reads.  More: fewer GETs for sequential consumers, more
     wasted bytes for others."""
 
-    prefetch_row_groups: int = 4
+    prefetch_row_groups: int = 2
     """Row groups that are loaded ahead of a sequential consumer, if there is room.  0: none, and
     nothing of flush objects."""
 

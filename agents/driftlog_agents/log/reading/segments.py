@@ -37,7 +37,6 @@ from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_segment_list
 from driftlog_tiering.formats.segment import (
-    ROW_GROUP_BYTES,
     TAIL_BYTES,
     RowGroup,
     RowGroupBatches,
@@ -50,13 +49,11 @@ T = TypeVar("T")
 _LIST_ENTRY_BYTES: Final = 1_000
 """Memory of one decoded entry of a list, bytes."""
 
-_FOOTER_BYTES: Final = 16 * 1024
-_FOOTER_GROUP_BYTES: Final = 10 * 1024
-"""Memory of a segment's decoded footer, measured: in all, and of each row group.  Stored, it has
-13 to 25 KiB for 128 MiB."""
+_FOOTER_BYTES: Final = 64 * 1024
+"""Memory of a segment's decoded footer; stored, that of 128 MiB has 10 to 20 KiB."""
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024
-"""A larger row group is decoded alone, without other ones or large batches: most are a quarter as
+"""A larger row group is decoded alone, without other ones or large batches: most are half as
 large.  A larger record is encoded alone, too; what is encoded of a row group in memory is small
 otherwise, and waits for no turn."""
 
@@ -172,9 +169,7 @@ class SegmentReads:
             return await self._index.get(key, size, lambda: self._load_list(ref))
         if ref.kind is SegmentKind.RAW:
             return await self._raw.get(key, ref.size_bytes, lambda: self._load_raw(ref))
-        groups = 1 + ref.raw_bytes // ROW_GROUP_BYTES
-        size = _FOOTER_BYTES + groups * _FOOTER_GROUP_BYTES
-        return await self._index.get(key, size, lambda: self._load_footer(manifest, ref))
+        return await self._index.get(key, _FOOTER_BYTES, lambda: self._load_footer(manifest, ref))
 
     async def _load_list(self, ref: SegmentListRef) -> SegmentList:
         body = await self._reads.get(ref.key)

@@ -16,7 +16,7 @@ from driftlog_tiering.batches.batch import iterate_batches
 from driftlog_tiering.stores.object_store import Buffer
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Read and handed to a worker at once: half of a row group."""
+"""Read and handed to a worker at once: a quarter of a row group."""
 
 
 class RangePiece(NamedTuple):

@@ -481,7 +481,7 @@ async def turns() -> None:
 
 async def test_who_reads_on_finds_the_next_row_group_there() -> None:
     """
-    The second fetch in a row loads its row group and the next four before they are asked for;
+    The second fetch in a row loads its row group and the next two before they are asked for;
     a single fetch loads only its own.
     """
     world = World()
@@ -496,7 +496,7 @@ async def test_who_reads_on_finds_the_next_row_group_there() -> None:
     end = parse_header(first[-1]).end_offset
     await world.reader.read(world.log, end, 200, zstd=True)
     await turns()
-    assert 1 + 1 + 4 == world.reader.segments.row_groups_loaded
+    assert 1 + 1 + 2 == world.reader.segments.row_groups_loaded
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
