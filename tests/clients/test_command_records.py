@@ -36,8 +36,8 @@ FIRST_MS = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def written(agent: DriftlogProcess) -> str:
-    """A topic of one partition with RECORDS in it, a millisecond apart."""
-    topic = make_topic(agent)
+    """A topic of one partition with RECORDS in it, a millisecond apart; they are old, and stay."""
+    topic = make_topic(agent, retention_ms="-1")
     producer = Producer({"bootstrap.servers": agent.bootstrap, "log_level": 2})
     for n, (key, value, headers) in enumerate(RECORDS):
         producer.produce(topic, value, key, 0, headers=list(headers), timestamp=FIRST_MS + n)
