@@ -87,16 +87,12 @@ class SegmentHttp:
                 self._chunks(request.content, asked, engine.ports.offload)
             ) as chunks:
                 written = await engine.segment_service.write(asked, chunks)
-        except BusyError:
-            return _answer(429, _FULL)
-        except UndecodableError:
-            return _answer(422, "a batch cannot be decoded")
-        except RemoteError as error:
-            return _answer(409, str(error))
-        except CorruptError as error:
-            return _answer(400, str(error))
-        except (StoreError, TimeoutError) as error:
-            return _answer(503, str(error) or "a request took too long")
+        except (
+            *(BusyError, UndecodableError, RemoteError),
+            *(CorruptError, StoreError, TimeoutError),
+        ) as error:
+            _forget_frames(error)
+            return _refused(error)
         return web.Response(body=written, content_type="application/json")
 
     async def _chunks(
@@ -114,6 +110,8 @@ class SegmentHttp:
             async with asyncio.timeout_at(budget.deadline_s):
                 content = await _frame(body, self._frame_bytes)
             if not content:
+                if next_offset != asked.named.end:
+                    raise CorruptError(f"the range ends at {next_offset}")
                 return
             budget.add(len(content))
             batches, next_offset = await offload(batches_from, content, asked.named, next_offset)
@@ -144,6 +142,29 @@ def _refusal(engine: Engine | None) -> web.Response | None:
     if Role.SEAL not in engine.agent.roles:
         return _answer(409, "the agent lacks the role seal")
     return None
+
+
+def _refused(error: Exception) -> web.Response:
+    match error:
+        case BusyError():
+            return _answer(429, _FULL)
+        case UndecodableError():
+            return _answer(422, "a batch cannot be decoded")
+        case RemoteError():
+            return _answer(409, str(error))
+        case CorruptError():
+            return _answer(400, str(error))
+        case _:
+            return _answer(503, str(error) or "a request took too long")
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Frees what the frames of *error* hold, which are frames of batches.  The body of the request
+    and the futures of threads keep their errors, so that only the garbage collector, which runs
+    rarely here, would free them."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _answer(status: int, error: str) -> web.Response:

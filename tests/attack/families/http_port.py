@@ -177,8 +177,8 @@ class HttpSegments(Attack):
                     one.sendall(_chunk(body))
                     one.shutdown(socket.SHUT_WR)
                     answer = one.recv(4_096)
-                    while more := one.recv(65_536):
-                        answer = more
+                    while one.recv(65_536):
+                        pass
                     if b" 200 " in answer:
                         target.fail("an answer to what is no range")
 
