@@ -374,7 +374,7 @@ async def test_neither_side_waits_for_the_other_for_ever(
         if side is segment_http:
             w.reader.stop = asyncio.Event()
             write = asyncio.create_task(w.write())
-            await asyncio.sleep(1)
+            await eventually(lambda: w.own.segment_requests.outcomes["failed"] == 1)
             w.reader.stop.set()
             await write
         else:

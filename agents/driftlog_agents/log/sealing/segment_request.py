@@ -29,11 +29,10 @@ from driftlog_tiering.formats.stored_json import decode_json, encode_json, integ
 LENGTH_BYTES: Final = 4
 
 MOST_CHUNK_BYTES: Final = 2 * CHUNK_BYTES
-"""Of a frame of several batches: `range_reader` yields a chunk once it has CHUNK_BYTES."""
+"""Of a frame of several batches: `range_reader` yields no larger chunk, but for one batch."""
 
 _REQUEST: Final = "driftlog.segment-request"
 _FORMAT: Final = 1
-
 
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """A range that comes more slowly is given up: its turn is another's."""
