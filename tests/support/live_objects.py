@@ -3,17 +3,20 @@
 Shell.
 """
 
+import os
 from pathlib import Path
 
+from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifest_codec import decode_manifest
 
 
 def stored_keys(objects: Path) -> set[str]:
-    """All objects, without what is not finished."""
+    """All objects, without what is not finished.  Agents may write and delete meanwhile."""
     return {
-        str(path.relative_to(objects))
-        for path in objects.rglob("*")
-        if path.is_file() and ".tmp" not in path.parts
+        str((Path(folder) / name).relative_to(objects))
+        for folder, _, names in os.walk(objects)  # which passes by a folder that is gone
+        for name in names
+        if ".tmp" not in Path(folder).parts
     }
 
 
@@ -27,9 +30,18 @@ def live_keys(objects: Path) -> set[str]:
             continue
         live |= {str(path.relative_to(objects)) for path in folder.glob("topic/*.json")}
         for partition in folder.glob("[0-9]*"):
-            newest = min(partition.glob("manifest/*.json"))
-            manifest = decode_manifest(newest.read_bytes())
+            manifest = _newest_manifest(partition)
             live |= {manifest.key, *(segment.key for segment in manifest.segments)}
             if manifest.producers is not None:
                 live.add(manifest.producers.key)
     return live
+
+
+def _newest_manifest(partition: Path) -> Manifest:
+    """Read once more when a collector has deleted it: then there is a newer one."""
+    while True:
+        newest = min(partition.glob("manifest/*.json"))
+        try:
+            return decode_manifest(newest.read_bytes())
+        except FileNotFoundError:
+            continue
