@@ -85,8 +85,13 @@ class ClusterWatch:
     # ── Following ──
 
     async def _reset(self, prefix: str, revision: int, kvs: list[KeyValue]) -> None:
-        """Apply a read in slices; a hundred thousand keys take a second of the loop."""
+        """Apply a read in slices; a hundred thousand keys take a second of the loop.
+
+        A topic's change is reported before another task sees it in the view: who compares the
+        view's topic with the store's (`delegated_partitions`) goes by the policy that it has now.
+        """
         for _ in self.view.resetting(prefix, revision, kvs):
+            self._report_topics()
             await asyncio.sleep(0)
         self._changed()
 
@@ -94,9 +99,12 @@ class ClusterWatch:
         self.view.apply(prefix, events)
         self._changed()
 
-    def _changed(self) -> None:
+    def _report_topics(self) -> None:
         for old, new in self.view.take_topic_changes():
             self._topic_changed(old, new)
+
+    def _changed(self) -> None:
+        self._report_topics()
         for owner in self.view.take_config_changes():
             self._configs_changed(owner)
         damaged = self.view.damaged

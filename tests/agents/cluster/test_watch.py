@@ -332,3 +332,23 @@ async def test_a_large_read_does_not_hold_up_the_event_loop() -> None:
         assert len(turns) > count / 500
         assert max(b - a for a, b in pairwise(turns)) <= 500
         assert count - 1 == len(subject.view.leaders)
+
+
+@on_virtual_time
+async def test_a_topic_of_a_large_read_is_told_before_others_see_it() -> None:
+    """
+    Another task never finds a topic in the view whose change it was not told.
+    """
+    weather = Weather()
+    count = 1_500
+    for number in range(count):
+        await weather.put(topic(name=f"t{number}", number=number))
+    seen: list[tuple[int, int]] = []
+
+    async with watching(weather) as subject:
+        while not subject.view.complete:
+            seen.append((len(subject.view.topics), len(subject.told)))
+            await asyncio.sleep(0)
+
+    assert {0, 500, 1_000} <= {there for there, _ in seen}
+    assert [there for there, _ in seen] == [told for _, told in seen]
