@@ -29,9 +29,7 @@ from driftlog_agents.process.http_guard import CHANGE_HEADER
 from driftlog_agents.process.segment_http import PATH, SILENT_S
 from driftlog_metadata.schema.model import Agent
 from driftlog_tiering.batches.batch import Buffer
-
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-"""At which the other agent uploads segments, in the worst case (`range_segments`)."""
+from driftlog_tiering.stores.transfer_time import transfer_s
 
 _CONNECT_S: Final = 3.0
 _ANSWER_BYTES: Final = 64 * 1024
@@ -86,7 +84,8 @@ async def _read(
         await ahead.put(None)
         raise
     await ahead.put(END)
-    deadline.reschedule(now_s() + SILENT_S + sent_bytes / _SLOWEST_BYTES_PER_S)
+    # The other agent uploads the segment (`range_segments`).
+    deadline.reschedule(now_s() + SILENT_S + transfer_s(sent_bytes))
 
 
 async def _post(url: str, ahead: asyncio.Queue[bytes | None]) -> bytes:

@@ -12,11 +12,9 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.stores.transfer_time import transfer_s
 
 REQUEST_DEADLINE_S: Final = 30.0
-
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-"""A PUT has its deadline and this rate, which a slow uplink can meet."""
 
 
 async def put_in_time(store: ObjectStore, key: str, body: Sequence[Buffer]) -> None:
@@ -26,7 +24,7 @@ async def put_in_time(store: ObjectStore, key: str, body: Sequence[Buffer]) -> N
         TimeoutError: the deadline passed.
         UnavailableError, OutcomeUnknownError: as `ObjectStore.put`.
     """
-    async with asyncio.timeout(REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S):
+    async with asyncio.timeout(REQUEST_DEADLINE_S + transfer_s(body_bytes(body))):
         await store.put(key, body)
 
 

@@ -31,6 +31,7 @@ from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.flush_object import Footer
 from driftlog_tiering.stores.object_keys import body_bytes
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.stores.transfer_time import transfer_s
 
 _READS_AT_ONCE: Final = 2
 _TIMEOUT_S: Final = 30.0
@@ -39,7 +40,6 @@ _LATE_S: Final = 2.0
 """The read of a small piece is hedged after this: a rewrite reads a hundred, and each lost answer
 would cost the deadline."""
 
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 _RETRY: Final = Retry(
     wait_s=1.0, longest_wait_s=1.0, attempts=3, errors=(NotFoundError, *NO_ANSWER)
 )
@@ -150,7 +150,7 @@ class ObjectRewriter:
         self, session_id: str, seq: int, place: tuple[int, int] | None, body: Sequence[Buffer]
     ) -> str:
         """PUTs *body* under a new key at each attempt; returns the key."""
-        deadline_s = _TIMEOUT_S + body_bytes(body) / _SLOWEST_BYTES_PER_S
+        deadline_s = _TIMEOUT_S + transfer_s(body_bytes(body))
 
         async def put() -> str:
             nonce = f"{self._rng.getrandbits(64):016x}"

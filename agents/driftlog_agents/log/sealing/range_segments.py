@@ -35,6 +35,7 @@ from driftlog_agents.log.sealing.segment_request import UndecodableError
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, check_batch
+from driftlog_tiering.compaction.bucket_requests import put_in_time
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
@@ -48,10 +49,6 @@ FILLING: Final = 2
 
 _RAW_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one object of undecodable batches, or one batch: it is read whole."""
-
-_REQUEST_DEADLINE_S: Final = 30.0
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-"""An uplink slower than this cannot keep up with anything worth sealing."""
 
 
 class RangeSegments:
@@ -290,9 +287,7 @@ class RangeSegments:
             UnavailableError, OutcomeUnknownError, TimeoutError: the store failed; repeat under
                 another name.
         """
-        size_bytes = body_bytes(body)
-        async with asyncio.timeout(_REQUEST_DEADLINE_S + size_bytes / _SLOWEST_BYTES_PER_S):
-            await self._objects.put(key, body)
+        await put_in_time(self._objects, key, body)
 
 
 @contextmanager

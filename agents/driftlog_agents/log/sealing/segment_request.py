@@ -25,6 +25,7 @@ from driftlog_tiering.formats.layout import SegmentKind, is_topic_name, parse_se
 from driftlog_tiering.formats.manifest import SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_segments
 from driftlog_tiering.formats.stored_json import decode_json, encode_json, integer, string
+from driftlog_tiering.stores.transfer_time import transfer_s
 
 LENGTH_BYTES: Final = 4
 
@@ -33,9 +34,6 @@ MOST_CHUNK_BYTES: Final = 2 * CHUNK_BYTES
 
 _REQUEST: Final = "driftlog.segment-request"
 _FORMAT: Final = 1
-
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-"""A range that comes more slowly is given up: its turn is another's."""
 
 _RANGE_BYTES: Final = 5 * 1024**3 // 2
 """More than the largest `segment.bytes` and one flush."""
@@ -128,8 +126,11 @@ class RangeBudget:
 
     @property
     def deadline_s(self) -> float:
-        """When the next frame must have come, by the clock of *began_s*."""
-        return self._latest_s + self._size_bytes / _SLOWEST_BYTES_PER_S
+        """When the next frame must have come, by the clock of *began_s*.
+
+        A range that comes more slowly is given up: its turn is another's.
+        """
+        return self._latest_s + transfer_s(self._size_bytes)
 
     def add(self, size_bytes: int) -> None:
         """Count a frame.
