@@ -1,6 +1,7 @@
 """Every `sh` and `python` block of the README and docs/ runs, against one `driftlog dev`.
 
-A block has topics of its own: it needs no other block, but where `_TOGETHER` says so.
+A block has topics of its own: it needs no other block, but where `_TOGETHER` says so.  `python`
+blocks of one unit share a process, and so Spark's session: its start is most of what they take.
 
 Shell.
 """
@@ -110,24 +111,44 @@ def test_the_blocks_run(
     if "kafka-console" in unit.text and kafka_jars() is None:
         pytest.skip("Kafka's jars are missing: make kafka-jars")
     own = f"_{uuid.uuid4().hex[:8]}"
-    for language, text in unit.blocks:
-        program = _NAMES.sub(lambda name: name[0] + own, text)
-        for written, real in {
-            "127.0.0.1:9092": agent.bootstrap,
-            "127.0.0.1:9644": agent.http.removeprefix("http://"),
-            "/tmp/log": str(agent.directory),
-            "1_000_000": "3_000",
-        }.items():
-            program = program.replace(written, real)
-        start = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
+    programs: list[tuple[str, list[Path]]] = []
+    for number, (language, text) in enumerate(unit.blocks):
+        program = tmp_path / f"{number}.{language}"
+        program.write_text(_as_here(text, own, agent))
+        if language == "python" and programs and programs[-1][0] == language:
+            programs[-1][1].append(program)
+        else:
+            programs.append((language, [program]))
+    for language, paths in programs:
+        start = {"sh": ["bash", "-euo", "pipefail"], "python": [sys.executable, "-c", _RUN]}
         done = subprocess.run(
-            [*start[language], program],
+            [*start[language], *map(str, paths)],
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=200,
             cwd=tmp_path,
             env=environment,
         )
 
-        assert 0 == done.returncode, f"{program}\n{done.stdout}\n{done.stderr}"
+        assert 0 == done.returncode, f"{paths[0].read_text()}\n{done.stdout}\n{done.stderr}"
+
+
+_RUN: Final = """
+import runpy, sys
+for path in sys.argv[1:]:
+    runpy.run_path(path, run_name="__main__")
+"""
+
+
+def _as_here(text: str, own: str, agent: DriftlogProcess) -> str:
+    """A block with topics of the unit's own, and the addresses of *agent*."""
+    program = _NAMES.sub(lambda name: name[0] + own, text)
+    for written, real in {
+        "127.0.0.1:9092": agent.bootstrap,
+        "127.0.0.1:9644": agent.http.removeprefix("http://"),
+        "/tmp/log": str(agent.directory),
+        "1_000_000": "3_000",
+    }.items():
+        program = program.replace(written, real)
+    return program
