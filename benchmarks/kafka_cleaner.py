@@ -68,7 +68,7 @@ def measure(records: int, keys: int, value_bytes: int, parent: Path | None) -> C
     Raises:
         TimeoutError: the cleaner was not done in a quarter of an hour.
     """
-    with KafkaPeer(parent, _PROPERTIES) as peer:
+    with KafkaPeer(parent, _PROPERTIES, jvm=()) as peer:
         admin = AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 2})
         for future in admin.create_topics([NewTopic(_TOPIC, 1, 1, config=_CONFIGS)]).values():
             future.result(30)

@@ -89,7 +89,7 @@ def brokers(
                 )
             )
         if KAFKA in names and options.wants(KAFKA):
-            found[KAFKA] = stack.enter_context(KafkaPeer(options.directory, _KAFKA_BENCH))
+            found[KAFKA] = stack.enter_context(KafkaPeer(options.directory, _KAFKA_BENCH, jvm=()))
         yield found
 
 

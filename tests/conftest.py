@@ -8,6 +8,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.quick_jvm import SPARK
 from tests.support.suites import has_real_processes, suite_of
 
 pytest_plugins = ["tests.support.s3_servers"]
@@ -35,6 +36,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 # A machine may have credentials of its own: no test shall use them, nor its proxy of S3.
 for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
     del os.environ[name]
+os.environ.update(SPARK)
 os.environ.update(
     AWS_ACCESS_KEY_ID="testing",
     AWS_SECRET_ACCESS_KEY="testing",

@@ -23,6 +23,7 @@ import pytest
 from tests.support.components import REPOSITORY
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import java_command, kafka_jars
+from tests.support.quick_jvm import QUICK
 
 pytestmark = [pytest.mark.xdist_group("page_snippets"), pytest.mark.timeout(240)]
 
@@ -85,14 +86,16 @@ def environment(
     commands = tmp_path_factory.mktemp("bin")
     for name, main_class in _SCRIPTS.items() if kafka_jars() else ():
         script = commands / name
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(java_command(main_class))} "$@"\n')
+        script.write_text(
+            f'#!/bin/sh\nexec {shlex.join(java_command(main_class, jvm=(QUICK,)))} "$@"\n'
+        )
         script.chmod(0o755)
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     addresses = ("DRIFTLOG_BOOTSTRAP", "DRIFTLOG_BOOTSTRAP_SERVERS")
     python = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=1 "
-        "--conf spark.ui.enabled=false --driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell",
+        "--conf spark.ui.enabled=false pyspark-shell",
     }
     return {**os.environ, **dict.fromkeys(addresses, agent.bootstrap), **python, "PATH": path}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.quick_jvm import SPARK
 from tests.support.sealed_topics import Message, SealedTopic
 
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status: make setup")
@@ -63,7 +64,7 @@ def test_a_client_without_a_jvm_reads_describes_and_follows_a_topic(tmp_path: Pa
     mine = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))
+        if not name.startswith(("AWS_", "PYSPARK_", "SPARK_")) or name in SPARK
     }
     given = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from driftlog_spark_reader import S3Access, SessionError, session
 from tests.spark.conftest import JARS, s3a_jars
+from tests.support.quick_jvm import SPARK
 from tests.support.s3_servers import S3Server
 from tests.support.sealed_topics import Message, SealedTopic
 
@@ -41,7 +42,7 @@ def run(script: str, location: str, environ: dict[str, str]) -> tuple[Any, str]:
     mine = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))
+        if not name.startswith(("AWS_", "PYSPARK_", "SPARK_")) or name in SPARK
     }
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + script, location, str(JARS)],

@@ -28,6 +28,7 @@ from tests.support.process_usage import (
     usage,
     wait_until,
 )
+from tests.support.quick_jvm import QUICK
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _READY = "Kafka Server started"
@@ -72,15 +73,20 @@ class KafkaPeer:
     Args:
         parent: where its temporary directory is made; the system's place if None.
         properties: set over the defaults below, by Kafka's names.
+        jvm: more options of Java.
     """
 
     def __init__(
-        self, parent: Path | None = None, properties: Mapping[str, str] | None = None
+        self,
+        parent: Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        jvm: tuple[str, ...] = (QUICK,),
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kafka-peer-", dir=parent))
         self._port, self._controller_port = free_port(), free_port()
         self._log = self.directory / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._jvm = (*_SERVER_JVM, *jvm)
         self._properties = self._defaults() | dict(properties or {})
 
     @property
@@ -118,7 +124,7 @@ class KafkaPeer:
             self._format(file)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                java_command("kafka.Kafka", str(file), jvm=_SERVER_JVM),
+                java_command("kafka.Kafka", str(file), jvm=self._jvm),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -164,7 +170,7 @@ class KafkaPeer:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "a")
         arguments = ("format", "--standalone", "-t", cluster_id, "-c", str(file))
         done = subprocess.run(
-            java_command("kafka.tools.StorageTool", *arguments),
+            java_command("kafka.tools.StorageTool", *arguments, jvm=(QUICK,)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -196,7 +202,7 @@ class KafkaPeer:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with KafkaPeer() as peer:
+    with KafkaPeer(jvm=()) as peer:
         print(f"kafka {peer.bootstrap} pid {peer.pid} in {peer.directory}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
