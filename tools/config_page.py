@@ -69,7 +69,8 @@ A variable overrides the file, and a flag overrides both. A later list replaces 
   driftlog's clients, and those that Kubernetes sets for a service, are passed over.)
 * A password is in a variable only: `DRIFTLOG_ETCD_PASSWORD`. No output shows it, and a URL of etcd
   with a user in it is refused.
-* `driftlog dev` takes the same file and variables, but for `etcd` and `dev`.
+* `driftlog dev` takes the same file and variables, but for `dev`, `roles`, `etcd` and the other
+  settings that begin with `etcd-`.
 
 ## Start options
 
