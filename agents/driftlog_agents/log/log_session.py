@@ -247,7 +247,7 @@ class Engine:
             {} if topic_retention is None else topic_retention,
             self._compaction,
         )
-        self._upkept = UpkeepPartitions(self.logs, cluster.view, agent.roles)
+        self._upkept = UpkeepPartitions(self.logs, cluster.view, agent.roles, self._compaction)
         self.upkeep = Upkeep(
             ports=ports,
             session=self.session,
@@ -523,8 +523,10 @@ class Engine:
         """Partitions, with their topics' names, whose replaced objects this agent collects, since
         the last call."""
         edited = self.manifests.take_edited()
-        delegated = self._delegated.take_edited()
-        return [*(edited if self._upkept.are_rewritten_here else ()), *delegated]
+        if not self._upkept.are_rewritten_here:
+            own = {TopicPartition(log.topic_id, log.partition) for log in self._upkept.merged()}
+            edited = [(topic, tp) for topic, tp in edited if tp in own]
+        return [*edited, *self._delegated.take_edited()]
 
     async def read_manifest(self, log: PartitionLog) -> Manifest:
         """The manifest of *log*, at least up to its sealed end."""

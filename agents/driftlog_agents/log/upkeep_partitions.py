@@ -3,7 +3,7 @@
 Pure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from driftlog_agents.cluster.roles import has_own_policy, keeps_upkeep
 from driftlog_agents.cluster.view import ClusterView
@@ -17,14 +17,20 @@ class UpkeepPartitions:
     Args:
         led: the partitions that the session leads.
         roles: of its agent.
+        compacted_topics: names of the topics that are compacted now.
     """
 
     def __init__(
-        self, led: Callable[[], Iterable[PartitionLog]], view: ClusterView, roles: frozenset[Role]
+        self,
+        led: Callable[[], Iterable[PartitionLog]],
+        view: ClusterView,
+        roles: frozenset[Role],
+        compacted_topics: Collection[str],
     ) -> None:
         self.led = led
         self._view = view
         self._roles = roles
+        self._compacted_topics = compacted_topics
 
     @property
     def are_rewritten_here(self) -> bool:
@@ -33,8 +39,11 @@ class UpkeepPartitions:
         return keeps_upkeep(self._view, self._roles)
 
     def merged(self) -> Iterable[PartitionLog]:
-        """The partitions that the session merges."""
-        return self.led() if self.are_rewritten_here else ()
+        """The partitions that the session merges: with others' merges, what it compacts would
+        become void again and again."""
+        if self.are_rewritten_here:
+            return self.led()
+        return [log for log in self.compacted() if log.topic in self._compacted_topics]
 
     def compacted(self) -> Iterable[PartitionLog]:
         """The partitions that the session compacts, if their topics are: others' work is only what

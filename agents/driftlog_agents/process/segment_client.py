@@ -69,21 +69,24 @@ async def _read(
     """Puts the frames of a request into *ahead*; None: the chunks failed.  The *deadline* is
     that of the frame that is sent."""
     now_s = asyncio.get_running_loop().time
-    deadline.reschedule(now_s() + SILENT_S)
-    await ahead.put(b"".join(frame([encode_request(request)])))
+
+    async def send(content: bytes | None) -> None:
+        deadline.reschedule(now_s() + SILENT_S)
+        await ahead.put(content)
+
+    await send(b"".join(frame([encode_request(request)])))
     sent_bytes = 0
     try:
         deadline.reschedule(None)  # while the leader reads, it waits for itself
         async for batches in chunks:
             content = b"".join(frame(batches))
-            deadline.reschedule(now_s() + SILENT_S)
-            await ahead.put(content)
+            await send(content)
             sent_bytes += len(content)
             deadline.reschedule(None)
     except Exception:
-        await ahead.put(None)
+        await send(None)
         raise
-    await ahead.put(END)
+    await send(END)
     # The other agent uploads the segment (`range_segments`).
     deadline.reschedule(now_s() + SILENT_S + transfer_s(sent_bytes))
 

@@ -105,15 +105,16 @@ class SegmentHttp:
             UnavailableError, TimeoutError: the leader is gone, silent or slow.
         """
         next_offset = asked.named.base
-        budget = RangeBudget(asyncio.get_running_loop().time(), SILENT_S)
+        now_s, budget = asyncio.get_running_loop().time, RangeBudget(SILENT_S)
         while True:
-            async with asyncio.timeout_at(budget.deadline_s):
+            began_s = now_s()
+            async with asyncio.timeout(budget.left_s):
                 content = await _frame(body, self._frame_bytes)
             if not content:
                 if next_offset != asked.named.end:
                     raise CorruptError(f"the range ends at {next_offset}")
                 return
-            budget.add(len(content))
+            budget.add(len(content), now_s() - began_s)
             batches, next_offset = await offload(batches_from, content, asked.named, next_offset)
             yield batches
 

@@ -421,3 +421,45 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
         async with aclosing(broken()) as sent:
             with pytest.raises(UnavailableError, match="the bucket is away"):
                 await transport.write(w.agent, SegmentRequest("ours", "7", named), sent)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_agent_that_stops_reading_is_given_up(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the last frames wait for it, or when the leader's range cannot be read on: all
+    sealing of the leader waits for this answer."""
+    monkeypatch.setattr(segment_client, "SILENT_S", 0.3)
+    go_on = asyncio.Event()
+
+    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await go_on.wait()
+        writer.close()
+
+    server = await asyncio.start_server(stuck, "127.0.0.1", 0, limit=64 * 1024)
+    host, port = server.sockets[0].getsockname()[:2]
+    agent = Agent(
+        node_id=2,
+        session_id="7",
+        listeners=(),
+        http_address=f"{host}:{port}",
+        rack=None,
+        started_at_ms=0,
+    )
+
+    async def batches() -> AsyncGenerator[list[Buffer]]:
+        for _ in range(2):  # one that is sent, one that waits behind it
+            yield [bytes(16 * 1024**2)]
+        if fails:
+            raise UnavailableError("the bucket is away")
+
+    request = SegmentRequest("ours", "7", PartitionRange("t", TP, 0, 100))
+    try:
+        async with asyncio.timeout(20), aclosing(batches()) as sent:
+            with pytest.raises(RemoteError, match="it is silent"):
+                await HttpSegmentTransport().write(agent, request, sent)
+    finally:
+        go_on.set()
+        server.close()

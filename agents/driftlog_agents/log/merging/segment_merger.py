@@ -89,10 +89,16 @@ class SegmentMerger(Generic[L]):
         merged = False
         async for log in sliced(logs):
             policy = topics.of(log.topic, self._settings.factor)
-            if policy is not None and not self._rewrites.is_taken(log):
+            if policy is not None and self._may_merge(log, topics):
                 done = await self._attempts.attempt(log, partial(self._look_and_merge, log, policy))
                 merged |= done is True
         return merged
+
+    def _may_merge(self, log: L, topics: TopicPolicies) -> bool:
+        """Whether nobody compacts *log* now; a leader that compacts it alone merges it, too."""
+        if log.topic in topics.compaction and not self._rewrites.may_compact(log):
+            return False
+        return not self._rewrites.is_taken(log)
 
     async def _look_and_merge(self, log: L, policy: MergePolicy) -> bool:
         return await self._look(log, policy) and await self._merge(log, policy)

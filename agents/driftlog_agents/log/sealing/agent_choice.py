@@ -37,6 +37,10 @@ class FailedAgents:
 
     def failed(self, agent: Agent, now_ms: float) -> None:
         """*agent* gave no answer, or a wrong one."""
+        for session, until_ms in list(self._until_ms.items()):
+            if until_ms + LONGEST_MS <= now_ms:  # over, or asked by nobody
+                del self._until_ms[session]
+                self._alone_ms.pop(session, None)
         session = agent.session_id
         alone_ms = min(2 * self._alone_ms.get(session, LEFT_ALONE_MS / 2), LONGEST_MS)
         self._alone_ms[session], self._until_ms[session] = alone_ms, now_ms + alone_ms

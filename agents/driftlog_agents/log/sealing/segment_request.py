@@ -116,28 +116,29 @@ class RangeBudget:
     """The time and the size of a range that another agent sends.
 
     Args:
-        began_s: a time that never goes back.
-        silent_s: how long a sender may be silent at first.
+        silent_s: how long a sender may be silent, all its frames together.
     """
 
-    def __init__(self, began_s: float, silent_s: float) -> None:
-        self._latest_s = began_s + silent_s
+    def __init__(self, silent_s: float) -> None:
+        self._left_s = silent_s
         self._size_bytes = 0
 
     @property
-    def deadline_s(self) -> float:
-        """When the next frame must have come, by the clock of *began_s*.
+    def left_s(self) -> float:
+        """How long the next frame may take.
 
         A range that comes more slowly is given up: its turn is another's.
         """
-        return self._latest_s + transfer_s(self._size_bytes)
+        return self._left_s + transfer_s(self._size_bytes)
 
-    def add(self, size_bytes: int) -> None:
-        """Count a frame.
+    def add(self, size_bytes: int, took_s: float) -> None:
+        """Count a frame that took so long to come.  What this agent does between two frames is not
+        the sender's time.
 
         Raises:
             CorruptError: no segment is as large.
         """
+        self._left_s -= took_s
         self._size_bytes += size_bytes
         if self._size_bytes > _RANGE_BYTES:
             raise CorruptError(f"a range of more than {_RANGE_BYTES} bytes")

@@ -137,6 +137,24 @@ async def test_a_topic_that_inherits_its_policy_is_compacted_by_its_leader() -> 
 
 
 @on_virtual_time
+async def test_what_a_leader_compacts_alone_it_merges_alone() -> None:
+    """
+    Merges of another agent would make its compaction void, again and again; the leader's collector
+    is told what both replaced.
+    """
+    leader = await serving(compacted=False)
+    leader.world.compaction["t"] = CompactionPolicy(min_dirty_ratio=0)
+    other = await sealing(leader)
+    for n in range(FACTOR):
+        await put(leader, b"%d" % n)
+    await asyncio.sleep(4 * INTERVAL_S)
+
+    assert [1, 0] == [life.engine.counters.merges for life in (leader, other)]
+    assert [1, 0] == compactions(leader, other)
+    assert ["t"] == [topic for topic, _ in leader.engine.take_edited()]
+
+
+@on_virtual_time
 async def test_another_agent_merges_what_a_leader_without_the_role_leads() -> None:
     """
     As soon as there are enough; until then, and afterwards, no request is made.

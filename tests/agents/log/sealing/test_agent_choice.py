@@ -52,6 +52,20 @@ def test_an_agent_that_always_fails_is_asked_ever_more_rarely() -> None:
     assert failed.asked([one], now_ms + LEFT_ALONE_MS) == [one]
 
 
+def test_sessions_that_nobody_asks_any_more_are_forgotten() -> None:
+    """
+    An agent that ends and starts again and again has a new session each time.
+    """
+    failed = FailedAgents()
+    failed.failed(agent(1), 0.0)
+    failed.failed(agent(1), 1.0)
+    failed.failed(agent(2, 2), 1.0 + 2 * LEFT_ALONE_MS + LONGEST_MS)
+    failed.failed(agent(1), 1.0 + 2 * LEFT_ALONE_MS + LONGEST_MS)
+
+    began_ms = 1.0 + 3 * LEFT_ALONE_MS + LONGEST_MS
+    assert [agent(1)] == failed.asked([agent(1)], began_ms), "it counts anew"
+
+
 def test_only_busy_agents_are_asked_once_more_and_not_for_long() -> None:
     """
     A round without a refusal ends it, and so does unsealed data over its bounds.
