@@ -17,6 +17,7 @@ from tests.simulation.runner import Result, run_seed, run_seeds, silence
 from tests.simulation.seal_agents import FIRST as SEAL_AGENTS
 from tests.simulation.seal_agents import has_seal_agent
 from tests.simulation.world import World, is_cluster
+from tests.support.time_left import skip_without_time
 
 SEEDS = int(os.environ.get("DRIFTLOG_SEEDS", "1000"))
 CHUNK = 20
@@ -53,6 +54,12 @@ def _silence() -> None:
     silence()
 
 
+@pytest.fixture
+def _time_left() -> None:
+    skip_without_time("make sim, or python -m tests.simulation --planted all")
+
+
+@pytest.mark.usefixtures("_time_left")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "start",
@@ -80,6 +87,7 @@ def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
     assert {} == run_seeds(range(20_000, 20_010)).failed
 
 
+@pytest.mark.usefixtures("_time_left")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "start",
@@ -140,6 +148,7 @@ def test_one_seed_gives_one_trace(seed: int) -> None:
     assert {World(seed).run().trace_hash} == traces
 
 
+@pytest.mark.usefixtures("_time_left")
 @pytest.mark.verify
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
