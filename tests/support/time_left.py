@@ -1,7 +1,7 @@
 """Whether a run of tests has time left, for tests of which there are always more: seeds.
 
-.ci/run sets `TESTS_END_S`, in seconds since the epoch (agents refuse unknown `DRIFTLOG_` variables).  A slow machine then has fewer seeds,
-which the run counts as skipped; without the variable all run.
+.ci/run sets `TESTS_END_S`, in seconds since the epoch: agents refuse unknown `DRIFTLOG_` variables.
+A slow machine then has fewer seeds, which the run counts as skipped; without the variable all run.
 """
 
 import os
