@@ -80,6 +80,9 @@ def test_the_flights_are_all_there(tmp_path: Path) -> None:
     assert "336,776 records in through Kafka, out through Spark" in ran.stdout
     assert "EV 54,173 51,356 1,024,829 19.9554 the same" in " ".join(ran.stdout.split())
     assert "✘" not in ran.stdout
+    # On a slow machine records of 2013 would expire before Spark counts them.
+    (topic,) = (tmp_path / "demo").glob("log/objects/topics/*/*/topic/*.json")
+    assert '"retention.ms":"-1"' in topic.read_text().replace(" ", "")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="who is whose child is read from /proc")

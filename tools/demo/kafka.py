@@ -33,12 +33,14 @@ Describe = Callable[[Record], str]
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """
+    """A topic that keeps records of any age: the flights are of 2013.
+
     Raises:
         DemoError: the topic was refused.
     """
     admin = AdminClient(_settings(bootstrap), logger=_SILENT)
-    for future in admin.create_topics([NewTopic(topic, num_partitions=partitions)]).values():
+    new = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1"})
+    for future in admin.create_topics([new]).values():
         try:
             future.result(timeout=_TIMEOUT_S)
         except KafkaException as error:
