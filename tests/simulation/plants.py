@@ -28,6 +28,7 @@ from tests.simulation.consumer_requests import has_requests
 from tests.simulation.deletions import has_deletions
 from tests.simulation.ending import has_ending
 from tests.simulation.ending_planted import ENDING_BUGS
+from tests.simulation.expiry_seeds import has_retention
 from tests.simulation.failing_disks import has_failing_disk
 from tests.simulation.format_levels import is_raised
 from tests.simulation.hanging_bucket import hangs_in_a_hand_over, has_hanging_bucket
@@ -40,7 +41,6 @@ from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
 from tests.simulation.restored import has_restore
 from tests.simulation.restored_planted import RESTORED_BUGS, RESTORED_GROUP_BUGS
-from tests.simulation.retention import has_retention
 from tests.simulation.retention_planted import RETENTION_BUGS, both, by_size, by_time
 from tests.simulation.runner import run_seed
 from tests.simulation.slow_upkeep import has_slow_consolidation, has_slow_sealing

@@ -28,9 +28,6 @@ from tests.simulation.final_log import read_final_log, read_topics
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-_SEEDS: Final = (30, 34, 47, 49, 53, 65, 70, 94)
-"""Of every hundred: no planted bug is looked for in them that needs other schedules."""
-
 _INTERVALS_MS: Final = (300, 1_500)
 _LIMITS_MS: Final = (4_000, 15_000)
 _LIMITS_BYTES: Final = (0, 4_000)
@@ -39,11 +36,6 @@ _LATE_S: Final = 20.0
 """What a seal with slow threads and an edit take, behind the check that is due."""
 _SETTLES: Final = 0.6
 """Of the seeds: the end is looked at when all that is to expire has gone."""
-
-
-def has_retention(seed: int) -> bool:
-    """Whether records expire; in all other seeds they stay for ever."""
-    return seed % 100 in _SEEDS
 
 
 class Retention:

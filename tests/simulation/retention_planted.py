@@ -16,8 +16,8 @@ from driftlog_metadata.schema.model import PartitionState
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_tiering.formats.manifest import Manifest, SegmentRef
 from tests.simulation.deletions import has_deletions
+from tests.simulation.expiry_seeds import has_retention
 from tests.simulation.planted import Plant
-from tests.simulation.retention import has_retention
 
 _LATE_S, _LATER_S = 1.5, 5.0
 

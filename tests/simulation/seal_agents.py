@@ -18,6 +18,7 @@ from driftlog_agents.log.log_session import Engine
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX
 from driftlog_metadata.schema.model import ALL_ROLES, Role
+from tests.simulation.expiry_seeds import has_retention
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimulatedAgent
@@ -32,7 +33,6 @@ SERVE, SEAL = frozenset({Role.SERVE}), frozenset({Role.SEAL})
 _ROLES: Final = (SERVE, SEAL, ALL_ROLES)
 _MOST_NODES: Final = 9
 """Later ones are alone on a store of their own (`older_metadata`)."""
-_EXPIRES: Final = 65
 _STRANGE: Final = 0.15
 """Of the lives: those with other roles than the node's."""
 
@@ -43,7 +43,7 @@ def has_seal_agent(seed: int) -> bool:
     (Every third seed begins at format level 1, which does not know roles; `retention` has seeds in
     which every topic expires, and here one is compacted.)
     """
-    return FIRST <= seed < END and seed % 3 != 0 and seed % 100 != _EXPIRES
+    return FIRST <= seed < END and seed % 3 != 0 and not has_retention(seed)
 
 
 class SealAgents:

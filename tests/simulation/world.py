@@ -82,6 +82,7 @@ from tests.simulation.consumer_requests import ConsumerRequests, has_requests
 from tests.simulation.consumers import Consumer, NotServedError
 from tests.simulation.deletions import Deletions, has_deletions
 from tests.simulation.ending import Ending, has_ending
+from tests.simulation.expiry_seeds import has_retention
 from tests.simulation.failing_disks import has_failing_disk, let_disk_fail
 from tests.simulation.faults import now
 from tests.simulation.final_log import read_ends, read_final_log, read_log_start, read_topics
@@ -98,7 +99,7 @@ from tests.simulation.one_sided import LastRefusals, has_refusals
 from tests.simulation.oracle import Oracle, Place
 from tests.simulation.restarts import restart_often
 from tests.simulation.restored import RestoredBeside, has_restore
-from tests.simulation.retention import Retention, has_retention
+from tests.simulation.retention import Retention
 from tests.simulation.seal_agents import SealAgents, has_seal_agent, roles_of
 from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
