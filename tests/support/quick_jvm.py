@@ -1,6 +1,8 @@
-"""JVMs of tests compile only once: most live for seconds, of which a second compiler takes half.
+"""JVMs of tests have one compiler of Java's two: most live for seconds, and the second takes half of
+their CPU time.
 
-A Spark that starts and counts ten rows takes 23 CPU s with it, and 12 without.  Benchmarks have it.
+A Spark that starts and counts ten rows takes 23 CPU s with both, and 12 with one.  Benchmarks run
+their JVMs with both.
 
 Pure.
 """

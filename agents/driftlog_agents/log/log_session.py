@@ -523,7 +523,7 @@ class Engine:
         """Partitions, with their topics' names, whose replaced objects this agent collects, since
         the last call."""
         edited = self.manifests.take_edited()
-        if not self._upkept.are_rewritten_here:
+        if edited and not self._upkept.are_rewritten_here:
             own = {TopicPartition(log.topic_id, log.partition) for log in self._upkept.merged()}
             edited = [(topic, tp) for topic, tp in edited if tp in own]
         return [*edited, *self._delegated.take_edited()]
