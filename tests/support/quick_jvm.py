@@ -1,5 +1,4 @@
-"""JVMs of tests have one compiler of Java's two: most live for seconds, and the second takes half of
-their CPU time.
+"""JVMs of tests have one of Java's two compilers: most live for seconds.
 
 A Spark that starts and counts ten rows takes 23 CPU s with both, and 12 with one.  Benchmarks run
 their JVMs with both.
