@@ -25,8 +25,7 @@ PART = CHUNK if "DRIFTLOG_SEEDS" in os.environ else 8
 """Seeds of each chunk that run."""
 
 SHORT = (0, 20, 80, 500)
-"""The chunks in `make test`, `PART` of each: plain schedules, restarts under clocks that jump, aimed
-ones."""
+"""The chunks in `make test`: plain schedules, restarts under clocks that jump, aimed ones."""
 
 FOUND = (1, 341, 74, 68, 938, 1_200_608, 5_004_212, 402, 9_000_342)
 """Seeds that found something in the schedules of their time: a cache that forgot who waited behind
