@@ -2,16 +2,12 @@
 attacks.
 """
 
-import faulthandler
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.components import REPOSITORY
+from tests.support.module_run import run_module
 
 _CHOSEN: Final = {
     "answers": 20,
@@ -28,7 +24,7 @@ _CHOSEN: Final = {
 machine for itself."""
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("chosen", _CHOSEN)
 def test_one_client_cannot_take_an_agent_down(
     request: pytest.FixtureRequest, tmp_path: Path, chosen: str
@@ -42,20 +38,6 @@ def test_one_client_cannot_take_an_agent_down(
     in memory, hangs on that too, so both are printed here; `make attack`, which runs alone, holds
     them to their bounds.
     """
-    faulthandler.cancel_dump_traceback_later()  # of what takes a hundred seconds, as this does
     options = ["--seed", "1", "--seconds", str(_CHOSEN[chosen]), "--beside-others"]
     options += [word for name in chosen.split() for word in ("--only", name)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.attack", *options],
-        cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=880,
-        check=False,
-    )
-
-    print(ended.stdout)
-    assert 0 == ended.returncode, ended.stdout
+    run_module("tests.attack", *options, folder=tmp_path, timeout_s=400)

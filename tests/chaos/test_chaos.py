@@ -2,16 +2,13 @@
 minutes.
 """
 
-import faulthandler
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.components import REPOSITORY, localstack_python
+from tests.support.components import localstack_python
 from tests.support.etcd_server import newest_version
+from tests.support.module_run import run_module
 
 _OPTIONS = ("--seed", "1", "--seconds", "120", "--agents", "3", "--rate", "15")
 _STORES = ("--stores", "--seed", "2", "--seconds", "10", "--agents", "2", "--rate", "10")
@@ -42,20 +39,5 @@ def test_nothing_acknowledged_is_lost_where_etcd_loses_its_data_and_gets_them_ba
 def _run(options: tuple[str, ...], folder: Path) -> None:
     newest_version()
     localstack_python()
-    faulthandler.cancel_dump_traceback_later()  # of what takes a hundred seconds, as this does
 
-    # A process of its own: what ends a client's process must not end the tests.
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", *options],
-        cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-
-    print(ended.stdout)
-    assert 0 == ended.returncode, ended.stdout
+    run_module("tests.chaos", *options, folder=folder, timeout_s=580)

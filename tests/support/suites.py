@@ -5,6 +5,7 @@ file in `make test` belongs to `make verify` by `pytest.mark.verify`, which stan
 Shell.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -125,6 +126,7 @@ def suite_of(path: Path) -> Suite:
     return SUITES[entry]
 
 
+@cache
 def entry_of(path: Path) -> str | None:
     """The entry of `SUITES` that the file *path* belongs to."""
     below = path.relative_to(TESTS)
@@ -132,6 +134,7 @@ def entry_of(path: Path) -> str | None:
     return next((name for name in names if name in SUITES), None)
 
 
+@cache
 def has_real_processes(path: Path) -> bool:
     """Whether the tests in the file *path* are listed in `REAL_PROCESSES`."""
     return any(path.is_relative_to(TESTS / entry) for entry in REAL_PROCESSES)

@@ -76,14 +76,18 @@ async def test_a_created_topic_is_led_when_that_is_said(tmp_path: Path) -> None:
 @pytest.mark.verify
 async def test_ten_thousand_partitions_in_one_request(tmp_path: Path) -> None:
     """
-    They are all led when the answer comes; here that takes three seconds.
+    They are all led soon: where nothing else runs, in three seconds.  The answer comes when they
+    are, or after fifteen seconds, which a busy machine may need.
     """
-    async with RunningAgent(tmp_path) as agent:
+    led = 0
+    async with RunningAgent(tmp_path) as agent, asyncio.timeout(100):
         made = await create(agent, new("wide", 10_000), timeout_ms=60_000)
-        (seen,) = await describe(agent, "wide")
+        while led < 10_000:
+            (seen,) = await describe(agent, "wide")
+            led = sum(p.leader_id == NODE_ID for p in seen.partitions)
+            await asyncio.sleep(0.05)
 
     assert made["wide"].error_code == 0
-    assert 10_000 == sum(p.leader_id == NODE_ID for p in seen.partitions)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,13 @@
 are killed.
 """
 
-import faulthandler
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.components import REPOSITORY, localstack_python
+from tests.support.components import localstack_python
 from tests.support.etcd_server import newest_version
+from tests.support.module_run import run_module
 
 _OPTIONS = ("--seed", "1", "--seconds", "10", "--agents", "2", "--rate", "20")
 
@@ -25,20 +22,5 @@ def test_readers_of_compacted_topics_end_with_the_latest_values(tmp_path: Path) 
     """
     newest_version()
     localstack_python()
-    faulthandler.cancel_dump_traceback_later()  # of what may take a hundred seconds, as this does
 
-    # A process of its own: what ends a client's process must not end the tests.
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.chaos.compacted", *_OPTIONS],
-        cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-
-    print(ended.stdout)
-    assert 0 == ended.returncode, ended.stdout
+    run_module("tests.chaos.compacted", *_OPTIONS, folder=tmp_path, timeout_s=400)
