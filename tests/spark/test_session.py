@@ -70,12 +70,14 @@ def bucket(moto_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 def test_a_bucket_is_read_with_the_variables_of_aws_or_with_arguments(bucket: S3Server) -> None:
     """
-    A second session of the same JVM uses its own settings, not those that Hadoop has kept.
+    The format knows the location that the session was started with.  A second session of the same
+    JVM uses its own settings, not those that Hadoop has kept.
     """
     script = """
 import os
 spark = session(location, jars=jars, master="local[1]", config=quiet)
 found = [values(spark), spark.conf.get("spark.driftlog.location") == location]
+found.append(spark.read.format("driftlog").option("subscribe", "flights").load().count())
 found += [os.environ["PYSPARK_PYTHON"] == sys.executable, os.environ["SPARK_LOCAL_IP"]]
 spark.stop()
 endpoint = os.environ.pop("AWS_ENDPOINT_URL")
@@ -94,6 +96,7 @@ print(json.dumps(found))
     assert [
         ["a", "b"],
         True,
+        2,
         True,
         "127.0.0.1",
         True,

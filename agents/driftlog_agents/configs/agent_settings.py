@@ -98,7 +98,10 @@ class BrokerSettings:
         between(0, MAX_BODY_BYTES),
     )
     log_cleaner_enable: bool = setting(
-        True, "Whether this agent compacts the partitions that it leads.", ConfigType.BOOLEAN
+        True,
+        "Whether this agent compacts: what it leads, and with the role seal also what agents lead "
+        "that only serve.",
+        ConfigType.BOOLEAN,
     )
     log_cleaner_backoff_ms: int = setting(
         15_000,
@@ -116,8 +119,8 @@ class BrokerSettings:
     )
     driftlog_segment_merge_enable: bool = setting(
         True,
-        "Whether this agent merges small sealed segments of the partitions that it leads with "
-        "their neighbours.",
+        "Whether this agent merges small sealed segments with their neighbours: of what it leads, "
+        "and with the role seal also of what agents lead that only serve.",
         ConfigType.BOOLEAN,
     )
     log_retention_ms: int | None = setting(

@@ -9,9 +9,9 @@ Shell.
 """
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -147,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_delayed(self, start: dict[NamedPartition, int], least: int) -> bool:
         """Whether the batch waits for more records; never at the end of Trigger.AvailableNow."""
-        now_s = time.monotonic()
+        now_s = monotonic()
         waited_s = now_s - self._triggered_s
         if (
             self._target is not None

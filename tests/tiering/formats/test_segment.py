@@ -496,6 +496,25 @@ def test_damage_is_an_error_of_its_own() -> None:
     assert good.equals(reader.read_table(group, sound))
 
 
+def test_a_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    pyarrow's own error of it is one of its exceptions, as those of damage are.
+    """
+    _, data = sealed(some_log())
+    reader = opened(data)
+    group = reader.row_groups[0]
+    body = data[group.start : group.end]
+
+    def lacks(*_: Any, **__: Any) -> Any:
+        raise pa.ArrowMemoryError("malloc of 1 GiB failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lacks)
+
+    for read in (reader.encoder, lambda g, d: reader.read_table(g, d)):
+        with pytest.raises(MemoryError):
+            read(group, body)
+
+
 def test_a_footer_without_its_facts_is_damage() -> None:
     """
     No statistics, other columns, facts of another type: no reader meets None or text for a number.

@@ -114,6 +114,8 @@ def damage_of(ref: SegmentRef) -> Iterator[None]:
     """Raises errors about the rows of *ref* as `CorruptSegmentError`."""
     try:
         yield
+    except MemoryError:
+        raise  # pyarrow's is an ArrowException
     except (ValueError, pa.ArrowException) as error:
         raise CorruptSegmentError(f"{ref.key}: {error}") from error
 

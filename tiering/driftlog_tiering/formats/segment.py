@@ -433,6 +433,8 @@ class SegmentReader:
             self.leader_epochs = tuple(map(_leader_epoch, array(facts, "leader_epochs")))
             crcs = array(facts, "row_group_crcs")
             self.row_groups = _row_groups(self._metadata, crcs, size_bytes)
+        except MemoryError:
+            raise  # pyarrow's is an ArrowException: the segment is not damaged
         except _DAMAGE as error:
             raise CorruptSegmentError(repr(error)) from error
         self.size_bytes = size_bytes
@@ -467,6 +469,8 @@ class SegmentReader:
             encoder = BatchEncoder(
                 self.read_table(row_group, data, RECORD_COLUMNS), self.leader_epochs
             )
+        except MemoryError:
+            raise  # pyarrow's is an ArrowException: the segment is not damaged
         except (ValueError, pa.ArrowException) as error:
             raise CorruptSegmentError(repr(error)) from error
         return RowGroupBatches(encoder, self.end_of(row_group))
@@ -543,6 +547,8 @@ class SegmentReader:
             source = pa.PythonFile(RangedFile(data, start, self.size_bytes), mode="r")
             file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(row_group.index, columns=columns, use_threads=False)
+        except MemoryError:
+            raise  # pyarrow's is an ArrowException: the segment is not damaged
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptSegmentError(repr(error)) from error
         if table.num_rows != row_group.records:

@@ -23,7 +23,7 @@ from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.consolidation.object_layout import NewObject, ObjectPart, copies, pieces_of
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
-from driftlog_agents.log.sealing.range_segments import disk_errors
+from driftlog_agents.log.sealing.range_segments import local_errors
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.formats import layout
@@ -79,7 +79,7 @@ class ObjectRewriter:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
             ObjectUnavailableError, DamagedObjectError: one of *old*; try again without it.
         """
-        with disk_errors(), self._spool() as spool:
+        with local_errors(), self._spool() as spool:
             slots, writing = asyncio.Semaphore(_READS_AT_ONCE), asyncio.Lock()
 
             errors: list[Exception] = []

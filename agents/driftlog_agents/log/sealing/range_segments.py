@@ -95,7 +95,7 @@ class RangeSegments:
                 again.
             What *chunks* raises.
         """
-        with disk_errors():
+        with local_errors():
             return await self._write(named, chunks, headers)
 
     async def write_one(
@@ -109,7 +109,7 @@ class RangeSegments:
             UndecodableError: a batch cannot be decoded; nothing was PUT.
             As `write`.
         """
-        with disk_errors(), self._spool() as spool, self._writer(spool, named) as writer:
+        with local_errors(), self._spool() as spool, self._writer(spool, named) as writer:
             received = 0
             async for batches in chunks:
                 headers: list[BatchHeader] = []
@@ -291,11 +291,16 @@ class RangeSegments:
 
 
 @contextmanager
-def disk_errors() -> Iterator[None]:
-    """Raise disk errors of the spool as `UnavailableError`: they fail an attempt, not the agent."""
+def local_errors() -> Iterator[None]:
+    """Raise what the machine lacks, memory or room in the spool, as `UnavailableError`: it fails an
+    attempt, not the agent."""
     try:
         yield
     except TimeoutError:
         raise  # from a store: an OSError only by its class
+    except MemoryError as error:
+        raise UnavailableError(
+            f"the agent has too little memory to write a segment: {error!r}"
+        ) from error
     except OSError as error:
         raise UnavailableError(f"the spool of segments, in DIR/spool: {error}") from error

@@ -17,7 +17,7 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.attempts import NOT_SERVED
 from driftlog_agents.log.sealing.partition_range import PartitionRange
 from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.range_segments import RangeSegments, disk_errors
+from driftlog_agents.log.sealing.range_segments import RangeSegments, local_errors
 from driftlog_agents.log.sealing.remote_segments import RangeSource, RemoteSegments
 from driftlog_agents.log.sealing.sealed_range import (
     batch_headers,
@@ -76,7 +76,7 @@ class SealedRangeWriter:
         def chunks() -> AsyncGenerator[list[Buffer]]:
             return self._reader.chunks(log, base, end)
 
-        with disk_errors():
+        with local_errors():
             if end <= log.log_start:
                 async with aclosing(chunks()) as read:
                     async for batches in read:

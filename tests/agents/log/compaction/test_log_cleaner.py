@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.log.partition.local_reads import read_local
 from driftlog_metadata.schema.model import TopicPartition
@@ -65,8 +67,9 @@ async def test_a_partition_is_compacted_and_costs_nothing_until_it_changes() -> 
     assert 3 == (await newest(life)).cleaned_end
 
 
+@pytest.mark.parametrize("error", [OSError(28, "no space left on device"), MemoryError()])
 @on_virtual_time
-async def test_a_full_disk_delays_compaction_and_ends_nothing() -> None:
+async def test_a_full_disk_or_memory_delays_compaction_and_ends_nothing(error: Exception) -> None:
     """
     The spool cannot be written: the run is repeated until it can.
     """
@@ -78,7 +81,7 @@ async def test_a_full_disk_delays_compaction_and_ends_nothing() -> None:
     def full() -> Iterator[Any]:
         nonlocal failures
         failures += 1
-        raise OSError(28, "no space left on device")
+        raise error
         yield
 
     life.world.spool = full
