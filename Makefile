@@ -35,7 +35,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo local test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd prometheus clean distclean
+.PHONY: help setup demo local test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars spark-classes localstack kaskade etcd prometheus clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -78,12 +78,13 @@ $(STAMPS)/setup: pyproject.toml hatch_build.py $(KERNEL_SOURCES)
 
 # ── What tests need beside Python packages; each is fetched once, and again when its list changes ──
 
-components: kafka-jars kafka-applications schema-registry spark-jars localstack kaskade etcd prometheus
+components: kafka-jars kafka-applications schema-registry spark-jars spark-classes localstack kaskade etcd prometheus
 
 kafka-jars: .cache/kafka-jars.stamp
 kafka-applications: .cache/kafka-applications.stamp
 schema-registry: .cache/schema-registry.stamp
 spark-jars: .cache/spark-jars.stamp
+spark-classes: .cache/spark-classes.stamp
 localstack: .cache/localstack.stamp
 kaskade: .cache/kaskade.stamp
 etcd: .cache/etcd-go.stamp .cache/etcd-debian.stamp
@@ -94,6 +95,10 @@ prometheus: .cache/prometheus.stamp
 
 .cache/kafka-applications.stamp: tools/kafka-applications/pom.xml
 	@tools/fetch-jars kafka-applications kafka-applications
+
+.cache/spark-classes.stamp: tools/spark_archive.py | $(STAMPS)/setup
+	@echo "driftlog: archiving Spark's classes (once)"
+	@$(BIN)/python -m tools.spark_archive && touch $@
 
 .cache/schema-registry.stamp: tools/schema-registry/pom.xml
 	@tools/fetch-jars schema-registry schema-registry copy \
@@ -134,7 +139,7 @@ local: setup localstack etcd
 	@$(BIN)/python -m tools.local $(if $(filter only,$(DEMO)),--demo-only) $(if $(INPUT),--input '$(INPUT)')
 
 # Each test is in one of two suites: tests/support/suites.py.
-PYTEST_OPTIONS = -n $(WORKERS) --dist loadgroup --durations 10
+PYTEST_OPTIONS = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 10
 
 test: setup $(if $(ARGS),components,kafka-jars etcd)
 	@$(BIN)/python -m tools.test_run test $(PYTEST_OPTIONS) $(or $(ARGS),-m 'not verify')

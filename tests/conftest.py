@@ -9,19 +9,27 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.quick_jvm import SPARK
-from tests.support.suites import has_real_processes, suite_of
+from tests.support.suites import has_real_processes, rank_of, suite_of
+from tests.support.time_left import ALL_S, skip_without_time
 
 pytest_plugins = ["tests.support.s3_servers"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its suite, and whether it starts real processes: `support/suites.py`."""
+    """Mark each test with its suite, and whether it starts real processes, and begin with the
+    longest: `support/suites.py`."""
     for item in items:
         if suite_of(item.path) == "verify":
             item.add_marker("verify")
         if has_real_processes(item.path):
             item.add_marker("real_processes")
+    items.sort(key=lambda item: rank_of(item.path))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A run that may take no longer skips what is left, and says so."""
+    skip_without_time(f"make {suite_of(item.path)}", later_s=ALL_S)
 
 
 # Examples share two cores with servers: how long one takes says nothing about the code.

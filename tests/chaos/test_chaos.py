@@ -1,5 +1,5 @@
-"""Nothing acknowledged is lost while real processes are killed, frozen and cut off for three
-minutes.
+"""Nothing acknowledged is lost while real processes are killed, frozen and cut off, for a
+minute and more.
 """
 
 from pathlib import Path
@@ -10,13 +10,13 @@ from tests.support.components import localstack_python
 from tests.support.etcd_server import newest_version
 from tests.support.module_run import run_module
 
-_OPTIONS = ("--seed", "1", "--seconds", "120", "--agents", "3", "--rate", "15")
+_OPTIONS = ("--seed", "8", "--seconds", "76", "--agents", "3", "--rate", "15")
 _STORES = ("--stores", "--seed", "2", "--seconds", "10", "--agents", "2", "--rate", "10")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("chaos")
-def test_nothing_acknowledged_is_lost_in_three_minutes_of_chaos(tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_while_everything_fails(tmp_path: Path) -> None:
     """
     Agents and etcd's members are killed, frozen and cut off, S3 fails: what was acknowledged is in
     the log, once, in order, at its offset, and consumers never see it change.
