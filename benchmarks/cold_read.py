@@ -39,7 +39,7 @@ from driftlog_tiering.formats.manifest import (
     empty_manifest,
 )
 from driftlog_tiering.formats.manifest_edits import Applied, apply
-from driftlog_tiering.formats.segment import SegmentWriter
+from driftlog_tiering.segments.segment import SegmentWriter
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 
 MiB = 1024 * 1024

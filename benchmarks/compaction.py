@@ -41,9 +41,9 @@ from driftlog_tiering.formats.manifest import (
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import commit_edit, iter_segments
-from driftlog_tiering.formats.segment import SegmentWriter
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import SegmentWriter
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
-from driftlog_tiering.stores.object_store import Buffer
 from tests.support.kafka_peer import kafka_jars
 from tests.support.process_usage import reset_peak, usage
 

@@ -45,9 +45,9 @@ from driftlog_tiering.formats.manifest import (
 )
 from driftlog_tiering.formats.manifest_codec import encode_manifest, encode_segment_list
 from driftlog_tiering.formats.manifests import load_newest
-from driftlog_tiering.formats.segment import SegmentWriter
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import SegmentWriter
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
-from driftlog_tiering.stores.object_store import Buffer
 
 MiB = 1024 * 1024
 TOPIC, TP = "bench", TopicPartition(UUID(int=1), 0)

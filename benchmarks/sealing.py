@@ -23,7 +23,7 @@ from driftlog_agents.process.allocator import use_memory_again
 from driftlog_tiering.batches.batch import Codec, build_batch, parse_header, patch_offset_and_epoch
 from driftlog_tiering.batches.compression import compress
 from driftlog_tiering.batches.kernel_py import Record, encode_record
-from driftlog_tiering.formats.segment import SegmentInfo, SegmentReader, SegmentWriter
+from driftlog_tiering.segments.segment import SegmentInfo, SegmentReader, SegmentWriter
 
 MiB = 1024 * 1024
 BATCH_BYTES = 1_000_000

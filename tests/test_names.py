@@ -5,7 +5,7 @@ two copies.
 """
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain
@@ -32,6 +32,12 @@ SAME_CLASS: Final = {
 }
 """Public classes of one name, each with its places."""
 
+MOST_MODULES: Final = 12
+"""Of a folder: what a reader holds in mind."""
+
+LARGE: Final = {"agents/driftlog_agents/handlers/api"}
+"""A module for each of Kafka's APIs."""
+
 SAME_CONSTANT: Final = {
     "FORMAT_VERSION": "metadata: of the cluster; tiering: of a segment",
     "HOUR_MS": "cluster/node_ids, and log/garbage, which must not import it",
@@ -57,12 +63,14 @@ def _classes(path: Path) -> Iterator[str]:
 
 
 def _constants(path: Path) -> Iterator[tuple[str, str]]:
-    """Names of the module's public constants, with their values."""
+    """Names of the module's public constants and aliases of types, with their values."""
     for node in _tree(path).body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            name = node.target.id
-            if name.isupper() and len(name) > 1 and not name.startswith("_"):
-                yield name, ast.unparse(node.value)
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and value is not None:
+            name = target.id
+            if name[0].isupper() and len(name) > 1:
+                yield name, ast.unparse(value)
 
 
 def _twice(named: Iterator[tuple[str, Path]]) -> dict[str, list[str]]:
@@ -108,3 +116,13 @@ def test_modules_and_classes_are_nouns() -> None:
 
     assert [] == [str(path) for path in paths if path.stem.endswith("ing")]
     assert LISTINGS | WARNINGS == classes
+
+
+def test_no_folder_has_more_modules_than_a_reader_holds_in_mind() -> None:
+    """
+    Kafka's own names apart (`protocol`).
+    """
+    paths = chain.from_iterable(map(_files, (*BROKER, *USERS)))
+    sizes = Counter(str(p.parent.relative_to(REPOSITORY)) for p in paths if p.stem != "__init__")
+
+    assert LARGE == {folder for folder, size in sizes.items() if size > MOST_MODULES}

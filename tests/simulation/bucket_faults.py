@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from driftlog_metadata.schema.keys import SESSIONS_PREFIX
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import Buffer, Listing
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import Listing
 from tests.simulation.faults import FaultyObjects, Network, now
 from tests.simulation.final_log import read_topics
 from tests.simulation.loop import NOBODY

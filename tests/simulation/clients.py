@@ -24,7 +24,7 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceData,
 )
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.batches import make_batch
 from tests.simulation.clocks import has_clock_jumps

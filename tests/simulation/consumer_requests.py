@@ -54,7 +54,7 @@ from driftlog_agents.protocol.messages.list_offsets import (
 )
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.batches.batch import check_batch
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.aimed import is_aimed
 from tests.simulation.batches import rows_of

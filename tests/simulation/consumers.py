@@ -16,7 +16,7 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec, check_batch
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.simulation.agent import Led
 from tests.simulation.batches import Row, rows_of
 from tests.simulation.oracle import Lookup, random_target, table_of

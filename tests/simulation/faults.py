@@ -25,7 +25,8 @@ from driftlog_metadata.stores.store import (
     Watch,
     WatchEvent,
 )
-from driftlog_tiering.stores.object_store import Buffer, Listing, NotFoundError, ObjectInfo
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import Listing, NotFoundError, ObjectInfo
 from tests.simulation.loop import NOBODY, Freezer, VirtualLoop
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore

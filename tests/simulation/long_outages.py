@@ -33,7 +33,7 @@ from driftlog_metadata.schema.keys import FLUSHES_PREFIX, head_key, parse_flush_
 from driftlog_metadata.stores.errors import DeclinedError, UnavailableError
 from driftlog_metadata.stores.store import Compare, Operation, Put, PutEvent, TxnResult, WatchEvent
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.simulation.faults import NoAnswerError, now
 from tests.simulation.final_log import read_topics
 from tests.simulation.ledger import WatchedStore

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.sealing.segment_request import (
+from driftlog_agents.log.segments.segment_request import (
     BusyError,
     RemoteError,
     SegmentRequest,
@@ -21,7 +21,7 @@ from driftlog_agents.log.sealing.segment_request import (
 )
 from driftlog_metadata.schema.model import Agent
 from driftlog_metadata.stores.errors import CorruptError, StoreError, UnavailableError
-from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.simulation.loop import NOBODY
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from random import Random
 from typing import Final
 
 from driftlog_agents.log.local.buffer_format import entries
-from driftlog_agents.log.local.disk import Buffer, BufferFile
+from driftlog_agents.log.local.disk import BufferFile
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import parse_header
+from driftlog_tiering.foundation.types import Buffer
 from tests.simulation.faults import Process
 
 _SESSION_DIGITS: Final = 32

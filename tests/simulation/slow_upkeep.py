@@ -15,10 +15,10 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.log_session import Engine
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, parse_flush_key
+from driftlog_tiering.foundation.types import Offload
 from tests.simulation.final_log import read_topics
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from driftlog_spark_reader import (
     scan,
 )
 from driftlog_spark_reader.options.bounds import NamedPartition
-from driftlog_tiering.formats.columns import SCHEMA
 from driftlog_tiering.formats.manifest import SetLogStart
+from driftlog_tiering.segments.columns import SCHEMA
 from tests.support.s3_servers import S3Server
 from tests.support.sealed_topics import Message, SealedTopic
 

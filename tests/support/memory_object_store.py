@@ -11,10 +11,10 @@ Adapter.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.object_keys import check_key, check_page_size, check_range
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
-    Buffer,
     Listing,
     NotFoundError,
     ObjectInfo,

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from random import Random
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.range_segments import RangeSegments
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.segments.range_reader import RangeReader
+from driftlog_agents.log.segments.range_segments import RangeSegments
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_tiering.formats.file_likes import Spool
+from driftlog_tiering.foundation.types import Offload
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_store import ObjectStore
 
 

@@ -34,9 +34,10 @@ from driftlog_tiering.formats.manifest import (
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
-from driftlog_tiering.formats.segment import ROW_GROUP_BYTES, SegmentInfo, SegmentWriter
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import ROW_GROUP_BYTES, SegmentInfo, SegmentWriter
 from driftlog_tiering.stores.locations import open_object_store
-from driftlog_tiering.stores.object_store import AlreadyExistsError, Buffer, ObjectStore
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 from tests.support.clusters import AUTHOR
 
 T = TypeVar("T")

@@ -23,6 +23,7 @@ from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.configs.topic import TOPIC_CONFIGS, broker_default
 from driftlog_tiering.batches.producers import EXPIRATION_MS, MAX_BODY_BYTES, STATE_BYTES
+from driftlog_tiering.foundation.types import GiB
 
 _MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
 _RETENTION_BYTES: Final = TOPIC_CONFIGS["retention.bytes"]
@@ -43,7 +44,6 @@ _INHERITED: Final = (
 )
 """Configs of topics whose default is a setting of the agent."""
 _MINUTE_MS: Final = 60_000
-GiB: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

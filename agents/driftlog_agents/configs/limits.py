@@ -29,9 +29,7 @@ from driftlog_agents.configs.definitions import (
 from driftlog_agents.protocol.errors import SOCKET_REQUEST_BYTES
 from driftlog_tiering.batches.batch import MAX_RECORDS
 from driftlog_tiering.batches.batch_limits import BatchLimits
-
-KiB: Final = 1024
-MiB: Final = 1024 * KiB
+from driftlog_tiering.foundation.types import KiB, MiB
 
 INT, LONG, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.STRING
 

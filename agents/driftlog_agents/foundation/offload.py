@@ -1,15 +1,67 @@
 """Work for another thread, while the event loop continues.
 
-Pure.
+    call ──▶ on the loop (`inline`) │ in a pool (`on_threads`) │ one at a time (`SerialOffload`)
+
+A call of `on_threads` that has begun is waited for, also by a caller that is cancelled: the thread
+still uses its arguments.  The callers of a `SerialOffload` wait here and not in the queue of the
+thread.  So what the work needs of others (memory, a turn) is taken when the thread is free, and is
+not held while other work of the thread runs.  They are served in the order of arrival.
+
+Shell.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-Offload = Callable[..., Awaitable[Any]]
-"""``await offload(fn, *args)`` runs *fn* off the event loop, and returns or raises what it does."""
+from driftlog_tiering.foundation.types import Offload
 
 
 async def inline(fn: Callable[..., Any], *args: Any) -> Any:
     """An `Offload` that runs *fn* on the event loop: for small work, and for tests."""
     return fn(*args)
+
+
+def on_threads(pool: Executor | None = None) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Run calls in *pool*; None: the threads of the event loop."""
+
+    async def offload(fn: Callable[..., Any], *args: Any) -> Any:
+        future = asyncio.get_running_loop().run_in_executor(pool, fn, *args)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # The thread still uses its arguments: the caller must not close them yet, however
+            # often it is cancelled.
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            raise
+
+    return offload
+
+
+class SerialOffload:
+    """See the module.
+
+    Args:
+        offload: runs the calls, one at a time.
+    """
+
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+        self._free = asyncio.Lock()
+
+    async def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """As an `Offload`."""
+        async with self._free:
+            return await self._offload(fn, *args)
+
+    async def within(
+        self, needed: AbstractAsyncContextManager[None], fn: Callable[..., Any], *args: Any
+    ) -> Any:
+        """As an `Offload`; *needed* is entered when the thread is free, and left after the call."""
+        async with self._free, needed:
+            return await self._offload(fn, *args)

@@ -25,13 +25,13 @@ from typing import Final
 import structlog
 
 from driftlog_agents.cluster.newer_objects import newer_group_snapshot
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.stores.store import KeyValue, MetadataStore
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 GROUP_SNAPSHOT_INTERVAL_MS: Final = 60_000.0

@@ -21,7 +21,6 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large, work_for
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.coordinator.budget import ASKING
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
@@ -53,6 +52,7 @@ from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.one_batch import OneBatch
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_metadata.stores.errors import CorruptError, StoreError
+from driftlog_tiering.foundation.types import Offload
 
 _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 

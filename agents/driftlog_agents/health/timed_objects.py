@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from driftlog_agents.foundation.histogram import FAILED, OK, REFUSED, UNANSWERED
 from driftlog_agents.health.store_times import EXISTS, NOT_FOUND, StoreTimes
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.counted_store import RequestKind
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
-    Buffer,
     Listing,
     NotFoundError,
     ObjectInfo,

@@ -11,10 +11,10 @@ import asyncio
 from random import Random
 from typing import Final
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.objects.bucket_probe import probe_bucket
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _DISK_S: Final = 10.0

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from driftlog_agents.cluster.cluster_file import Ownership
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_agents.log.sealing.remote_segments import SealAgents
+from driftlog_agents.log.segments.remote_segments import SealAgents
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
@@ -20,7 +19,8 @@ from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
-from driftlog_tiering.formats.file_likes import Spool
+from driftlog_tiering.foundation.types import Offload
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_store import ObjectStore
 
 

@@ -13,12 +13,12 @@ from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.sealing.attempts import SealAttempts
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.partition_keys import PartitionKeys
-from driftlog_agents.log.sealing.range_reader import LookAgain, RangeReader
-from driftlog_agents.log.sealing.range_segments import RangeSegments
-from driftlog_agents.log.sealing.remote_segments import RemoteSegments
 from driftlog_agents.log.sealing.sealer import SealedPartitions, Sealer
-from driftlog_agents.log.sealing.segment_service import SegmentService
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.segments.range_reader import LookAgain, RangeReader
+from driftlog_agents.log.segments.range_segments import RangeSegments
+from driftlog_agents.log.segments.remote_segments import RemoteSegments
+from driftlog_agents.log.segments.segment_service import SegmentService
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports

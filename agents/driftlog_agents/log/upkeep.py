@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
-from driftlog_agents.foundation.serial_offload import SerialOffload
+from driftlog_agents.foundation.offload import SerialOffload
 from driftlog_agents.log.compaction.log_cleaner import LogCleaner
 from driftlog_agents.log.compaction.partition_rewrites import PartitionRewrites
 from driftlog_agents.log.compaction.rewrite_ports import RewritePorts

@@ -21,8 +21,9 @@ from typing import Final, Protocol
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answers import SMALL_BYTES, Answers
 from driftlog_agents.network.queued_requests import QueuedRequest, RequestQueue
-from driftlog_agents.network.slots import Buffer, Slot
+from driftlog_agents.network.slots import Slot
 from driftlog_agents.network.socket_writes import write_to_socket
+from driftlog_tiering.foundation.types import Buffer
 
 _JOIN_BYTES: Final = 16 * 1024
 """Buffers up to this size are joined into one write: cheaper than an iovec each."""

@@ -30,8 +30,8 @@ from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answer_writer import AnswerWriter
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.connection_host import ConnectionHost
-from driftlog_agents.network.foreign_protocols import ForeignProtocolError
 from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.network.limits.foreign_protocols import ForeignProtocolError
 from driftlog_agents.network.limits.frame_progress import FrameProgress
 from driftlog_agents.network.limits.loop_share import Step
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest

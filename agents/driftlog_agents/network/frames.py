@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
-from driftlog_agents.network.foreign_protocols import ForeignProtocolError, foreign_protocol
+from driftlog_agents.network.limits.foreign_protocols import ForeignProtocolError, foreign_protocol
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import (
     SOCKET_REQUEST_BYTES,

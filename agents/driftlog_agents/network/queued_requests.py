@@ -31,7 +31,8 @@ from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import work_for
 from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
-from driftlog_agents.network.slots import Buffer, Slot
+from driftlog_agents.network.slots import Slot
+from driftlog_tiering.foundation.types import Buffer
 
 REQUEST_BYTES: Final = 1_024
 """Bytes that a request holds beside its frame."""

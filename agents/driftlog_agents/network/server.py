@@ -17,9 +17,9 @@ import structlog
 from driftlog_agents.configs.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
 from driftlog_agents.network.acceptor import Accepted, Acceptor
 from driftlog_agents.network.connection import Connection
-from driftlog_agents.network.foreign_protocols import ADVICE, ForeignClients
 from driftlog_agents.network.limits.connection_limits import ConnectionLimits
 from driftlog_agents.network.limits.departed_clients import DepartedClients
+from driftlog_agents.network.limits.foreign_protocols import ADVICE, ForeignClients
 from driftlog_agents.network.limits.loop_share import LoopShare
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.limits.stalled_connections import StalledConnections

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from driftlog_agents.network.client_connection import ClientConnection
-
-Buffer = bytes | bytearray | memoryview
+from driftlog_tiering.foundation.types import Buffer
 
 
 class Slot:

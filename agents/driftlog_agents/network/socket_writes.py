@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from driftlog_agents.network.slots import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _MOST_BUFFERS: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 

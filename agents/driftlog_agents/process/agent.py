@@ -32,7 +32,6 @@ from driftlog_agents.cluster.roles import collectors, upkeep_agents
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.group_snapshots import GROUP_SNAPSHOT_INTERVAL_MS, GroupSnapshots
@@ -59,7 +58,7 @@ from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
-from driftlog_agents.log.sealing.remote_segments import SealAgents, SegmentTransport
+from driftlog_agents.log.segments.remote_segments import SealAgents, SegmentTransport
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
@@ -88,9 +87,10 @@ from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import OtherClusterError
+from driftlog_tiering.foundation.types import Offload
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _BACKOFF_S: Final = (0.1, 5.0)

@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-MiB: Final = 1 << 20
+from driftlog_tiering.foundation.types import MiB
 
 _OPTIONS: Final = (
     ("MALLOC_ARENA_MAX", -8, 1),

@@ -27,6 +27,7 @@ import structlog
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.foundation.offload import on_threads
 from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.health.directory_monitor import DirectoryMonitor
 from driftlog_agents.health.directory_repair import move_back, put_back
@@ -36,7 +37,7 @@ from driftlog_agents.health.timed_objects import TimedObjectStore
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.log.local.spool import spool_in
-from driftlog_agents.log.sealing.range_segments import FILLING
+from driftlog_agents.log.segments.range_segments import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.network.listeners import (
     AddressTakenError,
@@ -64,7 +65,6 @@ from driftlog_agents.process.startup_configs import (
     agent_settings,
     check_roles,
 )
-from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process.thread_priority import SEAL_NICE, UPKEEP_NICE, lower_priority
 from driftlog_agents.process_log.escapes import OWN_CHARACTERS, escaped
 from driftlog_agents.process_log.process_log import ProcessLog

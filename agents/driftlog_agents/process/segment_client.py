@@ -15,8 +15,8 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from driftlog_agents.log.sealing.remote_segments import ended
-from driftlog_agents.log.sealing.segment_request import (
+from driftlog_agents.log.segments.remote_segments import ended
+from driftlog_agents.log.segments.segment_request import (
     END,
     BusyError,
     RemoteError,
@@ -28,7 +28,7 @@ from driftlog_agents.log.sealing.segment_request import (
 from driftlog_agents.process.http_guard import CHANGE_HEADER
 from driftlog_agents.process.segment_http import PATH, SILENT_S
 from driftlog_metadata.schema.model import Agent
-from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.transfer_time import transfer_s
 
 _CONNECT_S: Final = 3.0

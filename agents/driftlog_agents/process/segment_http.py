@@ -18,9 +18,8 @@ from typing import Final
 from aiohttp import ClientError, StreamReader, web
 from aiohttp.http import HttpProcessingError
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.sealing.segment_request import (
+from driftlog_agents.log.segments.segment_request import (
     LENGTH_BYTES,
     BusyError,
     RangeBudget,
@@ -32,7 +31,7 @@ from driftlog_agents.log.sealing.segment_request import (
 )
 from driftlog_metadata.schema.model import Role
 from driftlog_metadata.stores.errors import CorruptError, StoreError, UnavailableError
-from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.foundation.types import Buffer, Offload
 
 PATH: Final = "/segments"
 

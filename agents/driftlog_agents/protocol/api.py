@@ -22,7 +22,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from driftlog_agents.protocol.compiler import Cuts, Decode, Encode, compile_decoder, compile_encoder
 from driftlog_agents.protocol.errors import CorruptFrameError, OverLimitError
-from driftlog_agents.protocol.types import Buffer, parse_versions, skip_tagged_fields
+from driftlog_agents.protocol.types import parse_versions, skip_tagged_fields
+from driftlog_tiering.foundation.types import Buffer
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -24,7 +24,8 @@ from typing import Annotated, Any, Final
 from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS
 from driftlog_agents.protocol.compiler import Decode, Encode, compile_decoder, compile_encoder
 from driftlog_agents.protocol.errors import CorruptFrameError
-from driftlog_agents.protocol.types import Buffer, Bytes, Int32, String, V
+from driftlog_agents.protocol.types import Bytes, Int32, String, V
+from driftlog_tiering.foundation.types import Buffer
 
 PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of groups whose metadata and assignments have this format."""

@@ -57,12 +57,8 @@ from driftlog_agents.protocol.messages import (
     unregister_broker,
     update_features,
 )
-from driftlog_agents.protocol.types import (
-    LONG_STRING_BYTES,
-    Buffer,
-    long_string,
-    skip_tagged_fields,
-)
+from driftlog_agents.protocol.types import LONG_STRING_BYTES, long_string, skip_tagged_fields
+from driftlog_tiering.foundation.types import Buffer
 
 API: Final[Mapping[int, Api[Any, Any]]] = MappingProxyType(
     {

@@ -32,8 +32,7 @@ from typing import Annotated, Final
 from uuid import UUID
 
 from driftlog_agents.protocol.errors import TAGGED_FIELDS, CorruptFrameError, OverLimitError
-
-Buffer = bytes | bytearray | memoryview
+from driftlog_tiering.foundation.types import Buffer
 
 NULL_UUID: Final = UUID(int=0)
 """Kafka's "no id": topics of requests that name them, brokers without directory ids."""

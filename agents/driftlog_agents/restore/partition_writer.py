@@ -17,19 +17,18 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.leadership.taken_partitions import sealed_log
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, flushed_between, tail_slice
-from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.range_segments import RangeSegments
-from driftlog_agents.log.sealing.sealed_range import (
+from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.segments.range_reader import RangeReader
+from driftlog_agents.log.segments.range_segments import RangeSegments
+from driftlog_agents.log.segments.sealed_range import (
     batch_headers,
     flush_times,
     leader_epochs,
     producer_snapshot,
 )
-from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.restore.evidence_reads import RETRY
 from driftlog_agents.restore.join import JoinedRun
@@ -49,7 +48,6 @@ from driftlog_tiering.formats.accepted_loss import (
     AcceptedLoss,
     encode_accepted_loss,
 )
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.formats.manifest import (
     AddSegments,
@@ -63,6 +61,8 @@ from driftlog_tiering.formats.manifest import (
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import MissingManifestError, commit_edit, load_newest
+from driftlog_tiering.foundation.types import Offload
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _EDIT_DEADLINE_MS: Final = 120_000

@@ -32,7 +32,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from uuid import UUID
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.storage_format import decode_page
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
 from driftlog_agents.log.recovery.lost_partition import EPOCHS_SKIPPED
@@ -72,10 +71,11 @@ from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.cluster_files import newest_cluster_file
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import OtherClusterError
+from driftlog_tiering.foundation.types import Offload
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 

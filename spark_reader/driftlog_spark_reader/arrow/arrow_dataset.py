@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 
 from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_spark_reader.query.wanted_files import PartitionRange, WantedFile
-from driftlog_tiering.formats.columns import SCHEMA
+from driftlog_tiering.segments.columns import SCHEMA
 
 
 def dataset(

@@ -12,7 +12,7 @@ from driftlog_spark_reader.arrow.s3_engines import polars_credentials, polars_op
 from driftlog_spark_reader.common.s3_access import S3Access
 from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_spark_reader.query.wanted_files import PartitionRange, WantedFile, cut_groups
-from driftlog_tiering.formats.columns import SCHEMA
+from driftlog_tiering.segments.columns import SCHEMA
 
 if TYPE_CHECKING:
     import polars as pl

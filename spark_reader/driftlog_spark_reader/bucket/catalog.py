@@ -14,7 +14,7 @@ from uuid import UUID
 
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_spark_reader.bucket.files import Buffer, Files
+from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.common.errors import (
     AmbiguousTopicError,
     DamagedTopicError,
@@ -32,6 +32,7 @@ from driftlog_tiering.formats.manifest import (
     overlaps,
 )
 from driftlog_tiering.formats.manifest_codec import decode_manifest, decode_segment_list
+from driftlog_tiering.foundation.types import Buffer
 
 SEGMENT_FORMAT: Final = 1
 """The newest format of Parquet segments that this reader knows."""

@@ -5,7 +5,7 @@ Port: `tests/spark/test_files.py` is its definition.
 
 from typing import Protocol
 
-Buffer = bytes | bytearray | memoryview
+from driftlog_tiering.foundation.types import Buffer
 
 
 class Files(Protocol):

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from driftlog_metadata.stores.errors import DeclinedError, StoreError
-from driftlog_spark_reader.bucket.files import Buffer
 from driftlog_spark_reader.common.errors import StorageError
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.locations import open_object_store
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 

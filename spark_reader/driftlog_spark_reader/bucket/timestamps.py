@@ -13,7 +13,7 @@ from driftlog_spark_reader.common.errors import DamagedTopicError
 from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentRef
-from driftlog_tiering.formats.segment import (
+from driftlog_tiering.segments.segment import (
     TAIL_BYTES,
     CorruptSegmentError,
     SegmentReader,

@@ -16,7 +16,8 @@ from driftlog_metadata.stores.errors import DeclinedError, StoreError
 from driftlog_spark_reader.bucket.store_calls import with_store
 from driftlog_tiering.formats.manifest import AddSegments, LeaderEpoch, SegmentRef, empty_manifest
 from driftlog_tiering.formats.manifests import commit_edit
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _TRIES: Final = 5
 """Of one PUT; then Spark runs the task again."""

@@ -27,9 +27,9 @@ from driftlog_spark_reader.bulk_import.object_writes import put_object
 from driftlog_spark_reader.bulk_import.pieces import Piece
 from driftlog_spark_reader.common.errors import ImportTopicError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.columns import SCHEMA
 from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
-from driftlog_tiering.formats.segment import NewRows, SegmentWriter
+from driftlog_tiering.segments.columns import SCHEMA
+from driftlog_tiering.segments.segment import NewRows, SegmentWriter
 
 LEADER_EPOCH: Final = 0
 """Of imported records (`import_transactions.IMPORT_EPOCH`)."""

@@ -38,10 +38,11 @@ from driftlog_tiering.compaction.sealed_partition import (
 )
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.compaction.topic_policy import compaction_policy
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.merging.merge_one import merge_one
 from driftlog_tiering.merging.policy import MergePolicy
 from driftlog_tiering.merging.topic_policy import merge_policy
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from driftlog_spark_reader.bucket.catalog import DAMAGED
-from driftlog_spark_reader.bucket.files import Buffer, Files
+from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.bucket.timestamps import open_segment
 from driftlog_spark_reader.common.errors import DamagedTopicError
 from driftlog_spark_reader.source.tasks import SegmentSlice
-from driftlog_tiering.formats.segment import CorruptSegmentError, RowGroup, SegmentReader
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import CorruptSegmentError, RowGroup, SegmentReader
 
 _BATCH_BYTES: Final = 1024 * 1024
 """About so much is one Arrow batch.  More: it leaves the caches of a core on its way to the JVM, by

@@ -46,7 +46,7 @@ from driftlog_spark_reader.common.errors import (
     TailUnavailableError,
 )
 from driftlog_spark_reader.tail.port import TailRange
-from driftlog_tiering.formats.columns import SCHEMA
+from driftlog_tiering.segments.columns import SCHEMA
 
 C = TypeVar("C", Consumer, AdminClient)
 K = TypeVar("K")

@@ -32,16 +32,14 @@ from driftlog_spark_reader.common.errors import (
 from driftlog_spark_reader.tail.port import FlushSpan, TailRange
 from driftlog_tiering.batches.batch import (
     BatchHeader,
-    Buffer,
     CorruptBatchError,
     CorruptRecordsError,
     Reason,
     parse_header,
 )
-from driftlog_tiering.formats.columns import SCHEMA, ColumnBuilder
 from driftlog_tiering.formats.flush_object import LENGTH, Footer
-
-MiB: Final = 1024 * 1024
+from driftlog_tiering.foundation.types import Buffer, MiB
+from driftlog_tiering.segments.columns import SCHEMA, ColumnBuilder
 
 SPAN_BYTES: Final = 4 * MiB
 """Of one read.  Larger: fewer requests, and more memory of a task, which has several in flight."""

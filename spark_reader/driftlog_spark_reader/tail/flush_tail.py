@@ -55,7 +55,7 @@ from driftlog_metadata.schema.keys import (
 from driftlog_metadata.schema.model import FlushRecord, PartitionState, Topic, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, DeclinedError, StoreError
 from driftlog_metadata.stores.store import Get, GetPrefix, KeyValue, MetadataStore
-from driftlog_spark_reader.bucket.files import Buffer, Files
+from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
@@ -79,6 +79,7 @@ from driftlog_spark_reader.tail.flush_cut import (
 from driftlog_spark_reader.tail.port import FlushSpan, TailRange
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.flush_object import decode_footer
+from driftlog_tiering.foundation.types import Buffer
 
 T = TypeVar("T")
 

@@ -62,7 +62,7 @@ class TailReader(Protocol):
     """Reads pieces, on executors: it is pickled, and connects only in `read`."""
 
     def read(self, *pieces: TailRange) -> Iterator[pa.RecordBatch]:
-        """The records of *pieces*, in `driftlog_tiering.formats.columns.SCHEMA`.
+        """The records of *pieces*, in `driftlog_tiering.segments.columns.SCHEMA`.
 
         Those of a partition come by offset; partitions may alternate.  One call for all pieces of a
         task is faster than one for each: they share connections.  The memory that a read needs does

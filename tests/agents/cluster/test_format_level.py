@@ -16,10 +16,10 @@ from driftlog_metadata.stores.store import MetadataStore, Operation, Put
 from driftlog_metadata.transactions.session_transactions import lease_id_of, open_session
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.compaction.sealed_partition import ClusterLevelError, read_cluster
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.foundation.types import Buffer
 from tests.support.lossy import Lossy
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore

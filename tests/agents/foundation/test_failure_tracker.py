@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore, TxnResult
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.lives import ONE, SETTINGS, Bucket, Life, World, now_ms, on_virtual_time
 
 

@@ -26,9 +26,8 @@ from driftlog_agents.groups.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from driftlog_agents.groups.classic.phases import Effect
 from driftlog_agents.groups.classic.stored_value import claimed_value, decode_value
-from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.groups.effects import Answer, Effect, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 
 SETTINGS = ClassicSettings(initial_rebalance_delay_ms=500, max_size=4, max_pending_members=6)

@@ -36,9 +36,8 @@ from driftlog_agents.groups.classic.messages import (
     refuse_sync,
     unknown_group,
 )
-from driftlog_agents.groups.classic.phases import Effect
 from driftlog_agents.groups.classic.stored_value import claimed_value
-from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.groups.effects import Answer, Effect, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 from tests.agents.groups.classic_scripts import (
     REBALANCE_MS,

@@ -42,7 +42,8 @@ from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
 )
 from driftlog_tiering.batches.batch import build_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import RunningAgent
 

@@ -31,7 +31,8 @@ from driftlog_metadata.schema.model import LiveSession, Stage
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
 from driftlog_tiering.formats import bucket_files, layout
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, describe, new
 from tests.agents.network.serving import eventually
 from tests.simulation.batches import make_batch

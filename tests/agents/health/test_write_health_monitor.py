@@ -22,7 +22,8 @@ from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.store import Get, Put
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import encode_cluster
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import (
     SETTINGS,
     Bucket,

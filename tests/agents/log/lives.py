@@ -54,10 +54,10 @@ from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.batches.batch import HEADER_BYTES, build_batch, check_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.compaction.policy import CompactionPolicy
-from driftlog_tiering.formats.file_likes import Spool
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
-    Buffer,
     Listing,
     ObjectInfo,
     ObjectStore,

@@ -23,7 +23,8 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.batches.batch import check_batch
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.test_offsets_api import EARLIEST, LATEST, ends, look
 from tests.agents.log.lives import ONE, World, make_batch, on_virtual_time

@@ -11,7 +11,7 @@ import pytest
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.leadership.test_handover import Load, joined
 from tests.agents.log.lives import ONE, Bucket, Life, Request, World, now_ms, on_virtual_time
 from tests.agents.log.test_claims import led_by_all

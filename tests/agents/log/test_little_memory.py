@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_tiering.formats.segment import SegmentWriter
+from driftlog_tiering.segments.segment import SegmentWriter
 from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import make_batch
 from tests.support.engine import RunningAgent

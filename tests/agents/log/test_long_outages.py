@@ -21,7 +21,7 @@ from driftlog_metadata.schema.keys import FLUSHES_PREFIX
 from driftlog_metadata.stores.errors import DeclinedError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore, Put, TxnResult
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.lives import (
     ALL,
     ONE,

@@ -27,12 +27,13 @@ from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.segments import SegmentReads
 from driftlog_agents.log.reading.time_search import find_first, find_latest
 from driftlog_agents.log.reading.timestamps import TimeReads
-from driftlog_agents.log.sealing.range_reader import RangeReader
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.segments.range_reader import RangeReader
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_tiering.batches.batch import iterate_batches
 from driftlog_tiering.formats.flush_object import Footer
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.agents.log.tiers import make_batch
 from tests.support.memory_object_store import MemoryObjectStore

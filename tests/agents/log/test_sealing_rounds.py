@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.clocks import Clocks
-from driftlog_agents.log.ingest.flush_pipeline import MiB
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.attempts import SealAttempts
@@ -23,6 +22,7 @@ from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session_health import SessionHealth, SessionSignals
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.foundation.types import MiB
 from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.sealing.test_policy import make_log
 from tests.support.memory_object_store import MemoryObjectStore

@@ -46,8 +46,8 @@ from driftlog_tiering.formats.manifest import (
 )
 from driftlog_tiering.formats.manifest_codec import encode_segment_list
 from driftlog_tiering.formats.manifest_edits import Applied, apply
-from driftlog_tiering.formats.segment import SegmentWriter
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import SegmentWriter
 from tests.support.clusters import AUTHOR
 from tests.support.memory_object_store import MemoryObjectStore
 

@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar, cast
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.foundation.offload import on_threads
 from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.log.engine_settings import EngineSettings
@@ -40,7 +41,6 @@ from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
 from driftlog_agents.process.cluster_identity import ClusterIdentity
 from driftlog_agents.process.metrics.observed import Observed
-from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.messages import create_topics, fetch, produce
 from driftlog_agents.protocol.messages.create_topics import (
@@ -65,9 +65,10 @@ from driftlog_metadata.schema.model import ALL_ROLES, Role
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.counted_store import StoreRequests
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
-from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -18,7 +18,7 @@ from driftlog_agents.handlers.fetch.request import named_once
 from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.protocol.messages import fetch, metadata
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
 
 LIMITS = Limits(

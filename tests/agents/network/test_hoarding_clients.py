@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
-from driftlog_agents.configs.limits import KiB, Limits
+from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, MOST_BYTES
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
@@ -27,6 +27,7 @@ from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
 from driftlog_agents.protocol.messages.fetch import FetchRequest, ForgottenTopic
 from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
+from driftlog_tiering.foundation.types import KiB
 from tests.agents.network.serving import (
     Client,
     MiB,
@@ -430,7 +431,7 @@ def test_what_is_counted_of_answers_is_what_they_hold(tmp_path: Path) -> None:
                 client.send(fetch.API, 11, wanted)
             await eventually(lambda: all(c.writer.paused for c in agent.server.connections))
             made = tracemalloc.take_snapshot().filter_traces(
-                (tracemalloc.Filter(True, "*/driftlog_tiering/formats/columns.py"),)
+                (tracemalloc.Filter(True, "*/driftlog_tiering/segments/columns.py"),)
             )
             return sum(trace.size for trace in made.traces), agent.server.answers.held_bytes
 

@@ -16,29 +16,29 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.offload import on_threads
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.sealing import remote_segments
-from driftlog_agents.log.sealing.agent_choice import Questions
-from driftlog_agents.log.sealing.partition_range import PartitionRange
-from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.range_segments import RangeSegments
-from driftlog_agents.log.sealing.remote_segments import RemoteSegments, SealAgents
-from driftlog_agents.log.sealing.segment_request import BusyError, RemoteError, SegmentRequest
-from driftlog_agents.log.sealing.segment_service import SegmentService
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
-from driftlog_agents.log.sealing.write_turns import AT_ONCE
+from driftlog_agents.log.segments import remote_segments
+from driftlog_agents.log.segments.agent_choice import Questions
+from driftlog_agents.log.segments.partition_range import PartitionRange
+from driftlog_agents.log.segments.range_reader import RangeReader
+from driftlog_agents.log.segments.range_segments import RangeSegments
+from driftlog_agents.log.segments.remote_segments import RemoteSegments, SealAgents
+from driftlog_agents.log.segments.segment_request import BusyError, RemoteError, SegmentRequest
+from driftlog_agents.log.segments.segment_service import SegmentService
+from driftlog_agents.log.segments.write_turns import AT_ONCE
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.process import segment_client, segment_http
 from driftlog_agents.process.segment_client import HttpSegmentTransport
 from driftlog_agents.process.segment_http import SegmentHttp
-from driftlog_agents.process.thread_pools import on_threads
 from driftlog_metadata.schema.model import ALL_ROLES, Agent, Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import BatchHeader, Buffer, Codec
+from driftlog_tiering.batches.batch import BatchHeader, Codec
 from driftlog_tiering.formats.manifest import SegmentRef
+from driftlog_tiering.foundation.types import Buffer, Offload
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
 from tests.agents.network.serving import eventually

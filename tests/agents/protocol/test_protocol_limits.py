@@ -12,7 +12,7 @@ from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import fetch, metadata, produce
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_agents.protocol.schema import Array, Struct, all_fields
-from driftlog_agents.protocol.types import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 LARGEST = 0x7FFF_FFFF
 COMPACT_LARGEST = b"\xff\xff\xff\xff\x0f"

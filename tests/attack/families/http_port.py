@@ -18,14 +18,14 @@ from uuid import UUID
 
 from benchmarks.batches import encode_batch
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.log.sealing.partition_range import PartitionRange
-from driftlog_agents.log.sealing.segment_request import (
+from driftlog_agents.log.segments.partition_range import PartitionRange
+from driftlog_agents.log.segments.segment_request import (
     MOST_CHUNK_BYTES,
     SegmentRequest,
     encode_request,
     frame,
 )
-from driftlog_agents.log.sealing.write_turns import AT_ONCE
+from driftlog_agents.log.segments.write_turns import AT_ONCE
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
 from driftlog_metadata.schema.model import TopicPartition

@@ -19,7 +19,7 @@ from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS
-from driftlog_tiering.formats.segment import ROW_GROUP_BYTES
+from driftlog_tiering.segments.segment import ROW_GROUP_BYTES
 from driftlog_tiering.verification.object_reads import RANGE_BYTES
 
 PRICES = read_prices(files("driftlog.cost").joinpath("prices.json").read_text())

@@ -14,7 +14,7 @@ from driftlog_spark_reader.bulk_import.segment_task import SegmentTask, segment_
 from driftlog_spark_reader.common.errors import ImportTopicError, StorageError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
-from driftlog_tiering.formats.segment import SegmentReader
+from driftlog_tiering.segments.segment import SegmentReader
 from tests.support.sealed_topics import Message, SealedTopic
 
 TOPIC_ID = UUID(int=7)

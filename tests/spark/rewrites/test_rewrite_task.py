@@ -14,7 +14,6 @@ from driftlog_spark_reader.rewrites.rewrite_task import (
     PartitionWork,
     RewriteTask,
 )
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.compaction import broker_defaults
 from driftlog_tiering.compaction.broker_defaults import BrokerDefaults
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
@@ -24,6 +23,7 @@ from driftlog_tiering.formats.group_snapshot import (
     decode_group_snapshot,
     encode_group_snapshot,
 )
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.sealed_topics import Message, SealedTopic
 

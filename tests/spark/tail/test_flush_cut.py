@@ -30,8 +30,8 @@ from driftlog_spark_reader.tail.flush_cut import (
 from driftlog_spark_reader.tail.port import FlushSpan, TailRange
 from driftlog_tiering.batches.batch import build_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
-from driftlog_tiering.formats.columns import SCHEMA
 from driftlog_tiering.formats.flush_object import decode_footer
+from driftlog_tiering.segments.columns import SCHEMA
 from tests.spark.tail.flushes import TOPIC, FlushBody, flush_body
 
 MiB = 1024 * 1024

@@ -40,7 +40,7 @@ from driftlog_spark_reader.common.errors import (
 from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
-from driftlog_tiering.formats.columns import SCHEMA
+from driftlog_tiering.segments.columns import SCHEMA
 from tests.clients.batches import good, with_records
 from tests.clients.sockets import Raw
 from tests.support import etcd_server

@@ -398,7 +398,7 @@ with warnings.catch_warnings(record=True) as caught:
     from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import Codec, build_batch
 from driftlog_tiering.batches.kernel_py import Record, encode_record
-from driftlog_tiering.formats.segment import SegmentReader, SegmentWriter
+from driftlog_tiering.segments.segment import SegmentReader, SegmentWriter
 section = encode_record(Record(0, 0, b"key", None, (("h", b"x"),)))
 batch = build_batch(section, base_offset=0, last_offset_delta=0, record_count=1, attributes=0,
                     base_timestamp=5, max_timestamp=5, leader_epoch=0)

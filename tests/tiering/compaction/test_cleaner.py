@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, TopicPartition
-from driftlog_tiering.batches.batch import Buffer, Codec, build_batch, iterate_batches
+from driftlog_tiering.batches.batch import Codec, build_batch, iterate_batches
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
@@ -33,7 +33,8 @@ from driftlog_tiering.formats.manifest import (
     empty_manifest,
 )
 from driftlog_tiering.formats.manifests import VoidEditError, commit_edit, iter_segments
-from driftlog_tiering.formats.segment import (
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import (
     CorruptSegmentError,
     SegmentReader,
     SegmentWriter,

@@ -12,12 +12,12 @@ import pytest
 
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.compaction.compact_one import compact_one
 from driftlog_tiering.compaction.policy import CleanerSettings, CompactionPolicy
 from driftlog_tiering.compaction.rewrite_report import Outcome
 from driftlog_tiering.compaction.sealed_partition import SealedPartition
 from driftlog_tiering.formats.manifest import Busy, Edit, ReplaceSegments, SetBusy, SetLogStart
+from driftlog_tiering.foundation.types import Buffer
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.tiering.compaction.job_partition import (
     DIRTY,

@@ -6,7 +6,7 @@ from pathlib import Path
 from driftlog_tiering.batches.batch import Codec, check_batch, iterate_batches
 from driftlog_tiering.batches.kernel_py import Record
 from tests.support.components import java, java_classpath
-from tests.tiering.formats.test_segment import Row, make_batch, read, rows_of, sealed
+from tests.tiering.segments.test_segment import Row, make_batch, read, rows_of, sealed
 
 SOURCE = Path(__file__).with_name("JavaRecords.java")
 

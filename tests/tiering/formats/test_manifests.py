@@ -39,7 +39,8 @@ from driftlog_tiering.formats.manifests import (
     load_at_least,
     load_newest,
 )
-from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 from tests.support.clusters import AUTHOR
 from tests.support.memory_object_store import MemoryObjectStore
 

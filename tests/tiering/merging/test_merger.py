@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from driftlog_tiering.formats.manifest import Manifest, SegmentRef, TombstoneHorizon
 from driftlog_tiering.formats.manifests import VoidEditError
-from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentReader, footer_start
 from driftlog_tiering.merging.merger import Merged, Merger
 from driftlog_tiering.merging.policy import MergePolicy, next_merge
+from driftlog_tiering.segments.segment import CorruptSegmentError, SegmentReader, footer_start
 from tests.tiering.compaction.test_cleaner import Partition, Row, rows_from
 
 POLICY = MergePolicy(segment_bytes=1 << 20, span_ms=None, factor=2)

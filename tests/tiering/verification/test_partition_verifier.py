@@ -29,9 +29,10 @@ from driftlog_tiering.formats.manifest import (
     SetLogStart,
 )
 from driftlog_tiering.formats.manifests import load_newest
-from driftlog_tiering.formats.segment import footer_start
 from driftlog_tiering.formats.stored_json import encode_json
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import footer_start
+from driftlog_tiering.stores.object_store import ObjectStore
 from driftlog_tiering.verification.findings import DamageKind, PartitionReport
 from driftlog_tiering.verification.object_reads import ObjectReads, ReadLimits
 from driftlog_tiering.verification.partition_verifier import PartitionVerifier

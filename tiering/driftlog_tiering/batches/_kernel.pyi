@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.batches.kernel_py import Batch, Checked, Sizes
+from driftlog_tiering.foundation.types import Buffer
 
 def check(buffer: Buffer, pos: int, length: int, from_client: bool = True) -> Checked | int: ...
 def patch(

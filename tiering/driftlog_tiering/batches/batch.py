@@ -33,8 +33,7 @@ from crc32c import crc32c
 
 from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_metadata.stores.errors import CorruptError
-
-Buffer = bytes | bytearray | memoryview
+from driftlog_tiering.foundation.types import Buffer
 
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_tiering.batches.batch import MAX_RECORDS, CorruptRecordsError
-
-MiB: Final = 1024 * 1024
+from driftlog_tiering.foundation.types import MiB
 
 LIGHT_BYTES: Final = 8 * MiB
 """Records of a batch, decompressed: up to here any thread may decode it at any time."""

@@ -28,8 +28,9 @@ from typing import Final
 import cramjam
 import zstandard
 
-from driftlog_tiering.batches.batch import Buffer, Codec, CorruptRecordsError
+from driftlog_tiering.batches.batch import Codec, CorruptRecordsError
 from driftlog_tiering.batches.batch_limits import DECOMPRESSED_BYTES, OverBatchLimitError
+from driftlog_tiering.foundation.types import Buffer
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)

@@ -22,12 +22,12 @@ from crc32c import crc32c as _crc32c
 from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     MAX_TIMESTAMP_MS,
-    Buffer,
     CorruptBatchError,
     CorruptRecordsError,
     check_batch,
     patch_offset_and_epoch,
 )
+from driftlog_tiering.foundation.types import Buffer
 
 Checked = tuple[int, int, int, int, int, int, int]
 """record_count, attributes, producer_id, producer_epoch, base_sequence, base_timestamp,

@@ -49,7 +49,7 @@ import crc32c
 import zstandard
 
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 WINDOW: Final = 64
 """Batches remembered per producer and partition (design.md, step 1)."""

@@ -10,8 +10,9 @@ from typing import Final
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.formats import layout
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.object_keys import body_bytes
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectStore
 from driftlog_tiering.stores.transfer_time import transfer_s
 
 REQUEST_DEADLINE_S: Final = 30.0

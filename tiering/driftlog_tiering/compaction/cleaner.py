@@ -48,10 +48,10 @@ from driftlog_tiering.compaction.segment_rows import (
     damage_of,
 )
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.columns import RECORD_COLUMNS, key_rows
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
-from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
+from driftlog_tiering.segments.columns import RECORD_COLUMNS, key_rows
+from driftlog_tiering.segments.segment import SegmentInfo, SegmentWriter
 
 _SLOT_BYTES: Final = 24
 _SMALLEST_MAP_BYTES: Final = 64 * 1024

@@ -55,7 +55,8 @@ from driftlog_tiering.formats.manifest import (
     SetBusy,
 )
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 T = TypeVar("T")
 

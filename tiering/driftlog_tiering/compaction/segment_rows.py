@@ -15,17 +15,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
-from driftlog_tiering.formats.segment import (
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.file_likes import Spool
+from driftlog_tiering.segments.segment import (
     TAIL_BYTES,
     CorruptSegmentError,
     RowGroup,
     SegmentReader,
     footer_start,
 )
-from driftlog_tiering.stores.object_store import Buffer
 
 EDIT_MS: Final = 30_000
 """An edit is committed within this time, or it fails."""

@@ -1,4 +1,4 @@
-"""What lies in the bucket: names of objects, flush objects, segments, manifests.
+"""What lies in the bucket: names of objects, flush objects, manifests.
 
 Shell.
 """

@@ -27,7 +27,7 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats.bucket_files import CorruptFileError
 from driftlog_tiering.formats.layout import audit_key
 from driftlog_tiering.formats.stored_json import decode_json, encode_json, integer, string
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _FORMAT: Final = 1
 _KIND: Final = "driftlog.accepted-loss"

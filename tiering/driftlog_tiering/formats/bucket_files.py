@@ -33,7 +33,6 @@ from uuid import UUID
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS, MIN_GRACE_MS, Grace
 from driftlog_metadata.schema.model import FORMAT_VERSION, RELEASES, Cluster, ProducerIdBlock, Topic
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.layout import is_topic_name
 from driftlog_tiering.formats.stored_json import (
     array,
@@ -44,6 +43,7 @@ from driftlog_tiering.formats.stored_json import (
     string,
     unedited,
 )
+from driftlog_tiering.foundation.types import Buffer
 
 FILES_FORMAT: Final = 1
 _ANY_LEVEL: Final = 2**31 - 1

@@ -65,7 +65,7 @@ import crc32c
 import zstandard
 
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 VERSION: Final = 4
 _WITHOUT_FACTS: Final = 3

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.stored_json import decode_json, encode_json, integer, members, string
+from driftlog_tiering.foundation.types import Buffer
 
 FORMAT: Final = 1
 _KIND: Final = "driftlog.groups"

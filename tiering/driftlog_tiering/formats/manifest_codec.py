@@ -33,7 +33,6 @@ from uuid import UUID
 
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.layout import SegmentKind, is_topic_name
 from driftlog_tiering.formats.manifest import (
     AS_RAW,
@@ -57,6 +56,7 @@ from driftlog_tiering.formats.stored_json import (
     members,
     string,
 )
+from driftlog_tiering.foundation.types import Buffer
 
 _MANIFEST: Final = "driftlog.manifest"
 _LIST: Final = "driftlog.manifest-list"

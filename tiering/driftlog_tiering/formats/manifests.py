@@ -51,13 +51,9 @@ from driftlog_tiering.formats.manifest_edits import (
     Void,
     apply,
 )
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.object_keys import MAX_PAGE_SIZE
-from driftlog_tiering.stores.object_store import (
-    AlreadyExistsError,
-    Buffer,
-    NotFoundError,
-    ObjectStore,
-)
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 ATTEMPT_TIMEOUT_MS: Final = 10_000
 """After this an answer counts as lost.  Shorter: more repeats; longer: a dead peer costs more."""

@@ -13,7 +13,7 @@ import json
 import zlib
 from typing import Any, Final
 
-from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _CRC: Final = b',"crc32":"'
 _TRAILER_BYTES: Final = len(_CRC) + 8 + len(b'"}\n')

@@ -28,10 +28,10 @@ from driftlog_tiering.compaction.segment_rows import (
     damage_of,
 )
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.columns import RECORD_COLUMNS
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
-from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentInfo, SegmentWriter
 from driftlog_tiering.merging.policy import joined_horizons
+from driftlog_tiering.segments.columns import RECORD_COLUMNS
+from driftlog_tiering.segments.segment import CorruptSegmentError, SegmentInfo, SegmentWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 _DELETED_AT_ONCE: Final = 1_000
 """Keys of one DeleteObjects request of S3."""

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.file_reads import FileReads
 from driftlog_tiering.stores.file_writes import write_new_file
 from driftlog_tiering.stores.object_keys import (
@@ -52,7 +53,6 @@ from driftlog_tiering.stores.object_keys import (
 )
 from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
-    Buffer,
     Listing,
     NotFoundError,
     ObjectInfo,

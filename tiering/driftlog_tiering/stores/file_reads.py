@@ -14,9 +14,9 @@ import threading
 from typing import Final
 
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.buffer_pool import BufferPool
 from driftlog_tiering.stores.file_writes import ALIGNMENT, DIRECT_BYTES, set_direct
-from driftlog_tiering.stores.object_store import Buffer
 
 _DIRECT_RANGE_BYTES: Final = 256 * 1024
 """A range of a big file is read past the cache from this size on.  The kernel reads ahead for

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.object_keys import body_bytes
-from driftlog_tiering.stores.object_store import Buffer
 
 DIRECT_BYTES: Final = 1 << 20
 """Bodies from this size on are written past the cache."""

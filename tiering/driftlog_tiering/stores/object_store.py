@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from driftlog_metadata.stores.errors import DeclinedError, StoreError
-
-Buffer = bytes | bytearray | memoryview
+from driftlog_tiering.foundation.types import Buffer
 
 
 class NotFoundError(StoreError):

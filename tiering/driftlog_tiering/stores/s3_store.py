@@ -34,6 +34,7 @@ from botocore.exceptions import ClientError
 from botocore.loaders import Loader, create_loader
 
 from driftlog_metadata.stores.errors import OutcomeUnknownError, StoreError, UnavailableError
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.object_keys import (
     MAX_PAGE_SIZE,
     MAX_PREFIX_BYTES,
@@ -43,7 +44,7 @@ from driftlog_tiering.stores.object_keys import (
     check_range,
     is_key,
 )
-from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo
+from driftlog_tiering.stores.object_store import Listing, ObjectInfo
 from driftlog_tiering.stores.s3_errors import refusal, translated
 
 MAX_CONNECTIONS: Final = 64

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from driftlog_metadata.stores.errors import DeclinedError, OutcomeUnknownError, UnavailableError
-from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 RANGE_BYTES: Final = 4 * 1024 * 1024
 """Largest range of one request.  More: fewer requests, and more memory for each one at once."""

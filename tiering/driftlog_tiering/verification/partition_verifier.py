@@ -18,15 +18,14 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.accepted_loss import decode_accepted_loss
 from driftlog_tiering.formats.bucket_files import decode_topic
@@ -41,7 +40,8 @@ from driftlog_tiering.formats.manifest import (
 )
 from driftlog_tiering.formats.manifest_codec import CorruptManifestError, decode_segment_list
 from driftlog_tiering.formats.manifests import MissingManifestError, load_at_least, load_newest
-from driftlog_tiering.formats.segment import (
+from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.segments.segment import (
     TAIL_BYTES,
     CorruptSegmentError,
     RowGroup,
@@ -67,8 +67,6 @@ _DECODED_AT_ONCE: Final = 2
 
 _MOST_LOOKS: Final = 10
 """Looks at objects that a rewrite replaces again and again."""
-
-Offload = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import NO_TIMESTAMP, Buffer, iterate_batches
+from driftlog_tiering.batches.batch import NO_TIMESTAMP, iterate_batches
 from driftlog_tiering.batches.producers import CorruptSnapshotError, ProducerStates
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import (
@@ -34,7 +34,8 @@ from driftlog_tiering.formats.manifest import (
     SegmentRef,
     list_ref,
 )
-from driftlog_tiering.formats.segment import RowGroup, SegmentReader
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import RowGroup, SegmentReader
 from driftlog_tiering.verification.findings import Damage, DamageKind, OffsetGap
 
 _FIRST_ROW_GROUP: Final = 4

@@ -50,7 +50,6 @@ from driftlog_agents.groups.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from driftlog_agents.groups.classic.phases import Effect
 from driftlog_agents.groups.classic.storage import (
     ClassicStorage,
     PendingAssignment,
@@ -58,6 +57,7 @@ from driftlog_agents.groups.classic.storage import (
     PendingReplacement,
 )
 from driftlog_agents.groups.classic.stored_value import ClassicValue, decode_value
+from driftlog_agents.groups.effects import Effect
 from driftlog_agents.protocol.errors import ErrorCode
 
 

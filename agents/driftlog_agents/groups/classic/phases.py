@@ -16,13 +16,11 @@ from driftlog_agents.groups.classic.facts import ClassicFacts
 from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import JoinResponse, Response, SyncResponse
 from driftlog_agents.groups.classic.stored_value import LAST_GENERATION, UNTOLD, ClassicValue
-from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.groups.effects import Answer, Effect
 from driftlog_agents.protocol.errors import ErrorCode
 
 _AGAIN_MS: Final = 100
 """Least time until the next try to end a join phase in which no member waits."""
-
-Effect = Answer | Persist
 
 
 class ClassicPhases(ClassicFacts):

@@ -22,9 +22,9 @@ from driftlog_agents.groups.classic.messages import (
     LeaveResponse,
     SyncResponse,
 )
-from driftlog_agents.groups.classic.phases import ClassicPhases, Effect
+from driftlog_agents.groups.classic.phases import ClassicPhases
 from driftlog_agents.groups.classic.stored_value import ClassicValue
-from driftlog_agents.groups.effects import Persist
+from driftlog_agents.groups.effects import Effect, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 
 _SKIP_ASSIGNMENT_VERSION: Final = 9

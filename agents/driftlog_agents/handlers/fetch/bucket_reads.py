@@ -22,7 +22,7 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 LATE_S: Final = 0.05
 """How long an answer that has records waits for others.  Longer: fuller answers; shorter: a slow

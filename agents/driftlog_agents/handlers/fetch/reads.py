@@ -40,7 +40,7 @@ from driftlog_agents.protocol.messages.fetch import (
 )
 from driftlog_agents.protocol.types import NULL_UUID
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _ZSTD_FROM_VERSION: Final = 10
 _TOPIC_IDS_FROM_VERSION: Final = 13

@@ -16,9 +16,9 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_tiering.batches.batch_limits import OverBatchLimitError
+from driftlog_tiering.foundation.types import Offload
 
 _LIGHT_BYTES: Final = 4 * 1024 * 1024
 """Decompressed records of the light lane, at most: they take a fifth of a second."""

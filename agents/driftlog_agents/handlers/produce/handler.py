@@ -23,7 +23,6 @@ import structlog
 from driftlog_agents.configs.limits import MAX_MESSAGE_BYTES
 from driftlog_agents.configs.topic import TopicLimits
 from driftlog_agents.foundation.loop_slices import sliced, time_for_large
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
 from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
@@ -63,6 +62,7 @@ from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import LOG_APPEND_TIME_FLAG, MAX_TIMESTAMP_AT
+from driftlog_tiering.foundation.types import Offload
 
 _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13

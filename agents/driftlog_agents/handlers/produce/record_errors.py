@@ -22,7 +22,7 @@ from driftlog_agents.configs.topic import TopicLimits
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.batches.batch import NO_TIMESTAMP
 from driftlog_tiering.batches.batch_limits import BatchLimits
-from driftlog_tiering.formats.columns import ColumnBuilder
+from driftlog_tiering.segments.columns import ColumnBuilder
 
 MOST_NAMED: Final = 1_000
 """Records that one answer names, at most.  More: a small request can get a larger answer."""

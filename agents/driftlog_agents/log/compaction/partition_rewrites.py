@@ -39,7 +39,7 @@ from driftlog_tiering.compaction.policy import PartitionBusyError, busy_ms
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 SERVED: Final = (State.ONLINE, State.LOADING)
 

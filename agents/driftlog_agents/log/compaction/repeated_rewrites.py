@@ -24,7 +24,7 @@ from driftlog_agents.log.compaction.rewrite_attempts import RewriteAttempts
 from driftlog_agents.log.compaction.rewrites import L, Rewrites
 from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.objects.object_retry import ANSWERED
-from driftlog_agents.log.sealing.range_segments import local_errors
+from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.compaction.policy import PartitionBusyError
 from driftlog_tiering.formats.manifests import VoidEditError

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from driftlog_agents.foundation.serial_offload import SerialOffload
+from driftlog_agents.foundation.offload import SerialOffload
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_tiering.formats.file_likes import Spool
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024

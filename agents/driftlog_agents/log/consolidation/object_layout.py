@@ -38,7 +38,7 @@ from driftlog_tiering.formats.flush_object import (
     Slice,
     encode_footer,
 )
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _PIECE_BYTES: Final = 8 * 1024 * 1024
 """Largest piece of one GET, unless one batch is larger."""

@@ -18,19 +18,19 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import IO, Any, Final
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.consolidation.object_layout import NewObject, ObjectPart, copies, pieces_of
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
-from driftlog_agents.log.sealing.range_segments import local_errors
+from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.flush_object import Footer
+from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.segments.file_likes import Spool
 from driftlog_tiering.stores.object_keys import body_bytes
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 from driftlog_tiering.stores.transfer_time import transfer_s
 
 _READS_AT_ONCE: Final = 2

@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordEntry
-
-MiB: Final = 1024 * 1024
+from driftlog_tiering.foundation.types import MiB
 
 LAST_LEVEL: Final = 2
 """Objects of this level are rewritten again only when most of their batches are sealed."""

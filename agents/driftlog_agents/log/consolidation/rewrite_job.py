@@ -14,7 +14,6 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
@@ -32,6 +31,7 @@ from driftlog_metadata.schema.keys import parse_flush_key
 from driftlog_metadata.schema.model import FOOTER_FACTS_LEVEL, FlushRecord, TopicPartition
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats.flush_object import Footer
+from driftlog_tiering.foundation.types import Offload
 
 _MOVES_AT_ONCE: Final = 8
 """Slices of tails that are updated before the event loop runs."""

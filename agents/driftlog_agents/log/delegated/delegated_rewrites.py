@@ -34,7 +34,7 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.compaction.sealed_partition import SealedPartition
 from driftlog_tiering.compaction.segment_rows import RewriteEnvironment
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 BUSY_MS: Final = 120_000
 """How long `Busy` lasts unless it is renewed.  Longer: fewer edits; after the death of an agent,

@@ -57,7 +57,6 @@ import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.histogram import OperationTimes
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
@@ -80,6 +79,7 @@ from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import layout
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import ObjectStore
 
 STATE_FILE: Final = "garbage.json"

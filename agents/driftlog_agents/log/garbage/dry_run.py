@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.garbage_objects import (
     Garbage,
     GarbageReason,
@@ -47,6 +46,7 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.cluster_files import newest_cluster_file
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
 _DEADLINE_MS: Final = 30_000.0

@@ -18,7 +18,6 @@ Shell.
 
 from dataclasses import dataclass
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_flush_record, decode_head
@@ -26,6 +25,7 @@ from driftlog_metadata.schema.keys import flushes_prefix, head_key, parse_flush_
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
+from driftlog_tiering.foundation.types import Offload
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import (
     DeadHeads,
@@ -65,6 +64,7 @@ from driftlog_metadata.transactions import session_transactions as transactions
 from driftlog_metadata.transactions.session_transactions import DeadHead, Txn
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 _PAGES: Final = 16

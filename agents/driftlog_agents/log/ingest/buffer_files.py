@@ -13,16 +13,16 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from driftlog_agents.log.ingest.flush_pipeline import MiB
 from driftlog_agents.log.local.buffer_format import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
     encode_entry_header,
     encode_file_header,
 )
-from driftlog_agents.log.local.disk import Buffer, BufferFile
+from driftlog_agents.log.local.disk import BufferFile
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
+from driftlog_tiering.foundation.types import Buffer, MiB
 
 PendingBatch = tuple[PartitionLog, Batch, Waiter | None]
 """A batch that is not written yet, and the acks=1 request that waits for its sync."""

@@ -10,7 +10,7 @@ import structlog
 from driftlog_agents.log.ingest.flush_payload import Payload
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _READ_ATTEMPTS: Final = 3
 """Reads of batches that only a buffer file has, before the disk counts as broken."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_agents.log.ingest.flush_effects import Stage
-from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, MiB
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.tail import FlushBatches
+from driftlog_tiering.foundation.types import MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

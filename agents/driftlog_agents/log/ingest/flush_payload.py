@@ -26,7 +26,7 @@ from driftlog_tiering.formats.flush_object import (
     Slice,
     encode_footer,
 )
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _PLACE: Final = Struct(">q4xi")
 """Base offset and leader epoch in a batch's header, which its CRC does not cover."""

@@ -49,8 +49,7 @@ from driftlog_agents.log.ingest.flush_effects import (
 )
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
-
-MiB: Final = 1024 * 1024
+from driftlog_tiering.foundation.types import MiB
 
 _MANY_FLUSHES: Final = 64
 """From so many uncommitted flushes on, steps cut none: each event scans all flushes."""

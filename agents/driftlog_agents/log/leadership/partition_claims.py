@@ -23,7 +23,6 @@ import structlog
 
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.cluster.watch import ClusterWatch
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.leadership.assignment import AttemptResult, PartitionAssignments
 from driftlog_agents.log.leadership.session_status import SessionStatus
@@ -32,6 +31,7 @@ from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import Stage, TopicPartition
+from driftlog_tiering.foundation.types import Offload
 
 _ALONE_S: Final = 1.0
 """A takeover that takes longer runs beside the next one.  Shorter: more takeovers, each of which

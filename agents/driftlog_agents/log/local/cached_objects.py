@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from driftlog_agents.log.local.cached_ranges import WHOLE
 from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_tiering.formats.layout import FLUSH_PREFIX
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _SMALL_BYTES: Final = 128 * 1024
 """A range that is stored at once: footers, which each read of a segment needs first."""

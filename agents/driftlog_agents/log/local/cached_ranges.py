@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import Final
 
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 WHOLE: Final = 0
 """As the end of a range: to the end of the object."""

@@ -12,7 +12,7 @@ Port: `tests/contract/test_disk.py` is its definition.
 from collections.abc import Sequence
 from typing import Protocol
 
-Buffer = bytes | bytearray | memoryview
+from driftlog_tiering.foundation.types import Buffer
 
 
 class BufferFile(Protocol):

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from driftlog_agents.log.local.disk import Buffer
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.buffer_pool import BufferPool
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))

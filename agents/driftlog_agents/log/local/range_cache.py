@@ -35,7 +35,7 @@ from driftlog_agents.log.local.cached_ranges import (
     encode_entry,
     name_of,
 )
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ Pure.
 
 from collections import OrderedDict
 
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 
 class EncodedFooters:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
-from driftlog_agents.foundation.offload import Offload, inline
+from driftlog_agents.foundation.offload import inline
 from driftlog_agents.foundation.single_flight import SingleFlight
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
@@ -30,7 +30,8 @@ from driftlog_metadata.schema.codec import decode_at, decode_flush_record
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats.flush_object import Footer, decode_footer
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.stores.object_store import ObjectStore
 
 T = TypeVar("T")
 

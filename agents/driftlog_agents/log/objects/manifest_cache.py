@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.foundation.offload import Offload, inline
+from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.partition.known_manifests import KnownManifests
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -18,6 +18,7 @@ from driftlog_tiering.batches.producers import CorruptSnapshotError, ProducerSta
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import load_at_least
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _LONGEST_TIMEOUT_S: Final = 30.0

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
-from driftlog_agents.foundation.offload import Offload, inline
+from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
@@ -46,6 +46,7 @@ from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifests import load_at_least, newest_version
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _AT_ONCE: Final = 64

@@ -13,7 +13,7 @@ from driftlog_agents.log.partition.local_plan import file_reads, local_spans
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _COPIED_BYTES: Final = 2048
 """Batches smaller than this are copied: a view of one would keep the whole buffer of the read from

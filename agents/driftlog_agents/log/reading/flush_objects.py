@@ -22,7 +22,7 @@ from driftlog_agents.log.reading.read_plan import Batches
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _MOST_AHEAD: Final = 4
 """Pieces that are loaded ahead of one consumer side by side.  More: a consumer alone is faster on a

@@ -23,7 +23,7 @@ from driftlog_agents.log.partition.tail import (
 from driftlog_agents.log.reading.read_plan import Batches
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _PIECES_AT_ONCE: Final = 8
 """Fetched side by side for one read: otherwise each slice of many small flushes would take one

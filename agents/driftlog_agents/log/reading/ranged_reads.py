@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.local.cached_objects import CachedObjects, ColdObjects
 from driftlog_agents.log.objects.availability import (
@@ -23,7 +22,8 @@ from driftlog_agents.log.objects.availability import (
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.formats.layout import FLUSH_PREFIX
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError
+from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.stores.object_store import NotFoundError
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State, TailSli
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.formats.manifest import Manifest
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 _READERS: Final = 4_096
 """Sequential consumers that are remembered; each takes ~200 bytes."""

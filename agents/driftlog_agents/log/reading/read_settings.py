@@ -4,9 +4,8 @@ Pure.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-MiB: Final = 1024 * 1024
+from driftlog_tiering.foundation.types import MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.local.cached_objects import ColdObjects
 from driftlog_agents.log.objects.availability import (
     LOST_MS,
@@ -58,7 +57,8 @@ from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import MissingManifestError
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError
+from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.stores.object_store import NotFoundError
 
 T = TypeVar("T")
 

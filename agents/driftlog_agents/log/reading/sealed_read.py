@@ -22,11 +22,11 @@ from driftlog_agents.log.reading.read_plan import Batches
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, iterate_batches
-from driftlog_tiering.formats.columns import EncodedBatch, gap_batches
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
-from driftlog_tiering.formats.segment import RowGroup, RowGroupBatches, SegmentReader
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.columns import EncodedBatch, gap_batches
+from driftlog_tiering.segments.segment import RowGroup, RowGroupBatches, SegmentReader
 
 _SMALLEST_BATCH_BYTES: Final = 16 * 1024
 """A fetch with a smaller limit still gets a batch worth its overhead, as it would from Kafka."""

@@ -36,7 +36,7 @@ from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_segment_list
-from driftlog_tiering.formats.segment import (
+from driftlog_tiering.segments.segment import (
     TAIL_BYTES,
     RowGroup,
     RowGroupBatches,

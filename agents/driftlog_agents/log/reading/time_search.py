@@ -33,11 +33,11 @@ from driftlog_tiering.batches.batch import (
 from driftlog_tiering.batches.batch_limits import OverBatchLimitError
 from driftlog_tiering.batches.compression import decompress
 from driftlog_tiering.batches.kernel_py import iterate_records
-from driftlog_tiering.formats import columns
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef, overlaps
-from driftlog_tiering.formats.segment import SegmentReader
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments import columns
+from driftlog_tiering.segments.segment import SegmentReader
 
 _SLICES_A_TURN: Final = 64
 """Slices searched before the event loop runs again: a few milliseconds of work."""

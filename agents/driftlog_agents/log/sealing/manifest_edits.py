@@ -15,8 +15,8 @@ from typing import Final
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.attempts import SealAttempts
-from driftlog_agents.log.sealing.sealed_range import leader_epochs, neighbours
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.segments.sealed_range import leader_epochs, neighbours
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import UnavailableError

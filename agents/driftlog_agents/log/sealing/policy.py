@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from driftlog_agents.log.ingest.flush_pipeline import MiB
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_metadata.schema.grace import Grace
+from driftlog_tiering.foundation.types import MiB
 
 _HELD: Final = 2.0
 _RELEASED: Final = 1.98

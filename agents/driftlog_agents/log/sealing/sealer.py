@@ -39,8 +39,8 @@ from driftlog_agents.log.sealing.policy import (
     can_be_sealed,
     fullness,
 )
-from driftlog_agents.log.sealing.range_segments import FILLING
-from driftlog_agents.log.sealing.sealed_range import (
+from driftlog_agents.log.segments.range_segments import FILLING
+from driftlog_agents.log.segments.sealed_range import (
     sealed_state,
 )
 from driftlog_agents.log.session.session import Session

@@ -12,14 +12,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from random import Random
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.attempts import NOT_SERVED
-from driftlog_agents.log.sealing.partition_range import PartitionRange
-from driftlog_agents.log.sealing.range_reader import RangeReader
-from driftlog_agents.log.sealing.range_segments import RangeSegments, local_errors
-from driftlog_agents.log.sealing.remote_segments import RangeSource, RemoteSegments
-from driftlog_agents.log.sealing.sealed_range import (
+from driftlog_agents.log.segments.partition_range import PartitionRange
+from driftlog_agents.log.segments.range_reader import RangeReader
+from driftlog_agents.log.segments.range_segments import RangeSegments, local_errors
+from driftlog_agents.log.segments.remote_segments import RangeSource, RemoteSegments
+from driftlog_agents.log.segments.sealed_range import (
     batch_headers,
     flush_times,
     producer_snapshot,
@@ -29,7 +28,7 @@ from driftlog_tiering.batches.batch import BatchHeader
 from driftlog_tiering.batches.producers import EXPIRATION_MS, ProducerStates
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import ProducerSnapshotRef, SegmentRef
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer, Offload
 
 
 class SealedRangeWriter:

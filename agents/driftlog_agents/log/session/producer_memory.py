@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.producer_budget import (
@@ -22,6 +21,7 @@ from driftlog_agents.log.session.producer_budget import (
     ProducerSettings,
 )
 from driftlog_tiering.batches.producers import ProducerStates
+from driftlog_tiering.foundation.types import Offload
 
 _INTERVAL_S: Final = 1.0
 _BREATHE_PARTITIONS: Final = 100

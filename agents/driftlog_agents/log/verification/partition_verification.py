@@ -19,13 +19,13 @@ from typing import Final
 import structlog
 
 from driftlog_agents.foundation.loop_slices import sliced, time_to_work
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.verification.schedule import VerificationSchedule, VerificationSettings
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import ObjectStore
 from driftlog_tiering.verification.findings import PartitionReport
 from driftlog_tiering.verification.object_reads import ObjectReads, ReadLimits

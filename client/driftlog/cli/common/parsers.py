@@ -22,6 +22,9 @@ Run: TypeAlias = Callable[[argparse.Namespace], int]
 STORE_VARIABLE: Final = "DRIFTLOG_STORE"
 """Names the location of the objects, for commands that read the bucket."""
 
+At = tuple[str, int]
+"""Topic and partition."""
+
 _ANSWERED_AT_ONCE = ("-h", "--help", "--version")
 
 

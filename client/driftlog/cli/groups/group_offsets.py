@@ -22,7 +22,7 @@ from confluent_kafka import (
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, print_json, print_table
-from driftlog.cli.common.parsers import Commands, Parser, add_command, moment, topic_partitions
+from driftlog.cli.common.parsers import At, Commands, Parser, add_command, moment, topic_partitions
 from driftlog.cli.common.times import parse_duration
 from driftlog.cli.connection.cluster_client import (
     EARLIEST,
@@ -43,8 +43,6 @@ from driftlog.cli.groups.group_descriptions import (
     listings,
 )
 from driftlog.common.similar_names import similar
-
-At = tuple[str, int]
 
 _IDLE: Final = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 

@@ -14,11 +14,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, plural, print_json, print_table
-from driftlog.cli.common.parsers import Commands, add_command, moment, natural, topic_partitions
+from driftlog.cli.common.parsers import At, Commands, add_command, moment, natural, topic_partitions
 from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, ClusterClient, for_time
 from driftlog.cli.connection.connection import add_connection_options, write_failure
-
-At = tuple[str, int]
 
 _END: Final = -1
 """In DeleteRecords: the high watermark at the time of the request."""

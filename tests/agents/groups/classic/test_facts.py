@@ -18,7 +18,6 @@ from driftlog_agents.groups.classic.messages import (
     Protocol,
     SyncRequest,
 )
-from driftlog_agents.groups.classic.phases import Effect
 from driftlog_agents.groups.classic.stored_value import (
     UNTOLD,
     ClassicValue,
@@ -27,7 +26,7 @@ from driftlog_agents.groups.classic.stored_value import (
     encode_value,
 )
 from driftlog_agents.groups.classic.subscription import subscribed_topics
-from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.groups.effects import Answer, Effect, Persist
 from driftlog_agents.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartition,

@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks import batches
 from driftlog_agents.configs.topic import TopicLimits
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.handlers.produce.batch_conversion import rewrite
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
@@ -19,6 +18,7 @@ from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.batches.batch_limits import BatchLimits, OverBatchLimitError
 from driftlog_tiering.batches.compression import compress
+from driftlog_tiering.foundation.types import Offload
 from tests.agents.log.lives import make_batch
 from tests.clients.batches import good, with_records
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
-from driftlog_agents.foundation.serial_offload import SerialOffload
+from driftlog_agents.foundation.offload import SerialOffload
 from driftlog_agents.log.compaction.partition_rewrites import (
     PartitionBucket,
     PartitionRewrites,

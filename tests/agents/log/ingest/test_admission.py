@@ -13,7 +13,8 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.quota import Usage
 from driftlog_tiering.batches.batch import check_batch
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import make_batch
 from tests.support.engine import RunningAgent

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from driftlog_agents.log.ingest.buffer_files import BufferFiles, BufferSettings, FileInUse
 from driftlog_agents.log.local.buffer_format import entries
-from driftlog_agents.log.local.disk import Buffer
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.lives import make_batch
 
 SETTINGS = BufferSettings(file_bytes=300, cache_bytes=600, disk_bytes=900)

@@ -18,7 +18,8 @@ from driftlog_metadata.schema.model import Agent, FlushRecord
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Delete, Put
 from driftlog_tiering.formats.flush_object import Footer, encode_footer
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 from tests.support.clusters import in_cluster
 from tests.support.memory_object_store import MemoryObjectStore

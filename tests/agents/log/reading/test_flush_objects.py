@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from driftlog_agents.log.reading.read_settings import MiB, ReadSettings
+from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import parse_header
+from driftlog_tiering.foundation.types import MiB
 from tests.agents.log.tiers import World, make_batch
 
 BATCH_BYTES = len(make_batch(0, [(0, None, b"v" * 1_000)]))

@@ -20,7 +20,7 @@ from driftlog_agents.log.reading.flush_pieces import (
 )
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats.flush_object import Slice
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.tiers import make_batch
 
 TOPIC_ID = UUID(int=7)

@@ -21,8 +21,8 @@ from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec, parse_header
 from driftlog_tiering.formats.manifest import SetLogStart
 from driftlog_tiering.formats.manifest_edits import Applied, apply
-from driftlog_tiering.formats.segment import footer_start
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.segment import footer_start
 from tests.agents.log.tiers import World, make_batch, make_undecodable, rows_of
 from tests.support.clusters import AUTHOR
 

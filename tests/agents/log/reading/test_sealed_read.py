@@ -29,7 +29,7 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import Codec, parse_header
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentList, SegmentRef, list_ref
-from driftlog_tiering.formats.segment import SegmentReader
+from driftlog_tiering.segments.segment import SegmentReader
 from tests.agents.log.tiers import World, make_batch, make_undecodable
 
 TOPIC_ID = UUID(int=7)

@@ -25,7 +25,7 @@ from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_segment_list
-from driftlog_tiering.formats.segment import SegmentReader
+from driftlog_tiering.segments.segment import SegmentReader
 from tests.agents.log.tiers import World, make_batch, make_undecodable
 
 TOPIC_ID = UUID(int=7)

@@ -7,7 +7,7 @@ import pytest
 
 from driftlog_agents.log.objects.availability import LOST_MS, DamagedObjectError
 from driftlog_agents.log.recovery.missing_objects import MissingObjects
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.support.memory_object_store import MemoryObjectStore
 

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.log.ingest.flush_pipeline import MiB
 from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.sealing.policy import (
@@ -16,6 +15,7 @@ from driftlog_agents.log.sealing.policy import (
     fullness,
     seal_end,
 )
+from driftlog_tiering.foundation.types import MiB
 
 HOUR, DAY = 3_600_000, 86_400_000
 SETTINGS = SealSettings()

@@ -16,7 +16,6 @@ from uuid import UUID
 
 import structlog
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.garbage_objects import Deleter
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
@@ -32,6 +31,7 @@ from driftlog_metadata.schema.keys import TOPICS_PREFIX, parse_topic_key
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats import layout
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import Listing
 
 _GRACES: Final = 2

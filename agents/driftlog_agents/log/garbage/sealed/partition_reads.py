@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.object_pages import ObjectPages
@@ -36,12 +35,8 @@ from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifest_codec import decode_segment_list
 from driftlog_tiering.formats.manifest_edits import NeedsLists
 from driftlog_tiering.formats.manifests import MissingManifestError, decode_version
-from driftlog_tiering.stores.object_store import (
-    Buffer,
-    Listing,
-    NotFoundError,
-    ObjectInfo,
-)
+from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.stores.object_store import Listing, NotFoundError, ObjectInfo
 
 T = TypeVar("T")
 

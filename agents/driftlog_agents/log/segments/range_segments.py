@@ -20,29 +20,29 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_agents.log.sealing.batch_faults import (
+from driftlog_agents.log.segments.batch_faults import (
     BatchFault,
     append_batches,
     append_large,
     fault_of,
     find_faults,
 )
-from driftlog_agents.log.sealing.partition_range import PartitionRange
-from driftlog_agents.log.sealing.sealed_range import raw_ref
-from driftlog_agents.log.sealing.segment_request import UndecodableError
+from driftlog_agents.log.segments.partition_range import PartitionRange
+from driftlog_agents.log.segments.sealed_range import raw_ref
+from driftlog_agents.log.segments.segment_request import UndecodableError
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, check_batch
 from driftlog_tiering.compaction.bucket_requests import put_in_time
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.file_likes import Spool
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentRef
-from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
+from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.segments.file_likes import Spool
+from driftlog_tiering.segments.segment import SegmentInfo, SegmentWriter
 from driftlog_tiering.stores.object_keys import body_bytes
-from driftlog_tiering.stores.object_store import Buffer, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 FILLING: Final = 2
 """Segments filled at once, each by a worker thread: the other cores are for clients."""

@@ -20,16 +20,15 @@ from typing import Any, Final, NamedTuple, Protocol
 import structlog
 
 from driftlog_agents.foundation.histogram import FAILED, OK, REFUSED, OperationTimes
-from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.sealing.agent_choice import (
+from driftlog_agents.log.segments.agent_choice import (
     PATIENCE_MS,
     FailedAgents,
     Questions,
     is_there,
 )
-from driftlog_agents.log.sealing.partition_range import PartitionRange
-from driftlog_agents.log.sealing.sealed_range import batch_headers
-from driftlog_agents.log.sealing.segment_request import (
+from driftlog_agents.log.segments.partition_range import PartitionRange
+from driftlog_agents.log.segments.sealed_range import batch_headers
+from driftlog_agents.log.segments.segment_request import (
     BusyError,
     CorruptAnswerError,
     RemoteError,
@@ -40,8 +39,9 @@ from driftlog_agents.log.sealing.segment_request import (
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import Agent, TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.batches.batch import BatchHeader, Buffer
+from driftlog_tiering.batches.batch import BatchHeader
 from driftlog_tiering.formats.manifest import SegmentRef
+from driftlog_tiering.foundation.types import Buffer, Offload
 
 _LOOK_S: Final = 0.5
 """Between two looks whether the agent that is asked is still there."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.foundation.serial_offload import SerialOffload
+from driftlog_agents.foundation.offload import SerialOffload
 
 
 class Thread:

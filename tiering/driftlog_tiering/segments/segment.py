@@ -42,11 +42,13 @@ from driftlog_tiering.batches.batch import (
     LOG_APPEND_TIME_FLAG,
     NO_TIMESTAMP,
     BatchHeader,
-    Buffer,
     Codec,
 )
 from driftlog_tiering.batches.batch_limits import BatchLimits
-from driftlog_tiering.formats.columns import (
+from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
+from driftlog_tiering.formats.stored_json import array, integer, members, string
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.columns import (
     BUILT_SCHEMA,
     DEFAULT_LIMITS,
     RECORD_COLUMNS,
@@ -57,9 +59,7 @@ from driftlog_tiering.formats.columns import (
     gap_batches,
     with_one_topic,
 )
-from driftlog_tiering.formats.file_likes import CountingSink, RangedFile
-from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
-from driftlog_tiering.formats.stored_json import array, integer, members, string
+from driftlog_tiering.segments.file_likes import CountingSink, RangedFile
 
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024

@@ -17,7 +17,7 @@ def test_a_connection_is_possible_for_each_file_that_is_left(
     script = f"""if True:
         import resource
         resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-        from driftlog_agents.process.file_limits import connections_possible
+        from driftlog_agents.network.limits.open_files import connections_possible
         print(connections_possible(64), *resource.getrlimit(resource.RLIMIT_NOFILE))
     """
 

@@ -3,7 +3,7 @@
 Pure.
 """
 
-from driftlog_agents.log.sealing.batch_faults import BatchFault, fault_of, find_faults
+from driftlog_agents.log.segments.batch_faults import BatchFault, fault_of, find_faults
 from driftlog_tiering.batches.batch_limits import LIGHT_BYTES, BatchLimits
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable

@@ -10,12 +10,12 @@ Shell.
 
 from collections.abc import AsyncIterator
 
-from driftlog_agents.log.sealing.range_segments import RangeSegments
-from driftlog_agents.log.sealing.segment_request import RemoteError, SegmentRequest
-from driftlog_agents.log.sealing.write_turns import WriteTurns
+from driftlog_agents.log.segments.range_segments import RangeSegments
+from driftlog_agents.log.segments.segment_request import RemoteError, SegmentRequest
+from driftlog_agents.log.segments.write_turns import WriteTurns
 from driftlog_agents.log.session.session import Session
-from driftlog_tiering.batches.batch import Buffer
 from driftlog_tiering.formats.manifest_codec import encode_segments
+from driftlog_tiering.foundation.types import Buffer
 
 
 class SegmentService:

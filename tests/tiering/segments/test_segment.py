@@ -29,10 +29,10 @@ from driftlog_tiering.batches.batch import (
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import compress, decompress
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.formats import columns
-from driftlog_tiering.formats.columns import SCHEMA, BatchEncoder, EncodedBatch
 from driftlog_tiering.formats.manifest import LeaderEpoch
-from driftlog_tiering.formats.segment import (
+from driftlog_tiering.segments import columns
+from driftlog_tiering.segments.columns import SCHEMA, BatchEncoder, EncodedBatch
+from driftlog_tiering.segments.segment import (
     CorruptSegmentError,
     SegmentInfo,
     SegmentReader,
@@ -587,7 +587,7 @@ def test_flipped_bits_of_a_footer_without_a_crc_do_not_end_the_process() -> None
 
 _PARSE_FLIPPED = """
 import random, sys
-from driftlog_tiering.formats.segment import CorruptSegmentError, SegmentReader, footer_start
+from driftlog_tiering.segments.segment import CorruptSegmentError, SegmentReader, footer_start
 
 data = sys.stdin.buffer.read()
 start = footer_start(data, len(data))

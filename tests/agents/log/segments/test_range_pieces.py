@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_agents.log.sealing import range_pieces
-from driftlog_agents.log.sealing.range_pieces import RangePiece, batches_in, is_batch, pieces_of
+from driftlog_agents.log.segments import range_pieces
+from driftlog_agents.log.segments.range_pieces import RangePiece, batches_in, is_batch, pieces_of
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
 from tests.agents.log.lives import make_batch

@@ -4,14 +4,14 @@ import struct
 
 import pytest
 
-from driftlog_agents.network.foreign_protocols import (
+from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.network.limits.foreign_protocols import (
     HTTP,
     TLS,
     ForeignClients,
     ForeignProtocolError,
     foreign_protocol,
 )
-from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.limits.refused_connections import OTHERS
 from driftlog_tiering.stores.buffer_pool import BufferPool

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from driftlog_agents.log.sealing.segment_request import BusyError
+from driftlog_agents.log.segments.segment_request import BusyError
 
 AT_ONCE: Final = 3
 """Some fill a segment, which takes a worker thread, while another's is uploaded.  More: each takes

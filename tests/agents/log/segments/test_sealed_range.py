@@ -3,7 +3,7 @@
 Pure.
 """
 
-from driftlog_agents.log.sealing.sealed_range import (
+from driftlog_agents.log.segments.sealed_range import (
     FlushTime,
     leader_epochs,
     neighbours,

@@ -21,9 +21,9 @@ from driftlog_tiering.batches.batch_limits import (
     BatchLimits,
     OverBatchLimitError,
 )
-from driftlog_tiering.formats.columns import ColumnBuilder
-from driftlog_tiering.formats.segment import SegmentWriter
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.segments.columns import ColumnBuilder
+from driftlog_tiering.segments.segment import SegmentWriter
 
 
 class BatchFault(StrEnum):

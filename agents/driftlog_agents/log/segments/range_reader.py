@@ -16,7 +16,7 @@ import structlog
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import object_range
-from driftlog_agents.log.sealing.range_pieces import (
+from driftlog_agents.log.segments.range_pieces import (
     CHUNK_BYTES,
     RangePiece,
     batches_in,
@@ -24,7 +24,8 @@ from driftlog_agents.log.sealing.range_pieces import (
     pieces_of,
 )
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _AHEAD_BYTES: Final = 8 * 1024 * 1024
 _PIECES_AHEAD: Final = 16

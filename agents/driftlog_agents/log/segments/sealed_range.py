@@ -17,10 +17,11 @@ from typing import NamedTuple
 from driftlog_agents.log.partition.partition import NO_PRODUCER_ID, PartitionLog
 from driftlog_agents.log.partition.tail import session_of
 from driftlog_metadata.schema.model import PartitionState
-from driftlog_tiering.batches.batch import NO_TIMESTAMP, BatchHeader, Buffer, check_batch
+from driftlog_tiering.batches.batch import NO_TIMESTAMP, BatchHeader, check_batch
 from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import LeaderEpoch, Manifest, SegmentRef
+from driftlog_tiering.foundation.types import Buffer
 
 
 class FlushTime(NamedTuple):

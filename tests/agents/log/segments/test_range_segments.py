@@ -18,22 +18,22 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
+from driftlog_agents.foundation.offload import on_threads
 from driftlog_agents.log.local.spool import FileSpool, spool_in
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_agents.log.sealing import batch_faults, range_segments
-from driftlog_agents.log.sealing.batch_faults import BatchFault
-from driftlog_agents.log.sealing.range_reader import RangeReader
+from driftlog_agents.log.segments import batch_faults, range_segments
+from driftlog_agents.log.segments.batch_faults import BatchFault
+from driftlog_agents.log.segments.range_reader import RangeReader
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_agents.process.thread_pools import on_threads
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, build_batch
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import compress
 from driftlog_tiering.formats.layout import SegmentKind
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
 from tests.support.memory_object_store import MemoryObjectStore

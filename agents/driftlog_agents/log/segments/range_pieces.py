@@ -13,7 +13,7 @@ from driftlog_agents.log.partition.tail import FlushBatches, last_that_fits, spa
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import iterate_batches
-from driftlog_tiering.stores.object_store import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Read and handed to a worker at once: a quarter of a row group."""

@@ -30,7 +30,6 @@ from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
     BatchHeader,
-    Buffer,
     Codec,
     CorruptBatchError,
     CorruptRecordsError,
@@ -50,6 +49,7 @@ from driftlog_tiering.batches.batch_limits import (
 from driftlog_tiering.batches.compression import compress, decompress
 from driftlog_tiering.batches.kernel_py import Batch, Sizes
 from driftlog_tiering.formats.manifest import LeaderEpoch
+from driftlog_tiering.foundation.types import Buffer
 
 DEFAULT_LIMITS: Final = BatchLimits()
 

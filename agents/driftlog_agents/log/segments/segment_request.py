@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from driftlog_agents.log.sealing.partition_range import PartitionRange
-from driftlog_agents.log.sealing.range_pieces import CHUNK_BYTES
+from driftlog_agents.log.segments.partition_range import PartitionRange
+from driftlog_agents.log.segments.range_pieces import CHUNK_BYTES
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.batches.batch import BatchHeader, Buffer, iterate_batches
+from driftlog_tiering.batches.batch import BatchHeader, iterate_batches
 from driftlog_tiering.formats.layout import SegmentKind, is_topic_name, parse_segment_key
 from driftlog_tiering.formats.manifest import SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_segments
 from driftlog_tiering.formats.stored_json import decode_json, encode_json, integer, string
+from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.stores.transfer_time import transfer_s
 
 LENGTH_BYTES: Final = 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftlog_agents.log.sealing.segment_request import RangeBudget
+from driftlog_agents.log.segments.segment_request import RangeBudget
 from driftlog_metadata.stores.errors import CorruptError
 
 MIB = 1024**2

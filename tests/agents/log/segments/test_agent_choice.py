@@ -1,6 +1,6 @@
 """If it failed: sealing would wait for agents that are gone, or compress what others can."""
 
-from driftlog_agents.log.sealing.agent_choice import (
+from driftlog_agents.log.segments.agent_choice import (
     LEFT_ALONE_MS,
     LONGEST_MS,
     PAUSES_S,

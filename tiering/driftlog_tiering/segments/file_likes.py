@@ -9,7 +9,7 @@ from typing import IO, Protocol
 import pyarrow as pa
 
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.foundation.types import Buffer
 
 
 class Spool(Protocol):

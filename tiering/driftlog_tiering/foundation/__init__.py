@@ -1,0 +1,4 @@
+"""What every folder of tiering and of the agents needs: sizes and types.
+
+Pure.
+"""

@@ -1,0 +1,4 @@
+"""Sealed segments: Parquet files of a partition's records, written and read.
+
+Shell.
+"""
