@@ -21,8 +21,7 @@ from typing import Final
 
 from driftlog_spark_reader.common.errors import JobError
 from driftlog_spark_reader.options.bounds import NamedPartition, parse_offsets
-
-ByPartition = Mapping[NamedPartition, int]
+from driftlog_spark_reader.source.stream_offsets import ByPartition
 
 _NOTHING: Final = "-"
 """Of a source that has no offset yet."""

@@ -21,7 +21,6 @@ from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
 from driftlog_spark_reader.bucket.hadoop_folders import HadoopFolders
 from driftlog_spark_reader.common.errors import JobError
 from driftlog_spark_reader.jobs.checkpoint import (
-    ByPartition,
     Restart,
     SourceMove,
     chosen_sources,
@@ -34,6 +33,7 @@ from driftlog_spark_reader.jobs.checkpoint import (
 from driftlog_spark_reader.options.arguments import batch_options
 from driftlog_spark_reader.options.bounds import NamedPartition, offsets_json
 from driftlog_spark_reader.query.ranges import THREADS, read_states
+from driftlog_spark_reader.source.stream_offsets import ByPartition
 
 _PART = ".part"
 
