@@ -26,12 +26,6 @@ LISTINGS: Final = {"GroupListing", "Listing"}
 WARNINGS: Final = {"RawSegmentSkippedWarning"}
 """Python's word."""
 
-SAME_CLASS: Final = {
-    "Run": "log/consolidation/policy: flushes; log/garbage/unreferenced_objects: sequences",
-    "Stage": "metadata: of a session; log/ingest/flush_effects: of a flush",
-}
-"""Public classes of one name, each with its places."""
-
 MOST_MODULES: Final = 12
 """Of a folder: what a reader holds in mind."""
 
@@ -90,7 +84,7 @@ def test_no_public_class_has_the_name_of_another() -> None:
             (name, path) for path in paths for name in _classes(path) if not name.startswith("_")
         )
 
-        assert {} == {name: at for name, at in twice.items() if name not in SAME_CLASS}
+        assert {} == twice
 
 
 def test_no_public_constant_is_in_two_modules() -> None:

@@ -20,7 +20,7 @@ from driftlog_agents.log.ingest import admission, admission_verdict
 from driftlog_agents.log.ingest.acks_one import AcksOne
 from driftlog_agents.log.ingest.admission import Admission, Admitted
 from driftlog_agents.log.ingest.buffer import BufferLog
-from driftlog_agents.log.ingest.flush_effects import Stage
+from driftlog_agents.log.ingest.flush_effects import FlushStage
 from driftlog_agents.log.ingest.flush_memory import FlushMemory
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.ingest.flusher import Flusher
@@ -477,8 +477,8 @@ def stored_again_after_an_unanswered_commit(patch: pytest.MonkeyPatch) -> None:
     def requeue_old(self: FlushPipeline, now_ms: float) -> None:
         head = self._flushes[0] if self._flushes else None
         due = self._commit_retry_at_ms is not None and self._commit_retry_at_ms <= now_ms
-        if head is not None and head.stage is Stage.COMMITTING and due:
-            head.stage = Stage.STORED
+        if head is not None and head.stage is FlushStage.COMMITTING and due:
+            head.stage = FlushStage.STORED
             self._commit_retry_at_ms = None
         original(self, now_ms)
 

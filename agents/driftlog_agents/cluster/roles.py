@@ -16,7 +16,7 @@ from uuid import UUID
 
 from driftlog_agents.cluster.placement import ranked
 from driftlog_agents.cluster.view import ClusterView
-from driftlog_metadata.schema.model import Role, Stage, TopicPartition
+from driftlog_metadata.schema.model import Role, SessionStage, TopicPartition
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 
@@ -28,7 +28,7 @@ def sealing_agents(view: ClusterView) -> list[int]:
         for node, agent in view.agents.items()
         if Role.SEAL in agent.roles
         and (session := view.sessions.get(agent.session_id)) is not None
-        and session.said.stage is Stage.SERVING
+        and session.said.stage is SessionStage.SERVING
     )
 
 

@@ -47,7 +47,7 @@ from driftlog_metadata.schema.model import (
     Leader,
     LiveSession,
     Role,
-    Stage,
+    SessionStage,
     Topic,
     TopicPartition,
 )
@@ -215,11 +215,11 @@ class ClusterView:
         serving = {
             entry.said.node_id
             for entry in self.sessions.values()
-            if entry.said.stage is Stage.SERVING
+            if entry.said.stage is SessionStage.SERVING
         }
         for node, agent in self.serving_agents().items():
             session = self.sessions.get(agent.session_id)
-            if session is None or session.said.stage is Stage.LEAVING:
+            if session is None or session.said.stage is SessionStage.LEAVING:
                 continue
             if node in serving or self._leads.get(agent.session_id):
                 nodes.append(node)
@@ -241,7 +241,7 @@ class ClusterView:
         return all(
             entry.said.topics_revision >= revision
             for entry in self.sessions.values()
-            if entry.said.stage is not Stage.STARTING and entry.session_id != but
+            if entry.said.stage is not SessionStage.STARTING and entry.session_id != but
         )
 
     def has_unreadable_configs(self, *owners: ConfigsOwner) -> bool:

@@ -60,7 +60,7 @@ from driftlog_metadata.schema.model import (
     ProducerIdBlock,
     Restore,
     Role,
-    Stage,
+    SessionStage,
     Topic,
 )
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
@@ -254,7 +254,7 @@ def decode_live_session(data: bytes) -> LiveSession:
     if more and not asks and not proofs:
         raise fields.corrupt("it asks nothing and proves nothing, and so is of version 1")
     try:
-        stage = Stage(fields.string("stage"))
+        stage = SessionStage(fields.string("stage"))
     except ValueError as error:
         raise fields.corrupt("no such stage") from error
     return LiveSession(

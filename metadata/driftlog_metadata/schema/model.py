@@ -159,7 +159,7 @@ class AgentRelease:
     format_level: int = FORMAT_VERSION
 
 
-class Stage(StrEnum):
+class SessionStage(StrEnum):
     """The stage of a session: partitions are placed on sessions that serve."""
 
     STARTING = "starting"
@@ -172,7 +172,7 @@ class LiveSession:
     """The state that a live session reports in its fencing key."""
 
     node_id: int
-    stage: Stage = Stage.STARTING
+    stage: SessionStage = SessionStage.STARTING
     topics_revision: int = 0
     """The newest revision of a topic's key that its agent has seen."""
     asks: bool = False

@@ -15,7 +15,7 @@ from driftlog_metadata.schema.model import (
     Leader,
     LiveSession,
     Role,
-    Stage,
+    SessionStage,
     TopicPartition,
 )
 
@@ -26,7 +26,7 @@ SERVE, SEAL = frozenset({Role.SERVE}), frozenset({Role.SEAL})
 def view_of(
     roles: dict[int, frozenset[Role]],
     leader: int | None = None,
-    stages: dict[int, Stage] | None = None,
+    stages: dict[int, SessionStage] | None = None,
 ) -> ClusterView:
     """Agents by node id; *leader* leads `TP`; they are SERVING unless *stages* says another one."""
     view = ClusterView()
@@ -41,7 +41,7 @@ def view_of(
             started_at_ms=0,
             roles=which,
         )
-        stage = (stages or {}).get(node, Stage.SERVING)
+        stage = (stages or {}).get(node, SessionStage.SERVING)
         view.sessions[session_id] = SessionEntry(
             session_id, LiveSession(node_id=node, stage=stage), node
         )
@@ -67,7 +67,7 @@ def test_others_do_it_for_a_leader_without_the_role_as_long_as_one_lives() -> No
     roles = {1: SERVE, 2: SEAL, 3: SEAL, 4: ALL_ROLES}
     view = view_of(roles, leader=1)
     found = upkeep_agents(view, TP)
-    stages = {2: Stage.STARTING, 3: Stage.LEAVING}
+    stages = {2: SessionStage.STARTING, 3: SessionStage.LEAVING}
     no_more = view_of({n: roles[n] for n in (1, 2, 3)}, leader=1, stages=stages)
     view.sessions.pop(f"{found[0]:032x}")
 

@@ -34,7 +34,7 @@ from driftlog_metadata.schema.model import (
     ConfigsOwner,
     Leader,
     LiveSession,
-    Stage,
+    SessionStage,
     Topic,
     TopicPartition,
 )
@@ -161,7 +161,7 @@ CHANGES = st.lists(
                         lambda stage, seen, node=int(session_id[:16], 16): encode_live_session(
                             LiveSession(node_id=node, stage=stage, topics_revision=seen)
                         ),
-                        st.sampled_from(Stage),
+                        st.sampled_from(SessionStage),
                         st.integers(0, 3),
                     ),
                 )
@@ -442,7 +442,7 @@ def test_the_newest_revision_of_topics_never_goes_back() -> None:
 # ── Agents and sessions ──
 
 
-def cluster(*members: tuple[int, Stage | None], leading: Sequence[int] = ()) -> ClusterView:
+def cluster(*members: tuple[int, SessionStage | None], leading: Sequence[int] = ()) -> ClusterView:
     """Agents by node id and what their sessions say; None: the session is gone.
 
     *leading*: nodes whose session leads a partition each.
@@ -459,7 +459,7 @@ def cluster(*members: tuple[int, Stage | None], leading: Sequence[int] = ()) -> 
     return fresh(store)
 
 
-STARTING, SERVING, LEAVING = Stage.STARTING, Stage.SERVING, Stage.LEAVING
+STARTING, SERVING, LEAVING = SessionStage.STARTING, SessionStage.SERVING, SessionStage.LEAVING
 
 
 def test_partitions_are_placed_on_those_who_serve_and_stay() -> None:

@@ -27,7 +27,7 @@ from driftlog_metadata.schema.keys import (
     TOPICS_PREFIX,
     deleted_key,
 )
-from driftlog_metadata.schema.model import LiveSession, Stage
+from driftlog_metadata.schema.model import LiveSession, SessionStage
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
 from driftlog_tiering.formats import bucket_files, layout
@@ -351,7 +351,7 @@ async def test_a_change_waits_for_a_session_as_long_as_its_client_does(tmp_path:
 
 def freeze_another(agent: RunningAgent) -> None:
     """Another agent is there, and silent: its lease lasts, and it sees nothing any more."""
-    said = LiveSession(node_id=NODE_ID + 1, stage=Stage.SERVING, topics_revision=0)
+    said = LiveSession(node_id=NODE_ID + 1, stage=SessionStage.SERVING, topics_revision=0)
     agent.broker.view.sessions["frozen"] = SessionEntry("frozen", said, 1)
 
 

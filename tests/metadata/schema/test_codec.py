@@ -26,7 +26,7 @@ from driftlog_metadata.schema.model import (
     ProducerIdBlock,
     Restore,
     Role,
-    Stage,
+    SessionStage,
     Topic,
 )
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
@@ -116,13 +116,13 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
     (
         codec.encode_live_session,
         codec.decode_live_session,
-        LiveSession(node_id=3, stage=Stage.SERVING, topics_revision=41),
+        LiveSession(node_id=3, stage=SessionStage.SERVING, topics_revision=41),
         '{"v":1,"node_id":3,"stage":"serving","topics":41}',
     ),
     (
         codec.encode_live_session,
         codec.decode_live_session,
-        LiveSession(node_id=3, stage=Stage.SERVING, topics_revision=41, asks=True, proofs=2),
+        LiveSession(node_id=3, stage=SessionStage.SERVING, topics_revision=41, asks=True, proofs=2),
         '{"v":2,"node_id":3,"stage":"serving","topics":41,"asks":1,"proofs":2}',
     ),
     (codec.encode_head, codec.decode_head, 41, '{"v":1,"head":41}'),
@@ -243,7 +243,7 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
         st.builds(
             LiveSession,
             node_id=int32s,
-            stage=st.sampled_from(Stage),
+            stage=st.sampled_from(SessionStage),
             topics_revision=int64s,
             asks=st.booleans(),
             proofs=int64s,

@@ -55,7 +55,7 @@ class MergePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SegmentRun:
     """Small neighbours; *is_closed*: no later segment can join them."""
 
     segments: tuple[SegmentRef, ...]
@@ -113,19 +113,19 @@ def runs(
     log_start: int,
     cleaned_end: int,
     end: int,
-) -> Iterator[Run]:
+) -> Iterator[SegmentRun]:
     """The runs of *segments*; see the module."""
     run: list[SegmentRef] = []
     for segment in segments:
         if segment.end > end:
             break
         if run and not _joins(run, segment, policy, cleaned_end):
-            yield Run(tuple(run), is_closed=True)
+            yield SegmentRun(tuple(run), is_closed=True)
             run = []
         if _is_small(segment, policy) and segment.base >= log_start:
             run.append(segment)
     if run:
-        yield Run(tuple(run), is_closed=False)
+        yield SegmentRun(tuple(run), is_closed=False)
 
 
 def may_have_small(ref: SegmentListRef, policy: MergePolicy) -> bool:

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from driftlog_agents.cluster.placement import mixed
 from driftlog_agents.cluster.view import ClusterView
-from driftlog_metadata.schema.model import Stage
+from driftlog_metadata.schema.model import SessionStage
 
 
 def coordinator_of(name: str, nodes: Sequence[int]) -> int | None:
@@ -47,7 +47,7 @@ class Coordinators:
         serving = {
             entry.said.node_id
             for entry in view.sessions.values()
-            if entry.said.stage is Stage.SERVING
+            if entry.said.stage is SessionStage.SERVING
         }
         return tuple(
             sorted(
@@ -55,7 +55,7 @@ class Coordinators:
                 for node, agent in view.serving_agents().items()
                 if node in serving
                 and (session := view.sessions.get(agent.session_id)) is not None
-                and session.said.stage is not Stage.LEAVING
+                and session.said.stage is not SessionStage.LEAVING
             )
         )
 

@@ -20,7 +20,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.schema.model import Agent, Role, Stage, Topic, TopicPartition
+from driftlog_metadata.schema.model import Agent, Role, SessionStage, Topic, TopicPartition
 
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -93,7 +93,7 @@ def controller_id(broker: Broker, reachable: Mapping[int, Node]) -> int:
         for node in reachable
         if (agent := view.agents.get(node)) is not None
         and (session := view.sessions.get(agent.session_id)) is not None
-        and session.said.stage is Stage.SERVING
+        and session.said.stage is SessionStage.SERVING
     ]
     return min(serving or reachable, default=-1)
 

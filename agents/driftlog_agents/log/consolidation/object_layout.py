@@ -47,7 +47,7 @@ _GAP_BYTES: Final = 64 * 1024
 """Gaps up to this size are read and dropped: a separate request takes longer."""
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """The batches ``[first, first + count)`` of the footer *source*: one partition's, without a
     gap, and in one piece in the new object too."""
 
@@ -65,7 +65,7 @@ _base: Final = attrgetter("base")
 class NewObject(NamedTuple):
     """The content of one object of a rewrite, in order."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[BatchRun, ...]
     size_bytes: int
     """Bytes of its batches."""
 
@@ -84,12 +84,12 @@ def lay_out(
         CorruptFlushObjectError: two footers have the same offsets of a partition.
     """
     # One sort of all runs would block every thread of the process meanwhile.
-    partitions: dict[tuple[bytes, int], list[Run]] = {}
+    partitions: dict[tuple[bytes, int], list[BatchRun]] = {}
     for source, footer in enumerate(footers):
         for run in _runs(source, footer, sealed_end):
             partitions.setdefault((run.slice.topic_id.bytes, run.slice.partition), []).append(run)
     objects: list[NewObject] = []
-    current: list[Run] = []
+    current: list[BatchRun] = []
     size = 0
     for place in sorted(partitions):
         mine = sorted(partitions.pop(place), key=_base)
@@ -114,7 +114,7 @@ def lay_out(
 
 def _runs(
     source: int, footer: Footer, sealed_end: Callable[[TopicPartition], int]
-) -> Iterator[Run]:
+) -> Iterator[BatchRun]:
     bases, positions, lengths = footer.columns[3], footer.columns[10], footer.columns[11]
     for s in footer.slices():
         sealed = sealed_end(TopicPartition(s.topic_id, s.partition))
@@ -124,7 +124,7 @@ def _runs(
         if s.base < sealed:  # the batch with that offset stays
             first = bisect_right(bases, sealed, first, stop) - 1
         size = positions[stop - 1] + lengths[stop - 1] - positions[first]
-        yield Run(source, s, first, stop - first, bases[first], size)
+        yield BatchRun(source, s, first, stop - first, bases[first], size)
 
 
 def lay_out_most(

@@ -55,7 +55,7 @@ class CollectorSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class KeyRun:
     """Neighbours in a listing, *first* to *last* included; all unnamed since *since_ms*."""
 
     first: str
@@ -68,7 +68,7 @@ class UnreferencedObjects:
     """The findings of earlier passes.  ``seen_ms``: time of the last pass."""
 
     seen_ms: int = 0
-    runs: list[Run] = field(default_factory=list)
+    runs: list[KeyRun] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
 
     def since(self, key: str) -> int | None:
@@ -120,10 +120,10 @@ def decode_sightings(data: bytes) -> UnreferencedObjects:
     return found
 
 
-def _run(run: object) -> Run:
+def _run(run: object) -> KeyRun:
     match run:
         case [str(first), str(last), int(since_ms)] if first <= last:
-            return Run(first, last, since_ms)
+            return KeyRun(first, last, since_ms)
         case _:
             raise ValueError(f"not a run: {run!r}")
 
@@ -144,7 +144,7 @@ class Pass:
         self._restored_ms = restored_ms
         self._grace_ms = grace_ms
         self._max_gap_ms = max_gap_ms
-        self._runs: list[Run] = []
+        self._runs: list[KeyRun] = []
         self._joins = False
         self._has_flushes = ""
         """The last session that has an object beside its final head."""
@@ -205,9 +205,9 @@ class Pass:
     def _remember(self, key: str, since_ms: int) -> None:
         """Adds the key to a run, even if it is to be deleted: the delete may fail."""
         if self._joins and self._runs[-1].since_ms == since_ms:
-            self._runs[-1] = Run(self._runs[-1].first, key, since_ms)
+            self._runs[-1] = KeyRun(self._runs[-1].first, key, since_ms)
         else:
-            self._runs.append(Run(key, key, since_ms))
+            self._runs.append(KeyRun(key, key, since_ms))
         self._joins = True
 
     def end(self, now_ms: int) -> UnreferencedObjects:

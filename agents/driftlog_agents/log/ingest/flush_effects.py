@@ -15,7 +15,7 @@ from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 
 
-class Stage(Enum):
+class FlushStage(Enum):
     """The stage of a cut flush."""
 
     QUEUED = "queued"
@@ -35,7 +35,7 @@ class Flush:
     reason: str
     sources: set[ConnectionActivity]
     """The producers that wait for its commit."""
-    stage: Stage = Stage.QUEUED
+    stage: FlushStage = FlushStage.QUEUED
     attempts: dict[int, float] = field(default_factory=dict)
     """Attempts in flight: number → start time, ms."""
     began_ms: list[float] = field(default_factory=list)

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog_agents.log.ingest.flush_effects import Stage
+from driftlog_agents.log.ingest.flush_effects import FlushStage
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_tiering.foundation.types import MiB
@@ -103,7 +103,7 @@ class FlushMemory:
             if over <= 0 or flush.payload is None:
                 return  # cut because the session was lost: no payload is laid out
             data = flush.payload.data
-            waits = flush.stage is not Stage.UPLOADING
+            waits = flush.stage is not FlushStage.UPLOADING
             if waits and data.views is not None and data.in_files:
                 data.views = None
                 over -= flush.size_bytes

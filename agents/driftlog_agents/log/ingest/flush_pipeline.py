@@ -42,9 +42,9 @@ from driftlog_agents.log.ingest.flush_effects import (
     Effect,
     Expired,
     Flush,
+    FlushStage,
     Publish,
     SessionFenced,
-    Stage,
     Upload,
 )
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
@@ -249,9 +249,9 @@ class FlushPipeline:
             times.append(self._commit_retry_at_ms)
         room = self._uploading() < self._throttle.limit
         for flush in self._flushes:
-            if flush.stage is Stage.QUEUED and room:
+            if flush.stage is FlushStage.QUEUED and room:
                 times.append(max(flush.retry_at_ms, self._throttle.resume_at_ms))
-            elif flush.stage is Stage.UPLOADING and not flush.hedged:
+            elif flush.stage is FlushStage.UPLOADING and not flush.hedged:
                 at = self._hedge_at_ms(flush)
                 if at is not None:
                     times.append(at)
@@ -274,12 +274,12 @@ class FlushPipeline:
     def upload_succeeded(self, flush: Flush, attempt: int, now_ms: float) -> list[Effect]:
         """The attempt's object is whole in the bucket."""
         started = flush.attempts.pop(attempt, None)
-        if self._lost or flush.stage is not Stage.UPLOADING:
+        if self._lost or flush.stage is not FlushStage.UPLOADING:
             return []
         if started is not None:
             self.hedging.succeeded(now_ms - started)
         self._throttle.succeeded()
-        flush.stage = Stage.STORED
+        flush.stage = FlushStage.STORED
         flush.stored_attempt = attempt
         effects: list[Effect] = [Abandon(flush, other) for other in flush.attempts]
         flush.attempts.clear()
@@ -290,13 +290,13 @@ class FlushPipeline:
     ) -> list[Effect]:
         """The PUT was refused or not answered.  *throttled*: the store asks for fewer requests."""
         flush.attempts.pop(attempt, None)
-        if self._lost or flush.stage is not Stage.UPLOADING:
+        if self._lost or flush.stage is not FlushStage.UPLOADING:
             return []
         if throttled:
             self._throttle.refused(now_ms)
         if flush.attempts:
             return self.tick(now_ms)  # another attempt is in flight
-        flush.stage = Stage.QUEUED
+        flush.stage = FlushStage.QUEUED
         flush.hedged = False
         flush.retry_at_ms = now_ms + self._backoff.wait_ms(flush.failures)
         flush.failures += 1
@@ -304,7 +304,7 @@ class FlushPipeline:
 
     def commit_succeeded(self, flush: Flush, now_ms: float) -> list[Effect]:
         """The flush record is in the metadata store."""
-        if self._lost or flush.stage is not Stage.COMMITTING:
+        if self._lost or flush.stage is not FlushStage.COMMITTING:
             return []
         assert self._flushes[0] is flush
         assert flush.seq == self.committed_seq + 1
@@ -312,7 +312,7 @@ class FlushPipeline:
         self._answered, self._answered_ms = flush.sources, now_ms
         for source in flush.sources:
             source.requests_then, source.answers_then = source.requests, source.answers
-        flush.stage = Stage.COMMITTED
+        flush.stage = FlushStage.COMMITTED
         self.committed_seq = flush.seq
         self._commit_failures = 0
         self._commit_retry_at_ms = None
@@ -320,7 +320,7 @@ class FlushPipeline:
 
     def commit_failed(self, flush: Flush, now_ms: float) -> list[Effect]:
         """The commit was refused, or its answer lost: the same transaction is sent again."""
-        if self._lost or flush.stage is not Stage.COMMITTING:
+        if self._lost or flush.stage is not FlushStage.COMMITTING:
             return []
         self._commit_retry_at_ms = now_ms + self._backoff.wait_ms(self._commit_failures)
         self._commit_failures += 1
@@ -328,12 +328,12 @@ class FlushPipeline:
 
     def commit_delayed(self, flush: Flush, now_ms: float) -> list[Effect]:
         """The commit was not sent: it is given out again, or its object is too old by now."""
-        if self._lost or flush.stage is not Stage.COMMITTING:
+        if self._lost or flush.stage is not FlushStage.COMMITTING:
             return []
         if self._commit_failures:
             self._commit_retry_at_ms = now_ms  # an earlier attempt may still take effect
         else:
-            flush.stage = Stage.STORED
+            flush.stage = FlushStage.STORED
         return self.tick(now_ms)
 
     def fenced(self) -> list[Effect]:
@@ -399,20 +399,20 @@ class FlushPipeline:
     # ── Uploads ──
 
     def _uploading(self) -> int:
-        return sum(1 for flush in self._flushes if flush.stage is Stage.UPLOADING)
+        return sum(1 for flush in self._flushes if flush.stage is FlushStage.UPLOADING)
 
     def _queued(self) -> int:
-        return sum(1 for flush in self._flushes if flush.stage is Stage.QUEUED)
+        return sum(1 for flush in self._flushes if flush.stage is FlushStage.QUEUED)
 
     def _start_uploads(self, now_ms: float, effects: list[Effect]) -> None:
         room = self._throttle.limit - self._uploading()
         for flush in self._flushes:
             due_ms = max(flush.retry_at_ms, self._throttle.resume_at_ms)
-            if flush.stage is Stage.QUEUED and room > 0 and due_ms <= now_ms:
-                flush.stage = Stage.UPLOADING
+            if flush.stage is FlushStage.QUEUED and room > 0 and due_ms <= now_ms:
+                flush.stage = FlushStage.UPLOADING
                 effects.append(self._attempt(flush, now_ms))
                 room -= 1
-            elif flush.stage is Stage.UPLOADING and not flush.hedged:
+            elif flush.stage is FlushStage.UPLOADING and not flush.hedged:
                 at = self._hedge_at_ms(flush)
                 if at is not None and at <= now_ms:
                     flush.hedged = True
@@ -444,11 +444,11 @@ class FlushPipeline:
         Not while the oldest flush is not stored: the new objects would only get old, too.  All at
         once, so that uploads run side by side.
         """
-        if not self._flushes or self._flushes[0].stage in (Stage.QUEUED, Stage.UPLOADING):
+        if not self._flushes or self._flushes[0].stage in (FlushStage.QUEUED, FlushStage.UPLOADING):
             return
         for flush in self._flushes:
-            if flush.stage is Stage.STORED and self.is_too_old(flush, now_ms):
-                flush.stage = Stage.QUEUED
+            if flush.stage is FlushStage.STORED and self.is_too_old(flush, now_ms):
+                flush.stage = FlushStage.QUEUED
                 flush.stored_attempt = -1
                 flush.hedged = False
                 flush.retry_at_ms = now_ms
@@ -457,11 +457,11 @@ class FlushPipeline:
         if not self._flushes:
             return
         head = self._flushes[0]
-        if head.stage is Stage.STORED:
-            head.stage = Stage.COMMITTING
+        if head.stage is FlushStage.STORED:
+            head.stage = FlushStage.COMMITTING
             effects.append(Commit(head))
         elif (
-            head.stage is Stage.COMMITTING
+            head.stage is FlushStage.COMMITTING
             and self._commit_retry_at_ms is not None
             and self._commit_retry_at_ms <= now_ms
         ):

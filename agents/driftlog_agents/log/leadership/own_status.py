@@ -14,7 +14,7 @@ Pure.
 from collections.abc import Sequence
 
 from driftlog_agents.cluster.view import ClusterView
-from driftlog_metadata.schema.model import LiveSession, Stage
+from driftlog_metadata.schema.model import LiveSession, SessionStage
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.store import KeyValue
 
@@ -33,7 +33,7 @@ class OwnStatus:
         self._stored = LiveSession(node_id=node_id)
         self.stored_revision = 0
         """Revision of the session's key as stored last; 0: as the session created it."""
-        self.stage = Stage.STARTING
+        self.stage = SessionStage.STARTING
         self.asks = False
         """This agent cannot commit, and asks which agents can."""
         self.proofs = 0
@@ -47,19 +47,19 @@ class OwnStatus:
 
     def nodes(self, view: ClusterView) -> tuple[int, ...]:
         """Node ids of the agents that the plan uses, ascending."""
-        is_node = self._leads and self.stage is not Stage.LEAVING
+        is_node = self._leads and self.stage is not SessionStage.LEAVING
         return tuple(sorted(self.others(view) | ({self._node_id} if is_node else set())))
 
     def others_start(self, view: ClusterView) -> bool:
         """Whether another agent is STARTING."""
         return any(
-            entry.said.stage is Stage.STARTING and entry.session_id != self._session_id
+            entry.said.stage is SessionStage.STARTING and entry.session_id != self._session_id
             for entry in view.sessions.values()
         )
 
     def tells_topics(self, view: ClusterView) -> bool:
         """Whether other agents wait to learn which topics this one has seen."""
-        return len(view.sessions) > 1 and self.stage is not Stage.STARTING
+        return len(view.sessions) > 1 and self.stage is not SessionStage.STARTING
 
     # ── The session's key ──
 

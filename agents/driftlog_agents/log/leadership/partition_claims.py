@@ -30,7 +30,7 @@ from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_metadata.schema.model import Stage, TopicPartition
+from driftlog_metadata.schema.model import SessionStage, TopicPartition
 from driftlog_tiering.foundation.types import Offload
 
 _ALONE_S: Final = 1.0
@@ -103,7 +103,7 @@ class PartitionClaims:
             return False
         self._status.leave()
         await self._make_plan()  # metadata responses then name the next leaders
-        await self._status.set_stage(Stage.LEAVING)
+        await self._status.set_stage(SessionStage.LEAVING)
         return True
 
     async def _make_plan(self) -> None:
@@ -141,7 +141,7 @@ class PartitionClaims:
         Raises:
             FencedError: the session is over.
         """
-        await self._status.set_stage(Stage.SERVING)
+        await self._status.set_stage(SessionStage.SERVING)
         await self._make_plan()
         if self._assignments.not_led > _PLACED_HERE:
             # Agents that start now take their share at once instead of by a later hand-over.

@@ -6,7 +6,7 @@ Shell.
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.log.leadership.own_status import OwnStatus
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.schema.model import Stage
+from driftlog_metadata.schema.model import SessionStage
 from driftlog_metadata.transactions import session_transactions as transactions
 
 
@@ -39,7 +39,7 @@ class SessionStatus:
         """Whether another agent is STARTING."""
         return self._status.others_start(self._view)
 
-    async def set_stage(self, stage: Stage) -> None:
+    async def set_stage(self, stage: SessionStage) -> None:
         """Publishes *stage*: partitions can be placed here, or this agent leaves.
 
         Raises:
@@ -50,7 +50,7 @@ class SessionStatus:
 
     def leave(self) -> None:
         """Removes this agent from `nodes`; `set_stage` publishes it."""
-        self._status.stage = Stage.LEAVING
+        self._status.stage = SessionStage.LEAVING
 
     async def ask(self, asks: bool) -> None:
         """Publishes *asks*: this agent cannot commit, and asks which agents can.

@@ -7,7 +7,7 @@ from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.groups.coordinator.placement import Coordinators, coordinator_of
 from driftlog_metadata.schema.codec import encode_agent, encode_live_session
 from driftlog_metadata.schema.keys import AGENTS_PREFIX, SESSIONS_PREFIX, agent_key, session_key
-from driftlog_metadata.schema.model import Agent, LiveSession, Role, Stage
+from driftlog_metadata.schema.model import Agent, LiveSession, Role, SessionStage
 from driftlog_metadata.stores.store import KeyValue
 
 GROUPS = [f"group-{n}" for n in range(10_000)]
@@ -35,7 +35,7 @@ def test_the_place_of_a_group_does_not_change() -> None:
     assert coordinator_of("a", ()) is None
 
 
-def view(*sessions: tuple[int, str, Stage, bool]) -> ClusterView:
+def view(*sessions: tuple[int, str, SessionStage, bool]) -> ClusterView:
     """Agents by (node id, session, stage, whether it is the agent's present session)."""
     found = ClusterView()
     agents, keys = [], []
@@ -62,11 +62,11 @@ def test_who_serves_and_stays_coordinates() -> None:
     Not who starts, nor who leaves; who is back on its own disk is one, while its old session lives.
     """
     seen = view(
-        (1, "a", Stage.SERVING, True),
-        (2, "b", Stage.STARTING, True),
-        (3, "c", Stage.LEAVING, True),
-        (4, "d-old", Stage.SERVING, False),
-        (4, "d", Stage.STARTING, True),
+        (1, "a", SessionStage.SERVING, True),
+        (2, "b", SessionStage.STARTING, True),
+        (3, "c", SessionStage.LEAVING, True),
+        (4, "d-old", SessionStage.SERVING, False),
+        (4, "d", SessionStage.STARTING, True),
     )
     coordinators = Coordinators(seen)
     assert [1, 4] == list(coordinators.nodes)

@@ -24,7 +24,7 @@ from driftlog_agents.protocol.messages import (
     offset_for_leader_epoch,
     produce,
 )
-from driftlog_metadata.schema.model import Stage, TopicPartition
+from driftlog_metadata.schema.model import SessionStage, TopicPartition
 from tests.agents.network.serving import Client, Serving, eventually, producing
 from tests.simulation.batches import make_batch
 
@@ -178,7 +178,7 @@ async def test_who_leaves_is_no_controller_and_changes_topics_to_the_end(tmp_pat
             await eventually(
                 lambda: (
                     b.process.broker.view.sessions[a.engine.session.session_id].said.stage
-                    is Stage.LEAVING
+                    is SessionStage.LEAVING
                 )
             )
             during = await controllers(agents)

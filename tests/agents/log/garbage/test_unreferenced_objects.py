@@ -19,8 +19,8 @@ from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (
     HOUR_MS,
     CollectorSettings,
+    KeyRun,
     Pass,
-    Run,
     UnreferencedObjects,
     decode_sightings,
 )
@@ -648,7 +648,9 @@ def test_sightings_survive_being_stored() -> None:
     """
     What is loaded is what was saved.
     """
-    known = UnreferencedObjects(5, [Run("a", "c", 1), Run("d", "d", 2)], {str(UUID(int=3)): 4})
+    known = UnreferencedObjects(
+        5, [KeyRun("a", "c", 1), KeyRun("d", "d", 2)], {str(UUID(int=3)): 4}
+    )
 
     assert known == decode_sightings(known.encode())
     assert [1, 1, 1, 2, None] == [known.since(key) for key in ("a", "b", "c", "d", "e")]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_agents.log.ingest.flush_effects import Stage
+from driftlog_agents.log.ingest.flush_effects import FlushStage
 from driftlog_agents.log.ingest.flush_memory import FlushMemory, MemorySettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.tail import FlushBatches
@@ -34,7 +34,7 @@ def batches(size: int, *, in_file: bool) -> FlushBatches:
     return data
 
 
-def memory(*flushes: tuple[FlushBatches, Stage]) -> FlushMemory:
+def memory(*flushes: tuple[FlushBatches, FlushStage]) -> FlushMemory:
     """Of a pipeline with these flushes, oldest first."""
     cut = deque(
         SimpleNamespace(size_bytes=data.size_bytes, stage=stage, payload=SimpleNamespace(data=data))
@@ -60,7 +60,7 @@ def test_producers_wait_above_the_limits(
     """
     Bytes, batches, and bytes that no buffer file has.
     """
-    held = memory((batches(1_500, in_file=in_file), Stage.QUEUED))
+    held = memory((batches(1_500, in_file=in_file), FlushStage.QUEUED))
     held.pending_bytes, held.pending_batches = pending_bytes, pending_batches
 
     assert expected == held.is_overloaded
@@ -70,7 +70,7 @@ def test_committed_batches_are_freed_before_uncommitted_ones() -> None:
     """
     The oldest first, and only as many as needed.
     """
-    held = memory((batches(400, in_file=True), Stage.QUEUED))
+    held = memory((batches(400, in_file=True), FlushStage.QUEUED))
     committed = [batches(200, in_file=False) for _ in range(3)]
     for data in committed:
         held.commits(data, 0)
@@ -86,10 +86,10 @@ def test_only_uncommitted_batches_in_files_and_in_no_upload_are_freed() -> None:
     The newest first: the oldest is needed next.
     """
     flushes = [
-        (batches(600, in_file=True), Stage.QUEUED),
-        (batches(600, in_file=True), Stage.UPLOADING),
-        (batches(600, in_file=False), Stage.QUEUED),
-        (batches(600, in_file=True), Stage.STORED),
+        (batches(600, in_file=True), FlushStage.QUEUED),
+        (batches(600, in_file=True), FlushStage.UPLOADING),
+        (batches(600, in_file=False), FlushStage.QUEUED),
+        (batches(600, in_file=True), FlushStage.STORED),
     ]
     memory(*flushes).trim()
 

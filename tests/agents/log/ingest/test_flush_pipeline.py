@@ -18,9 +18,9 @@ from driftlog_agents.log.ingest.flush_effects import (
     Effect,
     Expired,
     Flush,
+    FlushStage,
     Publish,
     SessionFenced,
-    Stage,
     Upload,
 )
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, FlushSettings
@@ -481,13 +481,13 @@ def test_throttling_halves_the_uploads_and_success_brings_them_back_slowly() -> 
     for flush in flushes[:6]:
         pipe.failed(flush, throttled=True)
     pipe.at(1_000)
-    running = [f for f in flushes if f.stage is Stage.UPLOADING]
+    running = [f for f in flushes if f.stage is FlushStage.UPLOADING]
     assert [7, 8] == [f.seq for f in running]
 
     pipe.stored(running[0])
-    assert 1 == len([f for f in flushes if f.stage is Stage.UPLOADING])
+    assert 1 == len([f for f in flushes if f.stage is FlushStage.UPLOADING])
     counts: list[int] = []
-    while running := [f for f in flushes if f.stage is Stage.UPLOADING]:
+    while running := [f for f in flushes if f.stage is FlushStage.UPLOADING]:
         counts.append(len(running))
         pipe.stored(running[0], len(running[0].began_ms) - 1)
     assert [1, 2, 2, 3, 3, 2, 1] == counts
@@ -543,9 +543,9 @@ def test_a_hedged_upload_that_fails_waits_for_its_hedge() -> None:
     pipe.machine.tick(pipe.now_ms + 100)
 
     assert [] == pipe.failed(flush, 0)
-    assert Stage.UPLOADING is flush.stage
+    assert FlushStage.UPLOADING is flush.stage
     assert [] == pipe.failed(flush, 1)
-    assert (Stage.QUEUED, False) == (flush.stage, flush.hedged)
+    assert (FlushStage.QUEUED, False) == (flush.stage, flush.hedged)
 
 
 def test_a_quick_store_is_not_asked_twice() -> None:
@@ -694,7 +694,7 @@ def test_a_flush_that_waited_too_long_for_its_turn_is_uploaded_again_under_a_new
     pipe.at(7 * HOURS_MS)
 
     assert [Commit(one)] == [e for e in pipe.stored(one, 2) if isinstance(e, Commit)]
-    assert Stage.UPLOADING is two.stage
+    assert FlushStage.UPLOADING is two.stage
     assert [Publish(one)] == pipe.committed(one)
     assert [Commit(two)] == pipe.stored(two, 1)
     assert 1 == two.stored_attempt
@@ -712,7 +712,7 @@ def test_what_is_too_old_is_uploaded_again_only_when_commits_go_on() -> None:
     again = [upload for h in (7, 14, 21) for upload in uploads(pipe.at(h * HOURS_MS))]
 
     assert [(1, 1)] == again
-    assert Stage.STORED is two.stage
+    assert FlushStage.STORED is two.stage
 
 
 def test_all_that_is_too_old_is_uploaded_again_side_by_side() -> None:
@@ -1003,7 +1003,7 @@ class Schedules(RuleBasedStateMachine):
     @invariant()
     def limits_hold(self) -> None:
         """Uploads, hedges and what is paid for."""
-        running = [f for f in self.machine.flushes if f.stage is Stage.UPLOADING]
+        running = [f for f in self.machine.flushes if f.stage is FlushStage.UPLOADING]
         assert len(running) <= self.settings.max_uploads
         assert self.machine.hedges <= self.machine.puts * self.settings.hedge_share
         assert len(self.names) == self.machine.puts

@@ -35,7 +35,7 @@ from driftlog_metadata.schema.model import (
     Leader,
     LiveSession,
     PartitionState,
-    Stage,
+    SessionStage,
     Topic,
     TopicPartition,
 )
@@ -633,7 +633,7 @@ async def test_a_session_says_how_far_it_is_and_which_topics_it_has_seen() -> No
     """
     world = World(t=PARTITIONS)
     first = await world.start()
-    stages: list[Stage | None] = []
+    stages: list[SessionStage | None] = []
     second = await joined(first)
 
     async def look() -> None:
@@ -658,7 +658,7 @@ async def test_a_session_says_how_far_it_is_and_which_topics_it_has_seen() -> No
     await asyncio.sleep(0.1)
     looking.cancel()
 
-    assert [Stage.STARTING, Stage.SERVING, Stage.LEAVING, None] == stages
+    assert [SessionStage.STARTING, SessionStage.SERVING, SessionStage.LEAVING, None] == stages
     assert [made.revision] * 2 == [now.topics_revision for now in revisions if now is not None]
     assert kv is not None
     assert kv.create_revision == second.engine.session.revision
@@ -696,7 +696,9 @@ async def test_what_a_session_said_without_an_answer_is_said_again_until_the_key
         made = await world.metadata.txn((), [Put(topic_key(topic.name), encode_topic(topic))])
         await asyncio.sleep(3)
         now = await said(world, second)
-        assert now == LiveSession(node_id=2, stage=Stage.SERVING, topics_revision=made.revision)
+        assert now == LiveSession(
+            node_id=2, stage=SessionStage.SERVING, topics_revision=made.revision
+        )
 
     assert [] == stores[0].fates
     assert not second.task.done()
