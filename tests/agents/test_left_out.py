@@ -38,8 +38,8 @@ async def _on_the_loop(fn: Callable[..., Any], *args: Any) -> Any:
 def records_decoded_on_the_loop(patch: pytest.MonkeyPatch) -> None:
     """The collector decodes flush records in the event loop's own turn."""
 
-    async def read(reads: Any, session_id: str, strangers: Any, _: Any) -> Any:
-        return await flush_names.read_names(reads, session_id, strangers, _on_the_loop)
+    async def read(reads: Any, session_id: str, unknown_keys: Any, _: Any) -> Any:
+        return await flush_names.read_names(reads, session_id, unknown_keys, _on_the_loop)
 
     patch.setattr(collector, "read_names", read)
 

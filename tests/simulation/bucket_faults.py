@@ -1,4 +1,4 @@
-"""A bucket that is less than S3 promises, and strangers that write into it.
+"""A bucket that is less than S3 promises, and unknown_keys that write into it.
 
     stale listings     an object may be missing from listings for some seconds after its PUT
     doubled writes     a proxy sends a PUT twice: the copy acts up to a minute later
@@ -49,7 +49,7 @@ def latest_ms(seed: int) -> float | None:
 
 
 def has_foreign_objects(seed: int) -> bool:
-    """Whether strangers write into the bucket."""
+    """Whether unknown_keys write into the bucket."""
     return seed % _OF in _FOREIGN
 
 
@@ -142,7 +142,7 @@ class DoubledObjects(FaultyObjects):
 
 
 class ForeignObjects:
-    """What strangers put among our objects, and must find again."""
+    """What unknown_keys put among our objects, and must find again."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

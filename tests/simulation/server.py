@@ -27,7 +27,7 @@ class SimIdentity:
     grace: Grace
 
     async def join(
-        self, metadata: MetadataStore, strangers: UnknownKeys
+        self, metadata: MetadataStore, unknown_keys: UnknownKeys
     ) -> tuple[Cluster, int, Grace]:
         return decode_cluster(self.cluster), self.number, self.grace
 

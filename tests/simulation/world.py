@@ -184,7 +184,7 @@ class World:
         if has_deletions(seed):
             self.deletions = Deletions(self, Random(f"deletions {seed}"))
         self.foreign = ForeignObjects(self)
-        """What strangers have put into the bucket."""
+        """What unknown_keys have put into the bucket."""
         self.requests: ConsumerRequests | None = None
         if has_requests(seed):
             self.requests = ConsumerRequests(self, Random(f"requests {seed}"))

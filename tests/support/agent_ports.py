@@ -28,7 +28,7 @@ class FixedIdentity:
     objects: ObjectStore
 
     async def join(
-        self, metadata: MetadataStore, strangers: UnknownKeys
+        self, metadata: MetadataStore, unknown_keys: UnknownKeys
     ) -> tuple[Cluster, int, Grace]:
         await metadata.txn((CreateRevisionIs(CLUSTER_KEY, 0),), (MARK,))
         kv = await metadata.get(CLUSTER_KEY)

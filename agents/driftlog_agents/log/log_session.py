@@ -125,7 +125,7 @@ class Engine:
         )
         offload_read = ports.offload_read or ports.offload
         self.manifests = ManifestCache(
-            ports.objects, ports.now_ms, offload_read, strangers=ports.strangers
+            ports.objects, ports.now_ms, offload_read, unknown_keys=ports.unknown_keys
         )
         self.producers = ProducerMemory(
             settings=settings.producers,
@@ -177,7 +177,7 @@ class Engine:
             manifests=self.manifests.cached,
             now_ms=ports.now_ms,
             offload=offload_read,
-            strangers=ports.strangers,
+            unknown_keys=ports.unknown_keys,
             outage=ports.health.manifest_checks,
         )
         self.takeover = Takeover(
@@ -186,7 +186,7 @@ class Engine:
             check=self.manifest_check,
             producer_ids=self.producer_ids,
             topics=cluster.view.topics,
-            strangers=ports.strangers,
+            unknown_keys=ports.unknown_keys,
         )
         deleted = DeletedTopics(lambda topic_id: topic_id in cluster.view.topics)
         led = LedTopics(deleted)
@@ -214,7 +214,7 @@ class Engine:
         self.flush_records = FlushRecordGc(
             session=self.session,
             reads=FlushRecordReads(
-                self.session, self.footers, ports.strangers, at_once=FEW_READS_AT_ONCE
+                self.session, self.footers, ports.unknown_keys, at_once=FEW_READS_AT_ONCE
             ),
             rewrite=rewrite,
             final_heads=self._final_heads,
@@ -224,7 +224,7 @@ class Engine:
             signals=signals,
         )
         self._relocation = MovedBatches(
-            session=self.session, footers=self.footers, strangers=ports.strangers
+            session=self.session, footers=self.footers, unknown_keys=ports.unknown_keys
         )
         keys = PartitionKeys(self.session)
         self.deletion = RecordDeletion(keys, self._spawn)

@@ -105,7 +105,7 @@ class OwnDisk:
                 session=self._session,
                 takeover=self._takeover,
                 loader=self._loader,
-                strangers=ports.strangers,
+                unknown_keys=ports.unknown_keys,
                 counters=ports.counters,
                 now_ms=ports.now_ms,
                 wall_ms=ports.wall_ms,

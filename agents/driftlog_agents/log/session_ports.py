@@ -55,7 +55,7 @@ class Ports:
     """None: keep-alives are sent from the event loop."""
     quota: Quota = field(default_factory=Quota)
     """How much of its quota the metadata store uses."""
-    strangers: UnknownKeys = field(default_factory=UnknownKeys)
+    unknown_keys: UnknownKeys = field(default_factory=UnknownKeys)
     """Unrecognised keys that are logged already, also by earlier sessions of the agent."""
     backpressure: Backpressure = field(default_factory=Backpressure)
     """Holds producers of this session back."""

@@ -362,11 +362,11 @@ class Connection(asyncio.BufferedProtocol):
             self.soon(self.take_rest)
         self._pause_or_resume()
 
-    def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:
+    def look_for_progress(self, now_ms: float, *, untrusted_progress: bool) -> None:
         """Others wait for memory: close this connection if it holds some without progress."""
         frames = self._frames
         if frames.waiting:
-            accused = frames.has_memory and not frames.trusted and not strangers_progress
+            accused = frames.has_memory and not frames.trusted and not untrusted_progress
         else:
             # Accused: a client that takes no answers, and a Produce that waits behind a Fetch.
             # Not accused: a connection that is not read, and a Produce that waits only for commits.

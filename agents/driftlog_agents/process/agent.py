@@ -220,7 +220,7 @@ class AgentProcess:
             self.refusals.count,
             settle=partial(ports.offload_read, give_back),
         )
-        self._strangers = UnknownKeys()
+        self._unknown_keys = UnknownKeys()
         self.sessions = 0
         self.counters = LogCounters()
         """Counters of the log, over all sessions."""
@@ -302,7 +302,7 @@ class AgentProcess:
 
     async def _prepare(self) -> None:
         settings, ports, cache = self.settings, self._ports, self.read_cache
-        cluster, number, grace = await ports.identity.join(self._metadata, self._strangers)
+        cluster, number, grace = await ports.identity.join(self._metadata, self._unknown_keys)
         check_roles_known(cluster, settings.roles)
         self._metadata.witness.cluster = encode_cluster(cluster)
         self._node_id = number
@@ -336,7 +336,7 @@ class AgentProcess:
             duties=self,
             confirm=self._confirm,
             node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
-            strangers=self._strangers,
+            unknown_keys=self._unknown_keys,
         )
         self.group_snapshots = GroupSnapshots(
             metadata=self._metadata,
@@ -498,7 +498,7 @@ class AgentProcess:
                 keep_alive=ports.keep_alive,
                 ownership=self._cluster_file,
                 quota=self.quota,
-                strangers=self._strangers,
+                unknown_keys=self._unknown_keys,
                 seal_agents=self._seal_agents(),
                 backpressure=backpressure,
                 health=SessionHealth(),

@@ -90,11 +90,11 @@ class Identity(Protocol):
     """The identity of an agent."""
 
     async def join(
-        self, metadata: MetadataStore, strangers: UnknownKeys
+        self, metadata: MetadataStore, unknown_keys: UnknownKeys
     ) -> tuple[Cluster, int, Grace]:
         """The cluster that the stores belong to, this agent's node id, and the cluster's grace.
 
-        *strangers*: the foreign keys that this agent has logged.
+        *unknown_keys*: the foreign keys that this agent has logged.
 
         Raises:
             WrongClusterError, CorruptError, StoreError: the agent cannot start.
@@ -129,14 +129,14 @@ class ClusterIdentity:
         self._grace = grace
 
     async def join(
-        self, metadata: MetadataStore, strangers: UnknownKeys
+        self, metadata: MetadataStore, unknown_keys: UnknownKeys
     ) -> tuple[Cluster, int, Grace]:
         cluster = await join_cluster(
-            metadata, self._objects, self._location, self._rng, strangers, self._grace
+            metadata, self._objects, self._location, self._rng, unknown_keys, self._grace
         )
-        await self._check_not_older(metadata, cluster.cluster_id, strangers)
+        await self._check_not_older(metadata, cluster.cluster_id, unknown_keys)
         number = await node_id(
-            metadata, self._disk, cluster, self._session_ms, self._rng, strangers
+            metadata, self._disk, cluster, self._session_ms, self._rng, unknown_keys
         )
         _, body = await patiently(partial(newest_cluster_file, self._objects), self._location)
         found = bucket_files.decode_grace(body)
@@ -151,7 +151,7 @@ class ClusterIdentity:
         return cluster, number, found
 
     async def _check_not_older(
-        self, metadata: MetadataStore, cluster_id: str, strangers: UnknownKeys
+        self, metadata: MetadataStore, cluster_id: str, unknown_keys: UnknownKeys
     ) -> None:
         """Raises WrongClusterError: the bucket has newer objects than the metadata store."""
         objects, location = self._objects, self._location
@@ -174,7 +174,7 @@ class ClusterIdentity:
                     if found:
                         raise WrongClusterError(found)
 
-        ids = [strangers.parsed(kv.key, head_of) for kv in heads]
+        ids = [unknown_keys.parsed(kv.key, head_of) for kv in heads]
         await do_all(check(session_id) for session_id in ids if session_id is not None)
 
 
@@ -228,18 +228,18 @@ async def join_cluster(
     objects: ObjectStore,
     location: str,
     rng: Random,
-    strangers: UnknownKeys | None = None,
+    unknown_keys: UnknownKeys | None = None,
     grace: Grace | None = None,
 ) -> Cluster:
     """The cluster of both stores; makes one, with *grace*, when neither has any.
 
-    *strangers*: the foreign keys that this agent has logged.
+    *unknown_keys*: the foreign keys that this agent has logged.
 
     Raises:
         WrongClusterError: see the table above.
         StoreError: a store does not answer.
     """
-    strangers = strangers or UnknownKeys()
+    unknown_keys = unknown_keys or UnknownKeys()
     in_bucket = await _read_bucket(objects, location)
     kv = await patiently(partial(metadata.get, CLUSTER_KEY), _METADATA)
     if kv is None and in_bucket is not None:
@@ -250,9 +250,9 @@ async def join_cluster(
     cluster = decode_cluster(value)
     check_level(cluster)
     if in_bucket is None and not made:
-        in_bucket = await _marked_by_another(metadata, objects, location, strangers)
+        in_bucket = await _marked_by_another(metadata, objects, location, unknown_keys)
     if in_bucket is None:
-        if await _has_agents(metadata, strangers):
+        if await _has_agents(metadata, unknown_keys):
             raise WrongClusterError(
                 f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had "
                 "agents: check the location.  All agents of a cluster need the same --store.  If "
@@ -314,22 +314,22 @@ async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
         return None
 
 
-async def _has_agents(metadata: MetadataStore, strangers: UnknownKeys) -> bool:
+async def _has_agents(metadata: MetadataStore, unknown_keys: UnknownKeys) -> bool:
     """Whether there are node ids or topics: then some bucket has this cluster's mark."""
     for prefix, parse in ((NODE_IDS_PREFIX, parse_node_id_key), (TOPICS_PREFIX, parse_topic_key)):
         _, kvs = await patiently(partial(metadata.get_prefix, prefix), _METADATA)
-        if any(strangers.is_ours(kv.key, parse) for kv in kvs):
+        if any(unknown_keys.is_ours(kv.key, parse) for kv in kvs):
             return True
     return False
 
 
 async def _marked_by_another(
-    metadata: MetadataStore, objects: ObjectStore, location: str, strangers: UnknownKeys
+    metadata: MetadataStore, objects: ObjectStore, location: str, unknown_keys: UnknownKeys
 ) -> Cluster | None:
     """The mark that another agent, which starts as well, writes; None: it wrote none in time."""
     until = asyncio.get_running_loop().time() + _MARKED_S
     while True:
-        has_agents = await _has_agents(metadata, strangers)
+        has_agents = await _has_agents(metadata, unknown_keys)
         found = await _read_bucket(objects, location)
         if found is not None or has_agents or asyncio.get_running_loop().time() >= until:
             return found
@@ -378,14 +378,14 @@ async def node_id(
     cluster: Cluster,
     session_ms: float = 0.0,
     rng: Random | None = None,
-    strangers: UnknownKeys | None = None,
+    unknown_keys: UnknownKeys | None = None,
 ) -> int:
     """This directory's node id: kept on the disk, allocated in the metadata store.
 
     An id without a live agent for a week may be given to another directory (`node_ids`).
 
     *session_ms*: how long a session lives after its agent has ended.  *rng*: makes the id of the
-    directory.  *strangers*: as `join_cluster`.
+    directory.  *unknown_keys*: as `join_cluster`.
 
     Raises:
         CorruptError: the file on the disk is damaged.
@@ -420,8 +420,8 @@ async def node_id(
         )
         directory = known or directory
     _, kvs = await patiently(partial(metadata.get_prefix, NODE_IDS_PREFIX), _METADATA)
-    strangers = strangers or UnknownKeys()
-    taken = {strangers.parsed(kv.key, parse_node_id_key) for kv in kvs}
+    unknown_keys = unknown_keys or UnknownKeys()
+    taken = {unknown_keys.parsed(kv.key, parse_node_id_key) for kv in kvs}
     number = 1
     while True:
         while number in taken:

@@ -70,7 +70,7 @@ class OwnSession:
     """End of its lease, by the process's own clock."""
 
 
-class Asked(NamedTuple):
+class SentRequest(NamedTuple):
     """A request that is on its way."""
 
     seen: int
@@ -91,7 +91,7 @@ class StoreWitness:
         self.cluster = cluster
         self.seen = 0
         """The highest revision of any answer or watch."""
-        self._last: Asked | None = None
+        self._last: SentRequest | None = None
         """The highest revision of an answer, and when its request was sent.  Watches do not count:
         after an outage a watch begins with changes written long ago."""
         self.session: OwnSession | None = None
@@ -112,16 +112,16 @@ class StoreWitness:
 
     # ── Observations ──
 
-    def asked(self) -> Asked:
+    def asked(self) -> SentRequest:
         """Call before a linearizable request is sent; pass the result to `answered`."""
-        return Asked(self.seen, self._now_ms())
+        return SentRequest(self.seen, self._now_ms())
 
-    def answered(self, asked: Asked, revision: int) -> None:
+    def answered(self, asked: SentRequest, revision: int) -> None:
         """A linearizable request was answered at *revision*."""
         if revision < asked.seen:
             self.went_back(asked.seen, revision)
         self.saw(revision)
-        told = Asked(revision, asked.sent_ms)
+        told = SentRequest(revision, asked.sent_ms)
         self._last = told if self._last is None else max(self._last, told)
 
     def saw(self, revision: int) -> None:

@@ -213,8 +213,8 @@ def _check_sums(
             )
         if found is None:
             continue
-        if found.strangers:
-            faults[partition].append(f"{name}: {found.strangers} records name another topic")
+        if found.unknown_keys:
+            faults[partition].append(f"{name}: {found.unknown_keys} records name another topic")
         if found.first < each.log_start or found.last >= each.sealed_end:
             faults[partition].append(
                 f"{name}: records are outside of the log, at {found.first} or {found.last}"

@@ -23,7 +23,7 @@ _SUM: Final = "decimal(38,0)"
 def blocks_of(rows: DataFrame, topic: str) -> DataFrame:
     """A row for each partition and block that has records.
 
-    ``strangers`` counts records that name another topic.
+    ``unknown_keys`` counts records that name another topic.
     """
     hashed = rows.select(
         F.col("partition"),
@@ -38,7 +38,7 @@ def blocks_of(rows: DataFrame, topic: str) -> DataFrame:
         F.bitmap_construct_agg(position).alias("bitmap"),
         F.min("offset").alias("first"),
         F.max("offset").alias("last"),
-        F.count_if("strange").alias("strangers"),
+        F.count_if("strange").alias("unknown_keys"),
         F.bit_xor("hash").alias("either"),
         F.sum(F.shiftrightunsigned("hash", 32)).alias("upper"),
     )
@@ -52,7 +52,7 @@ def partitions_of(blocks: DataFrame) -> DataFrame:
         F.sum("offsets").alias("offsets"),
         F.min("first").alias("first"),
         F.max("last").alias("last"),
-        F.sum("strangers").alias("strangers"),
+        F.sum("unknown_keys").alias("unknown_keys"),
         F.bit_xor("either").alias("either"),
         F.sum(F.col("upper").cast(_SUM)).alias("upper"),
     )

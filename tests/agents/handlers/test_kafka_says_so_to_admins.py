@@ -182,7 +182,7 @@ CASES: Final[tuple[Case, ...]] = (
         for kind in (0, 1, 5)
         for what, request in (
             ("of one", election(kind, ("c", [0]))),
-            ("of strangers", election(kind, ("a.b", [0, 9, -1]), ("nope", [0]), ("", [0]))),
+            ("of unknown_keys", election(kind, ("a.b", [0, 9, -1]), ("nope", [0]), ("", [0]))),
             ("twice", election(kind, ("c", [0, 0]), ("c", [0]))),
             ("of none", election(kind)),
             ("of no partitions", election(kind, ("c", []))),
@@ -198,7 +198,7 @@ CASES: Final[tuple[Case, ...]] = (
         for request in (reassignment(("c", 0, replicas), factor=factor),)
     ),
     (
-        "reassignment of strangers",
+        "reassignment of unknown_keys",
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         0,
         reassignment(("nope", 0, [NODE_ID]), ("a.b", 9, [NODE_ID]), ("a.b", 9, None), ("", 0, [])),
@@ -227,7 +227,7 @@ CASES: Final[tuple[Case, ...]] = (
         )
         for kinds in ([], [2], [4], [8], [16], [32], [2, 4], [2, 2], [77], [0], [2, 77])
     ),
-    ("quorum of strangers", ApiKey.DESCRIBE_QUORUM, 2, quorum(("nope", [0]))),
+    ("quorum of unknown_keys", ApiKey.DESCRIBE_QUORUM, 2, quorum(("nope", [0]))),
     ("quorum of a partition", ApiKey.DESCRIBE_QUORUM, 2, quorum((QUORUM, [1]))),
     ("quorum of two", ApiKey.DESCRIBE_QUORUM, 2, quorum((QUORUM, [0, 1]))),
     ("quorum of a topic", ApiKey.DESCRIBE_QUORUM, 2, quorum(("c", [0]))),
@@ -286,7 +286,7 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     ("producers", ApiKey.DESCRIBE_PRODUCERS, 0, producers(("idempotent", [0]))),
     (
-        "producers of strangers",
+        "producers of unknown_keys",
         ApiKey.DESCRIBE_PRODUCERS,
         0,
         producers(("a.b", [0, 9]), ("nope", [0]), ("b b", [0])),

@@ -320,7 +320,7 @@ async def sizes(agent: RunningAgent, request: DescribeLogDirsRequest) -> Describ
 
 async def test_sizes_are_those_of_batches_as_received_sealed_or_not(tmp_path: Path) -> None:
     """
-    One directory; null means all partitions, an empty list none, strangers nothing.
+    One directory; null means all partitions, an empty list none, unknown_keys nothing.
     """
     async with RunningAgent(tmp_path) as agent:
         await three_tiers(agent)

@@ -102,11 +102,11 @@ class ForgottenOffsets:
             self._log.info("group_offsets_expired", offsets=expired)
 
     async def _forget_topics(self) -> None:
-        strangers: dict[UUID, list[ServedGroup]] = {}
+        unknown_keys: dict[UUID, list[ServedGroup]] = {}
         for group in self._groups.values():
             for topic_id in group.offsets.topic_ids - self._view.topics.keys():
-                strangers.setdefault(topic_id, []).append(group)
-        if not strangers:
+                unknown_keys.setdefault(topic_id, []).append(group)
+        if not unknown_keys:
             return
         try:
             there = {
@@ -115,8 +115,8 @@ class ForgottenOffsets:
             }
         except CorruptError:
             return  # The watch logs it; an unreadable topic is not deleted.
-        for topic_id in strangers.keys() - there:
-            for group in strangers[topic_id]:
+        for topic_id in unknown_keys.keys() - there:
+            for group in unknown_keys[topic_id]:
                 if group.dropped is None:
                     try:
                         await group.store(group.offsets.forget_topic(topic_id))

@@ -93,7 +93,7 @@ class Collector:
         confirm: called after names were read and before objects are deleted by them; raises
             FencedError if a store is not the cluster's.
         node_ids: collects the ids of directories that are gone.
-        strangers: the unrecognised keys that this agent has logged.
+        unknown_keys: the unrecognised keys that this agent has logged.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Collector:
         duties: Duties | None = None,
         confirm: Callable[[], Awaitable[None]] = believe,
         node_ids: NodeIds | None = None,
-        strangers: UnknownKeys | None = None,
+        unknown_keys: UnknownKeys | None = None,
     ) -> None:
         self._metadata = metadata
         self._objects = objects
@@ -119,14 +119,14 @@ class Collector:
         self._confirm = confirm
         self._log = structlog.get_logger()
         self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
-        self._strangers = strangers or UnknownKeys()
+        self._unknown_keys = unknown_keys or UnknownKeys()
         self.heads = SessionHeadGc(
             metadata=metadata,
             objects=objects,
             disk=disk,
             offload=offload,
             settings=heads,
-            strangers=self._strangers,
+            unknown_keys=self._unknown_keys,
             confirm=confirm,
         )
         self._node_ids = node_ids
@@ -146,7 +146,7 @@ class Collector:
             pages=self._pages,
             deleter=self.deletions,
             grace=self._settings.grace,
-            strangers=self._strangers,
+            unknown_keys=self._unknown_keys,
             offload=offload,
             share=self._duties.listing_share,
         )
@@ -155,7 +155,7 @@ class Collector:
             reads=self._reads,
             pages=self._pages,
             grace=self._settings.grace,
-            strangers=self._strangers,
+            unknown_keys=self._unknown_keys,
             confirm=confirm,
             delete=self._delete,
         )
@@ -278,7 +278,7 @@ class Collector:
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
         try:
-            names = await read_names(self._reads, session_id, self._strangers, self._offload)
+            names = await read_names(self._reads, session_id, self._unknown_keys, self._offload)
         except NO_ANSWER as error:
             self._failures += 1
             if self._failures >= MOST_FAILURES:
@@ -317,7 +317,7 @@ class Collector:
 
     def _strange(self, key: str) -> None:
         self.strange_objects += 1
-        self._strangers.say(key)
+        self._unknown_keys.say(key)
 
     # ── State file ──
 

@@ -62,7 +62,7 @@ class DeletedTopicGc:
         reads: CollectorReads,
         pages: ObjectPages,
         grace: Grace,
-        strangers: UnknownKeys,
+        unknown_keys: UnknownKeys,
         confirm: Callable[[], Awaitable[None]],
         delete: Callable[[list[Garbage]], Awaitable[object]],
     ) -> None:
@@ -70,7 +70,7 @@ class DeletedTopicGc:
         self._reads = reads
         self._pages = pages
         self._grace = grace
-        self._strangers = strangers
+        self._unknown_keys = unknown_keys
         self._confirm = confirm
         self._delete = delete
         self._log = structlog.get_logger()
@@ -93,7 +93,7 @@ class DeletedTopicGc:
         there: dict[str, int] = {}
         failures = 0
         for kv in await self._reads.prefix(DELETED_PREFIX):
-            if not self._strangers.is_ours(kv.key, parse_deleted_key):
+            if not self._unknown_keys.is_ours(kv.key, parse_deleted_key):
                 continue
             try:
                 topic = decode_at(kv.key, kv.value, decode_topic)
@@ -136,7 +136,7 @@ class DeletedTopicGc:
         seen: dict[str, tuple[int, int]] = {}
         over: list[tuple[KeyValue, Topic]] = []
         for kv in await self._reads.prefix(IMPORTS_PREFIX):
-            if not self._strangers.is_ours(kv.key, parse_import_key):
+            if not self._unknown_keys.is_ours(kv.key, parse_import_key):
                 continue
             revision, since_ms = self._imports.get(kv.key, (0, now_ms))
             if revision != kv.mod_revision:
@@ -255,7 +255,7 @@ class DeletedTopicGc:
             layout.parse_key(key)
         except ValueError:
             self.strange_objects += 1
-            self._strangers.say(key)
+            self._unknown_keys.say(key)
             return False
         return True
 

@@ -86,7 +86,7 @@ class _DryRun:
     def __init__(self, metadata: MetadataStore, offload: Offload) -> None:
         self._reads = CollectorReads(metadata, _DEADLINE_MS)
         self._offload = offload
-        self._strangers = UnknownKeys()
+        self._unknown_keys = UnknownKeys()
         self._walks: dict[NamedPartition, None] = {}
         self._names: NamedFlushObjects | None = None
         self._marked_ms: dict[UUID, int] = {}
@@ -101,19 +101,19 @@ class _DryRun:
         )
         live = {
             topic.topic_id: topic
-            for topic in self._strangers.decoded(
+            for topic in self._unknown_keys.decoded(
                 await self._reads.prefix(TOPICS_PREFIX), decode_topic, parse_topic_key
             )
         }
         deleted = await self._deleted(objects)
         imports = {
             topic.topic_id
-            for topic in self._strangers.decoded(
+            for topic in self._unknown_keys.decoded(
                 await self._reads.prefix(IMPORTS_PREFIX), decode_topic, parse_import_key
             )
         }
         pages = ObjectPages(objects, _DEADLINE_MS, 0, PutTimes(found.grace))
-        reads = PartitionReads(self._reads, pages, self._strangers, self._offload)
+        reads = PartitionReads(self._reads, pages, self._unknown_keys, self._offload)
 
         def damage(partition: NamedPartition, error: CorruptError) -> None:
             found.damaged[partition.name] = str(error)
@@ -155,7 +155,7 @@ class _DryRun:
             session_id = layout.parse_flush_key(info.key).session_id
             if self._names is None or self._names.session_id != session_id:
                 self._names = await read_names(
-                    self._reads, session_id, self._strangers, self._offload
+                    self._reads, session_id, self._unknown_keys, self._offload
                 )
             if self._names.damage:
                 found.damaged[session_id] = self._names.damage
@@ -165,7 +165,7 @@ class _DryRun:
     async def _deleted(self, objects: ObjectStore) -> dict[UUID, Topic]:
         """The topics whose deletion goes on; notes when each was marked."""
         kvs = await self._reads.prefix(DELETED_PREFIX)
-        topics = self._strangers.decoded(kvs, decode_topic, parse_deleted_key)
+        topics = self._unknown_keys.decoded(kvs, decode_topic, parse_deleted_key)
         for topic in topics:
             mark = layout.deleted_key(topic.name, topic.topic_id)
             async for page in objects.list(mark):

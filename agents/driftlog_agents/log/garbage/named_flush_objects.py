@@ -48,7 +48,7 @@ class NamedFlushObjects:
 
 
 async def read_names(
-    reads: CollectorReads, session_id: str, strangers: UnknownKeys, offload: Offload
+    reads: CollectorReads, session_id: str, unknown_keys: UnknownKeys, offload: Offload
 ) -> NamedFlushObjects:
     """Reads the names of *session_id*.
 
@@ -57,7 +57,9 @@ async def read_names(
     """
     session, head = await reads.get(session_key(session_id), head_key(session_id))
     records = await reads.prefix(flushes_prefix(session_id))
-    names: NamedFlushObjects = await offload(_decode, session_id, session, head, records, strangers)
+    names: NamedFlushObjects = await offload(
+        _decode, session_id, session, head, records, unknown_keys
+    )
     return names
 
 
@@ -66,10 +68,10 @@ def _decode(
     session: KeyValue | None,
     head: KeyValue | None,
     records: list[KeyValue],
-    strangers: UnknownKeys,
+    unknown_keys: UnknownKeys,
 ) -> NamedFlushObjects:
     try:
-        found = strangers.decoded(records, decode_flush_record, parse_flush_key)
+        found = unknown_keys.decoded(records, decode_flush_record, parse_flush_key)
         last = None if session is None else _last_committed(head)
     except CorruptError as error:
         return NamedFlushObjects(session_id, frozenset(), None, str(error))

@@ -81,7 +81,7 @@ class SessionHeadGc:
         objects: ObjectStore,
         disk: AgentDisk,
         offload: Offload,
-        strangers: UnknownKeys,
+        unknown_keys: UnknownKeys,
         confirm: Callable[[], Awaitable[None]],
         settings: HeadSettings | None = None,
     ) -> None:
@@ -89,7 +89,7 @@ class SessionHeadGc:
         self._objects = objects
         self._disk = disk
         self._offload = offload
-        self._strangers = strangers
+        self._unknown_keys = unknown_keys
         self._confirm = confirm
         self._settings = settings or HeadSettings()
         self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
@@ -123,7 +123,7 @@ class SessionHeadGc:
         self._looked_ms = now_ms
 
     def _judge(self, heads: list[KeyValue], sessions: list[KeyValue], now_ms: int) -> DeadHeads:
-        parsed = self._strangers.parsed
+        parsed = self._unknown_keys.parsed
         found = judge(
             {name: kv for kv in heads if (name := parsed(kv.key, head_of)) is not None},
             {parsed(kv.key, session_of) for kv in sessions},
@@ -192,7 +192,7 @@ class SessionHeadGc:
         self._log.info("heads_collected", deleted=deleted, still_needed=len(due) - deleted)
 
     def _sessions_of(self, partitions: list[KeyValue]) -> set[str]:
-        states = self._strangers.decoded(partitions, decode_partition_state, parse_partition_key)
+        states = self._unknown_keys.decoded(partitions, decode_partition_state, parse_partition_key)
         return {session_id for state in states for session_id in state.sessions}
 
     async def _txn(self, txn: Txn) -> bool:

@@ -57,11 +57,11 @@ class ClaimTransactions:
     """
 
     def __init__(
-        self, session: Session, topics: Mapping[UUID, TopicEntry], strangers: UnknownKeys
+        self, session: Session, topics: Mapping[UUID, TopicEntry], unknown_keys: UnknownKeys
     ) -> None:
         self._session = session
         self._topics = topics
-        self._strangers = strangers
+        self._unknown_keys = unknown_keys
         self._told: set[str] = set()
         """Errors of unreadable keys that are logged already."""
         self._log = structlog.get_logger()
@@ -73,14 +73,14 @@ class ClaimTransactions:
             for kv in await self._session.read_prefix(LEADERS_PREFIX)
             if (leader := self._leader(kv)) is not None
             and leader.session_id in sessions
-            and (tp := self._strangers.parsed(kv.key, parse_leader_key)) is not None
+            and (tp := self._unknown_keys.parsed(kv.key, parse_leader_key)) is not None
         ]
 
     def _leader(self, kv: KeyValue) -> Leader | None:
         try:
             return decode_at(kv.key, kv.value, decode_leader)
         except CorruptError as error:
-            if self._strangers.is_ours(kv.key, parse_leader_key):
+            if self._unknown_keys.is_ours(kv.key, parse_leader_key):
                 self._say_damaged(error)
             return None
 
@@ -150,7 +150,7 @@ class ClaimTransactions:
     async def live(self) -> set[str]:
         """Sessions whose keys exist."""
         kvs = await self._session.read_prefix(SESSIONS_PREFIX)
-        found = (self._strangers.parsed(kv.key, parse_session_key) for kv in kvs)
+        found = (self._unknown_keys.parsed(kv.key, parse_session_key) for kv in kvs)
         return {session_id for session_id in found if session_id is not None}
 
     async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:

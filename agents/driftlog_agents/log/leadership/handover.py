@@ -48,7 +48,7 @@ from driftlog_agents.log.leadership.handover_policy import (
 )
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.partition.waiters import Arrival
+from driftlog_agents.log.partition.waiters import CommitWaiter
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
@@ -155,7 +155,7 @@ class Handover:
 
     async def _flush(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         """Flushes what is in flight of *logs*; returns those committed within the deadline."""
-        arrivals = {log: _wait_for_end(log, Arrival()) for log in logs if not is_flushed(log)}
+        arrivals = {log: _wait_for_end(log, CommitWaiter()) for log in logs if not is_flushed(log)}
         if arrivals:
             self._flusher.hurry()
         with contextlib.suppress(TimeoutError):
@@ -294,7 +294,7 @@ class Handover:
         self._flush_deadline.met()
 
 
-def _wait_for_end(log: PartitionLog, arrival: Arrival) -> Arrival:
+def _wait_for_end(log: PartitionLog, arrival: CommitWaiter) -> CommitWaiter:
     """Sets *arrival* when every batch that *log* has admitted by now is committed."""
     log.waiting_duplicates.append((log.log_end, arrival))
     return arrival

@@ -81,7 +81,7 @@ class Takeover:
         check: ManifestCheck,
         producer_ids: ProducerIdFloor,
         topics: Mapping[UUID, TopicEntry],
-        strangers: UnknownKeys | None = None,
+        unknown_keys: UnknownKeys | None = None,
     ) -> None:
         self._session = session
         self._footers = footers
@@ -89,9 +89,9 @@ class Takeover:
         self._producer_ids = producer_ids
         self._topics = topics
         self._log = structlog.get_logger()
-        strangers = strangers or UnknownKeys()
-        self._claims = ClaimTransactions(session, topics, strangers)
-        self._records = FlushRecordReads(session, footers, strangers)
+        unknown_keys = unknown_keys or UnknownKeys()
+        self._claims = ClaimTransactions(session, topics, unknown_keys)
+        self._records = FlushRecordReads(session, footers, unknown_keys)
         self._buffered: set[str] = set()
         """Dead sessions with directories on this disk."""
         self._restored = 0

@@ -57,12 +57,12 @@ class FlushRecordReads:
         self,
         session: Session,
         footers: FooterCache,
-        strangers: UnknownKeys,
+        unknown_keys: UnknownKeys,
         at_once: int = _READS_AT_ONCE,
     ) -> None:
         self._session = session
         self._footers = footers
-        self._strangers = strangers
+        self._unknown_keys = unknown_keys
         self._slots = asyncio.Semaphore(at_once)
         self._log = structlog.get_logger()
 
@@ -73,13 +73,13 @@ class FlushRecordReads:
     async def named(self, prefix: str, parse: Callable[[str], str]) -> set[str]:
         """The ids of the sessions that keys under *prefix* name."""
         kvs = await self._session.read_prefix(prefix)
-        found = (self._strangers.parsed(kv.key, parse) for kv in kvs)
+        found = (self._unknown_keys.parsed(kv.key, parse) for kv in kvs)
         return {session_id for session_id in found if session_id is not None}
 
     async def records(self, session_id: str) -> list[KeyValue]:
         """The session's flush records, as the metadata store has them at one revision."""
         kvs = await self._session.read_prefix(flushes_prefix(session_id))
-        return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
+        return [kv for kv in kvs if self._unknown_keys.is_ours(kv.key, parse_flush_key)]
 
     async def footers(
         self,
@@ -129,7 +129,7 @@ class FlushRecordReads:
         """Ids of the topics that exist; None: a topic's key cannot be read."""
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         try:
-            topics = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
+            topics = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
         except CorruptError as error:
             self._log.error(
                 "topics_unreadable",

@@ -33,9 +33,9 @@ class MovedBatches:
     """Reads flush records again, one read at a time for each partition."""
 
     def __init__(
-        self, *, session: Session, footers: FooterCache, strangers: UnknownKeys | None = None
+        self, *, session: Session, footers: FooterCache, unknown_keys: UnknownKeys | None = None
     ) -> None:
-        self._records = FlushRecordReads(session, footers, strangers or UnknownKeys())
+        self._records = FlushRecordReads(session, footers, unknown_keys or UnknownKeys())
         self._footers = footers
         self._looking = KeyedLock[PartitionLog]()
         self._reads = asyncio.Semaphore(_AT_ONCE)

@@ -37,7 +37,7 @@ class ManifestCache:
         objects: ObjectStore,
         now_ms: Callable[[], float],
         offload: Offload = inline,
-        strangers: UnknownKeys | None = None,
+        unknown_keys: UnknownKeys | None = None,
     ) -> None:
         self._objects = objects
         self._offload = offload
@@ -45,7 +45,7 @@ class ManifestCache:
         self._hedged = HedgedReads(now_ms, longest_timeout_s=_LONGEST_TIMEOUT_S)
         self.cached = KnownManifests()
         self._reading = KeyedLock[PartitionLog]()
-        self._strangers = strangers or UnknownKeys()
+        self._unknown_keys = unknown_keys or UnknownKeys()
 
     def take_edited(self) -> list[tuple[str, TopicPartition]]:
         """Partitions, with their topics' names, that got a newer version by `put` since the last
@@ -71,7 +71,7 @@ class ManifestCache:
             return known
 
     def _strange(self, key: str) -> None:
-        self._strangers.is_ours(key, layout.parse_manifest_key)
+        self._unknown_keys.is_ours(key, layout.parse_manifest_key)
 
     async def read_back(self, log: PartitionLog, version: int) -> Manifest:
         """Reads the newest manifest from the bucket, at least at *version*, past the cache; `put`

@@ -80,7 +80,7 @@ class ManifestCheck:
         manifests: KnownManifests,
         now_ms: Callable[[], float],
         offload: Offload = inline,
-        strangers: UnknownKeys | None = None,
+        unknown_keys: UnknownKeys | None = None,
         outage: FailureTracker | None = None,
     ) -> None:
         self._objects = objects
@@ -92,7 +92,7 @@ class ManifestCheck:
         self._hedged = HedgedReads(
             now_ms, timeout_s=_TIMEOUTS_S[0], longest_timeout_s=_TIMEOUTS_S[1]
         )
-        self._strangers = strangers or UnknownKeys()
+        self._unknown_keys = unknown_keys or UnknownKeys()
         self._log = structlog.get_logger()
         self._retry = ObjectRetry(
             probes,
@@ -173,7 +173,7 @@ class ManifestCheck:
         return await newest_version(self._objects, topic, tp, self._strange) or 0
 
     def _strange(self, key: str) -> None:
-        self._strangers.is_ours(key, layout.parse_manifest_key)
+        self._unknown_keys.is_ours(key, layout.parse_manifest_key)
 
     async def _all(
         self, asks: Mapping[_K, tuple[str, Callable[[], Coroutine[Any, Any, _T]]]]

@@ -8,7 +8,7 @@ import asyncio
 from driftlog_agents.log.partition.partition import PartitionLog
 
 
-class Arrival:
+class CommitWaiter:
     """A `Waiter` that sets an event when its partition's last batches are committed, or lost.
 
     Args:

@@ -78,7 +78,7 @@ class DisplacedRecords:
         session: Session,
         takeover: Takeover,
         loader: MetadataLoader,
-        strangers: UnknownKeys,
+        unknown_keys: UnknownKeys,
         counters: LogCounters,
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -87,7 +87,7 @@ class DisplacedRecords:
         self._session = session
         self._takeover = takeover
         self._loader = loader
-        self._strangers = strangers
+        self._unknown_keys = unknown_keys
         self._counters = counters
         self._now_ms = now_ms
         self._wall_ms = wall_ms
@@ -164,7 +164,7 @@ class DisplacedRecords:
             CorruptError: a topic's key cannot be read, and may be that of any of them.
         """
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
-        topics = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
+        topics = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
         there = {topic.topic_id for topic in topics}
         return {tp for tp in unknown if tp.topic_id not in there}
 

@@ -40,7 +40,7 @@ from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.leftovers import Leftovers, decode_leftovers
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.partition.waiters import Arrival
+from driftlog_agents.log.partition.waiters import CommitWaiter
 from driftlog_agents.log.recovery.displaced_records import DisplacedRecords, breathing
 from driftlog_agents.log.recovery.leftover_batches import (
     REPAIR,
@@ -334,7 +334,7 @@ class Recovery:
         """Waits until every appended batch is committed."""
         recovered = self._leftovers.recovered
         for log in sorted(recovered, key=lambda log: (log.topic_id, log.partition)):
-            arrival = Arrival()
+            arrival = CommitWaiter()
             end = log.log_end
             if log.high_watermark < end:
                 log.waiting_duplicates.append((end, arrival))

@@ -5,14 +5,14 @@
                                    └───▶ there is none: it waits until others are done or gone
 
 1. Trusted holders (a large frame came completely, many answers were taken) may use all of a budget,
-   other holders half of it: strangers that begin requests and do not end them take nothing from
+   other holders half of it: those that begin requests and do not end them take nothing from
    working clients.
 2. One holder continues beyond the limit until it is done or gone.  The next is the one that has
-   waited longest, of trusted holders and strangers in turn: so holders that all have a part never
+   waited longest, of trusted and untrusted holders in turn: so holders that all have a part never
    wait for one another.  The limit and one frame or answer bound what is held.
 3. While a budget is `pressed`, its owner closes holders without progress: then 2 ends.  It also
-   closes strangers that hold memory and wait, while none of them completes a frame: otherwise it
-   finds the silent ones of a crowd only one by one.
+   closes untrusted holders that wait for more memory, while none of them completes a frame:
+   otherwise it finds the silent ones of a crowd only one by one.
 
 Pure.
 """
@@ -44,9 +44,9 @@ class MemoryBudget:
     __slots__ = (
         "_ahead",
         "_on_pressed",
-        "_strangers",
-        "_strangers_turn",
         "_trusted",
+        "_untrusted",
+        "_untrusted_turn",
         "_waking",
         "granted",
         "held_bytes",
@@ -67,8 +67,8 @@ class MemoryBudget:
         self._on_pressed = on_pressed
         self._trusted: dict[Holder, int] = {}
         """Trusted holders that wait, in the order of their arrival, and for how many bytes."""
-        self._strangers: dict[Holder, int] = {}
-        self._strangers_turn = False
+        self._untrusted: dict[Holder, int] = {}
+        self._untrusted_turn = False
         self._ahead: Holder | None = None
         """The holder that may go beyond the limit."""
         self._waking = False
@@ -81,18 +81,18 @@ class MemoryBudget:
     @property
     def waiting(self) -> int:
         """Number of holders that wait."""
-        return len(self._trusted) + len(self._strangers)
+        return len(self._trusted) + len(self._untrusted)
 
     def take(self, holder: Holder, size_bytes: int) -> bool:
         """Count *size_bytes* more for *holder*; False: it waits until `go_on` is called."""
-        queue = self._trusted if holder.trusted else self._strangers
+        queue = self._trusted if holder.trusted else self._untrusted
         if not queue and self.held_bytes + size_bytes <= self._limit(holder.trusted):
             self.held_bytes += size_bytes
             return True
         self._press()
         if self._ahead is None or self._ahead is holder:
             self._ahead = holder
-            self._strangers_turn = not holder.trusted
+            self._untrusted_turn = not holder.trusted
             self.held_bytes += size_bytes
             return True
         queue[holder] = size_bytes
@@ -130,7 +130,7 @@ class MemoryBudget:
         self.held_bytes -= size_bytes
         if self.pressed:
             self._trusted.pop(holder, None)
-            self._strangers.pop(holder, None)
+            self._untrusted.pop(holder, None)
             if self._ahead is holder:
                 self._ahead = None
             self._wake()
@@ -157,14 +157,14 @@ class MemoryBudget:
     def _grants(self) -> list[Holder]:
         """Grant free memory; returns the holders that continue now."""
         woken: list[Holder] = []
-        for queue, trusted in ((self._trusted, True), (self._strangers, False)):
+        for queue, trusted in ((self._trusted, True), (self._untrusted, False)):
             while queue and self.held_bytes + queue[_first(queue)] <= self._limit(trusted):
                 woken.append(self._grant(queue))
         if self._ahead is None and self.waiting:
-            self._strangers_turn = bool(self._strangers) and not (
-                self._strangers_turn and self._trusted
+            self._untrusted_turn = bool(self._untrusted) and not (
+                self._untrusted_turn and self._trusted
             )
-            self._ahead = self._grant(self._strangers if self._strangers_turn else self._trusted)
+            self._ahead = self._grant(self._untrusted if self._untrusted_turn else self._trusted)
             woken.append(self._ahead)
         self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
         return woken

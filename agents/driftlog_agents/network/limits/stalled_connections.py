@@ -43,7 +43,7 @@ class HoldingConnection(Protocol):
         """The memory of its answers."""
         ...
 
-    def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:
+    def look_for_progress(self, now_ms: float, *, untrusted_progress: bool) -> None:
         """Others wait for memory: close this connection if it holds some without progress."""
         ...
 
@@ -115,11 +115,11 @@ class StalledConnections:
         server = self._server
         budgets = (server.frame_budget, server.request_budget)
         welcomed = sum(budget.welcomed for budget in budgets)
-        strangers_progress, self._welcomed = welcomed != self._welcomed, welcomed
+        untrusted_progress, self._welcomed = welcomed != self._welcomed, welcomed
         pressed = any(budget.pressed for budget in budgets)
         for connection in list(server.connections):
             if pressed:
-                connection.look_for_progress(now_ms, strangers_progress=strangers_progress)
+                connection.look_for_progress(now_ms, untrusted_progress=untrusted_progress)
             else:
                 connection.forget_progress()
 

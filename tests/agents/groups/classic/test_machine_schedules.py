@@ -39,7 +39,7 @@ seldom = st.sampled_from((False, False, False, True))
 
 
 class Schedules(RuleBasedStateMachine):
-    """Clients that mostly do what they should, a store that sometimes fails, and strangers."""
+    """Clients that mostly do what they should, a store that sometimes fails, and unknown_keys."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -330,7 +330,7 @@ async def test_a_damaged_partition_keeps_all_heads(world: World) -> None:
     assert [session.session_id] == await world.heads()
 
 
-async def test_keys_of_strangers_and_a_damaged_head_keep_no_other_head(world: World) -> None:
+async def test_unknown_keys_and_a_damaged_head_keep_no_other_head(world: World) -> None:
     """
     They stay, and are said once: what is nobody's, and whose values cannot be read.
     """

@@ -476,7 +476,7 @@ async def test_no_error_of_a_store_ends_the_collector(world: World, error: Excep
     assert looks - 1 <= said <= looks
 
 
-async def test_strangers_are_left_alone(world: World) -> None:
+async def test_unknown_keys_are_left_alone(world: World) -> None:
     """
     What no driftlog writes, no driftlog deletes; each is said once, and not at each look.
     """
@@ -495,7 +495,7 @@ STRANGE = ("flushes/5e55/1", "deleted/everything", "heads/%zz", "heads/notes")
 """Keys that no driftlog writes."""
 
 
-async def test_keys_of_strangers_hold_nothing_up_and_are_said_once(world: World) -> None:
+async def test_unknown_keys_hold_nothing_up_and_are_said_once(world: World) -> None:
     """
     They stay; what is named by one that can be read all the same stays, too.
     """

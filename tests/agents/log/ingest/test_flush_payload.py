@@ -8,7 +8,7 @@ from uuid import UUID
 from driftlog_agents.log.ingest.flush_payload import Payload
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_agents.log.partition.waiters import Arrival
+from driftlog_agents.log.partition.waiters import CommitWaiter
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import check_batch
 from driftlog_tiering.formats.flush_object import decode_footer
@@ -91,7 +91,7 @@ def test_all_logs_have_moved_before_a_waiter_is_told() -> None:
     ]
     for log in logs:
         log.append(2, -1, -1, -1, 0)
-        log.waiters.append((2, Arrival()))
+        log.waiters.append((2, CommitWaiter()))
     made = Payload.of({log: [batch(0)] for log in logs}, SESSION, 5, has_facts=False)
 
     ready = made.commit("key", 0)

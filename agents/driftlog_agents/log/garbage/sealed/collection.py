@@ -57,17 +57,17 @@ class SealedCollection:
         pages: ObjectPages,
         deleter: Deleter,
         grace: Grace,
-        strangers: UnknownKeys,
+        unknown_keys: UnknownKeys,
         offload: Offload,
         share: Callable[[], tuple[int, int] | None],
     ) -> None:
         self._metadata = metadata
         self._pages = pages
         self._grace = grace
-        self._strangers = strangers
+        self._unknown_keys = unknown_keys
         self._share = share
         self._schedule = WalkSchedule(grace)
-        reads = PartitionReads(metadata, pages, strangers, offload)
+        reads = PartitionReads(metadata, pages, unknown_keys, offload)
         self._superseded = SupersededVersions(reads, deleter, grace, pause_ms=pages.pause_ms)
         self._unnamed = UnnamedObjects(
             reads, deleter, grace, superseded=self._hand_over, damaged=self._say_damaged
@@ -143,7 +143,7 @@ class SealedCollection:
         if share is None:
             return False
         kvs = await self._metadata.prefix(TOPICS_PREFIX)
-        known = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
+        known = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
         known.sort(key=_prefix)
         at, of = share
         topics = known[len(known) * at // of : len(known) * (at + 1) // of]

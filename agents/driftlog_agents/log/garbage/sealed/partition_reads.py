@@ -58,12 +58,12 @@ class PartitionReads:
         self,
         metadata: CollectorReads,
         pages: ObjectPages,
-        strangers: UnknownKeys,
+        unknown_keys: UnknownKeys,
         offload: Offload,
     ) -> None:
         self._metadata = metadata
         self._objects = pages.objects
-        self._strangers = strangers
+        self._unknown_keys = unknown_keys
         self._offload = offload
         self._retry = Retry(
             wait_s=1.0, longest_wait_s=1.0, timeout_s=pages.deadline_ms / 1000, attempts=3
@@ -181,7 +181,7 @@ class PartitionReads:
     def _parse(self, page: Listing) -> list[tuple[layout.Key, ObjectInfo]]:
         found: list[tuple[layout.Key, ObjectInfo]] = []
         for info in page.objects:
-            key = self._strangers.parsed(info.key, layout.parse_key)
+            key = self._unknown_keys.parsed(info.key, layout.parse_key)
             if key is not None:
                 found.append((key, info))
         return found
@@ -218,7 +218,7 @@ class PartitionReads:
         async for page in self._pages.of(prefix):
             now_ms = now_ms or page.store_now_ms
             for info in page.objects:
-                key = self._strangers.parsed(info.key, layout.parse_manifest_key)
+                key = self._unknown_keys.parsed(info.key, layout.parse_manifest_key)
                 if key is not None:
                     found.append(Version(key.version, info.modified_ms, info.size_bytes))
         return Versions(tuple(reversed(found)), now_ms)

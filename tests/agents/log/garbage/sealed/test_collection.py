@@ -30,7 +30,7 @@ class Agent:
             pages=ObjectPages(history.bucket, 1_000, 0, PutTimes(GRACE)),
             deleter=history.deletions,
             grace=GRACE,
-            strangers=UnknownKeys(),
+            unknown_keys=UnknownKeys(),
             offload=inline,
             share=lambda: self.share,
         )
