@@ -288,7 +288,7 @@ def _partition(
     missing = each.sealed_end - each.log_start - (0 if found is None else found.offsets)
     named = gaps(each.log_start, each.sealed_end, first, last, blocks)
     if require_dense and missing:
-        faults = [*faults, f"{topic}-{each.partition}: {missing} offsets have no record"]
+        faults = [*faults, f"{topic}-{each.partition}: offsets without a record: {missing}"]
     either, upper = (0, 0) if found is None else (found.either, int(found.upper))
     return PartitionAudit(
         partition=each.partition,

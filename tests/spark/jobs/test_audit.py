@@ -113,7 +113,7 @@ def test_gaps_of_a_compacted_topic_are_named_and_no_fault(
     )
     assert (0, 0, ()) == (second.start, second.end, second.gaps)
     dense = audit_topic(spark, str(tmp_path), "t", require_dense=True)
-    assert [f"t-0: {first.missing} offsets have no record"] == dense.faults
+    assert [f"t-0: offsets without a record: {first.missing}"] == dense.faults
 
 
 def test_an_offset_that_is_there_twice_is_a_fault(spark: SparkSession, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_an_audit_prints_digests_and_ends_with_one_where_there_is_a_fault(
     assert "partition 0 has no record at 40-40" in table
     (found,) = json.loads(out)["partitions"]
     assert (0, 40, 1) == (found["partition"], found["records"], found["missing"])
-    assert "flights-0: 1 offset has no record" in err
+    assert "flights-0: offsets without a record: 1" in err
     assert "--compare-bootstrap" in usage
 
 
@@ -83,11 +83,12 @@ def test_an_export_writes_its_range_and_says_how_much(
     second, again, _ = run(*line, "--json")
 
     assert (0, 0) == (first, second)
-    assert f"1 hour at {target}; 8 records written now" in said
+    assert "1 hour at " in said
+    assert f"{target}; 8 records written now" in said
     assert "1 of 1" in progress
     assert 0 == json.loads(again)["records"]
     rows = [json.loads(line) for path in target.rglob("part-*.json") for line in _lines(path)]
-    assert {"v4", "v5", None} == {row["value"] for row in rows}
+    assert {"v4", "v5", None, "v7"} == {row["value"] for row in rows}
     assert 8 == len(rows)
 
 
