@@ -14,6 +14,7 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers.fetch import reads
+from driftlog_agents.process.metrics.collect import collect
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import delete_topics, fetch
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -341,7 +342,12 @@ async def test_a_client_without_a_session_for_want_of_room_is_served(tmp_path: P
         has, has_none = Session(client), Session(other)
         await has.poll({0: 0})
         found = await has_none.poll({0: 0})
-        refused = agent.process.dispatcher.fetching.sessions.full
+        (refused,) = (
+            sample.value
+            for metric in collect(agent.observed)
+            for sample in metric.samples
+            if sample.labels.get("limit") == "driftlog.max.fetch.session.bytes"
+        )
 
     assert has.session_id > 0
     assert 0 == has_none.session_id
