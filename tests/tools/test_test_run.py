@@ -46,6 +46,12 @@ def test_flaky(text): assert not first_time(f"flaky-{text}")
 @pytest.mark.real_processes
 def test_broken(): assert False
 
+@pytest.mark.real_processes
+def test_later_than_all():
+    if not first_time("late"):
+        pytest.skip("the time of this run is over")
+    assert False
+
 def test_flaky_unit(): assert not first_time("unit")
 
 @pytest.fixture
@@ -129,6 +135,19 @@ def test_what_fails_twice_has_failed(folder: Path) -> None:
             "verify: failed: test_some.py::test_broken",
             "verify: failed, then passed: test_some.py::test_flaky_fixture",
             "verify: 1 passed, 0 skipped, 1 failed, 1 failed, then passed",
+        ],
+    )
+
+
+def test_what_is_skipped_the_second_time_has_failed(folder: Path) -> None:
+    """
+    The run's time is over by then, or what the test needs is gone.
+    """
+    assert run(folder, "later_than_all") == (
+        1,
+        [
+            "verify: failed: test_some.py::test_later_than_all",
+            "verify: 0 passed, 0 skipped, 1 failed",
         ],
     )
 
