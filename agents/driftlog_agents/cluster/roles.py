@@ -6,7 +6,7 @@
 
 All agents compute the same from the same agents and leaders.  While their views differ, two of them
 may do the same work, or none for a moment: the first edit of a manifest makes the other one void,
-and nobody's work is needed for an acknowledgement.
+and no acknowledgement needs this work.
 
 Pure.
 """

@@ -87,8 +87,8 @@ class ClusterWatch:
     async def _reset(self, prefix: str, revision: int, kvs: list[KeyValue]) -> None:
         """Apply a read in slices; a hundred thousand keys take a second of the loop.
 
-        A topic's change is reported before another task sees it in the view: who compares the
-        view's topic with the store's (`delegated_partitions`) goes by the policy that it has now.
+        A topic's change is reported before another task sees it in the view: `delegated_partitions`
+        compares the view's topic with the store's, and goes by the policy that it has now.
         """
         for _ in self.view.resetting(prefix, revision, kvs):
             self._report_topics()

@@ -13,7 +13,7 @@
    ``import.json`` and without a file for an import that did not end, and deletes it, unless an
    agent has written to it since.
 3. The partitions' keys are written from manifests that were read back, not from what the job says.
-4. Each step may be repeated, by any agent.  An import that nobody renews is abandoned by the
+4. Each step may be repeated, by any agent.  An import that is not renewed is abandoned by the
    collector (`log/garbage/deleted_topic_gc`); after that it cannot be published.
 5. An import's partitions are within the cluster's limit when it begins, beside those of all open
    imports, and again when it is published.

@@ -553,7 +553,7 @@ class KeyMap:
     Args:
         memory_bytes: of all slots, 24 bytes each.
         load: the share of the slots that may be used (``log.cleaner.io.buffer.load.factor``).
-        seed: 16 random bytes of the hash: without them nobody can make two keys of one hash.
+        seed: 16 random bytes of the hash: without them a client cannot make two keys of one hash.
     """
 
     def __init__(self, memory_bytes: int, load: float, seed: bytes) -> None:

@@ -106,7 +106,7 @@ class SealedPartition:
     """See the module; a `Bucket` of one partition.
 
     Args:
-        by: who rewrites it, as others are told; the same for each attempt of one job.
+        by: the name of what rewrites it, as others are told; the same for each attempt of one job.
         busy_ms: how long `Busy` lasts unless it is renewed.
     """
 

@@ -535,4 +535,4 @@ class ServedGroup:
 
 def _nobody_waits(future: asyncio.Future[Any]) -> None:
     if not future.done():
-        future.set_exception(RefusedError(ErrorCode.NETWORK_EXCEPTION, "nobody waits"))
+        future.set_exception(RefusedError(ErrorCode.NETWORK_EXCEPTION, "the client is gone"))

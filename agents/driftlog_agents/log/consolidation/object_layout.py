@@ -54,7 +54,7 @@ class BatchRun(NamedTuple):
     source: int
     slice: Slice
     first: int
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which has no caller
     base: int
     size_bytes: int
 

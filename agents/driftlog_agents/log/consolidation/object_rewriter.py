@@ -128,7 +128,7 @@ class ObjectRewriter:
             size_bytes = new.size_bytes
             await self._offload(_finish, spool.file, size_bytes, footer)
             body = spool.body()
-            assert body_bytes(body) == size_bytes + len(footer), "somebody else wrote to the spool"
+            assert body_bytes(body) == size_bytes + len(footer), "the spool has other writers"
             key = await self._put(session_id, seq, place, body)
         return FlushRecord(
             object_key=key, size_bytes=size_bytes + len(footer), footer_start=size_bytes

@@ -95,7 +95,7 @@ class SegmentMerger(Generic[L]):
         return merged
 
     def _may_merge(self, log: L, topics: TopicPolicies) -> bool:
-        """Whether nobody compacts *log* now; a leader that compacts it alone merges it, too."""
+        """Whether *log* is not being compacted; a leader that compacts it alone merges it, too."""
         if log.topic in topics.compaction and not self._rewrites.may_compact(log):
             return False
         return not self._rewrites.is_taken(log)

@@ -38,7 +38,7 @@ class FailedAgents:
     def failed(self, agent: Agent, now_ms: float) -> None:
         """*agent* gave no answer, or a wrong one."""
         for session, until_ms in list(self._until_ms.items()):
-            if until_ms + LONGEST_MS <= now_ms:  # over, or asked by nobody
+            if until_ms + LONGEST_MS <= now_ms:  # over, or never asked since
                 del self._until_ms[session]
                 self._alone_ms.pop(session, None)
         session = agent.session_id

@@ -177,7 +177,7 @@ class RemoteSegments:
                         raise RemoteError(f"no answer in {PATIENCE_MS / 1000:.0f} s")
                 answer = asking.result()
             finally:
-                await ended(asking)  # nobody reads the chunks when they are closed
+                await ended(asking)  # no reader is left when the chunks are closed
         return written(answer, source.named, headers)
 
     async def _checked(
