@@ -2,6 +2,8 @@
 
 import struct
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import confluent_kafka
@@ -85,35 +87,46 @@ def asked(servers: str, topic: str, data: bytes | bytearray) -> tuple[int, dict[
     return partition.error_code, named
 
 
-REFUSED: Final[dict[str, tuple[dict[str, str], int, list[int], bytearray]]] = {
-    "no key": (COMPACT, INVALID_RECORD, [1], batch((KEYED, 0), (None, 0), (KEYED, 0))),
+REFUSED: Final[dict[str, tuple[dict[str, str], int, list[int], Callable[[], bytearray]]]] = {
+    "no key": (COMPACT, INVALID_RECORD, [1], partial(batch, (KEYED, 0), (None, 0), (KEYED, 0))),
     "no key, compressed": (
         COMPACT,
         INVALID_RECORD,
         [0, 2],
-        batch((None, 0), (KEYED, 0), (None, 0), codec=Codec.ZSTD),
+        partial(batch, (None, 0), (KEYED, 0), (None, 0), codec=Codec.ZSTD),
     ),
-    "in the future": ({}, INVALID_TIMESTAMP, [1], batch((None, 0), (None, 2 * HOUR_MS), (None, 0))),
+    "in the future": (
+        {},
+        INVALID_TIMESTAMP,
+        [1],
+        partial(batch, (None, 0), (None, 2 * HOUR_MS), (None, 0)),
+    ),
     "several in the future, compressed": (
         {},
         INVALID_TIMESTAMP,
         [0, 2],
-        batch((None, 2 * HOUR_MS), (None, 0), (None, 3 * HOUR_MS), codec=Codec.ZSTD),
+        partial(batch, (None, 2 * HOUR_MS), (None, 0), (None, 3 * HOUR_MS), codec=Codec.ZSTD),
     ),
     "old, between two that are not": (
         RECENT,
         INVALID_TIMESTAMP,
         [1],
-        batch((None, 0), (None, -HOUR_MS), (None, 0)),
+        partial(batch, (None, 0), (None, -HOUR_MS), (None, 0)),
     ),
-    "old, at the head": (RECENT, INVALID_TIMESTAMP, [0], batch((None, -HOUR_MS), (None, 0))),
+    "old, at the head": (
+        RECENT,
+        INVALID_TIMESTAMP,
+        [0],
+        partial(batch, (None, -HOUR_MS), (None, 0)),
+    ),
     "no key, and in the future": (
         COMPACT,
         INVALID_TIMESTAMP,
         [0, 1, 2],
-        batch((KEYED, 2 * HOUR_MS), (None, 0), (None, 2 * HOUR_MS)),
+        partial(batch, (KEYED, 2 * HOUR_MS), (None, 0), (None, 2 * HOUR_MS)),
     ),
 }
+"""Configs, the error, which records, and what makes their batch, with times around that moment."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -124,7 +137,7 @@ def test_the_records_that_are_refused_are_named(servers: str, name: str) -> None
     configs, code, indices, data = REFUSED[name]
     topic = new_topic(servers, 1, **configs)
 
-    answer, named = asked(servers, topic, data)
+    answer, named = asked(servers, topic, data())
 
     assert code == answer
     assert indices == list(named)
