@@ -17,6 +17,7 @@ from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
@@ -511,7 +512,7 @@ def test_a_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", lacks)
 
     for read in (reader.encoder, lambda g, d: reader.read_table(g, d)):
-        with pytest.raises(MemoryError):
+        with pytest.raises(UnavailableError, match="too little memory"):
             read(group, body)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
 from driftlog_tiering.foundation.types import Buffer
@@ -114,8 +115,8 @@ def damage_of(ref: SegmentRef) -> Iterator[None]:
     """Raises errors about the rows of *ref* as `CorruptSegmentError`."""
     try:
         yield
-    except MemoryError:
-        raise  # pyarrow's is an ArrowException
+    except MemoryError as error:  # pyarrow's is an ArrowException, too
+        raise UnavailableError(f"there is too little memory for {ref.key}") from error
     except (ValueError, pa.ArrowException) as error:
         raise CorruptSegmentError(f"{ref.key}: {error}") from error
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import (
     CODEC_MASK,
@@ -89,6 +89,10 @@ _DAMAGE: Final = (
     *(AttributeError, OverflowError, RecursionError),
 )
 """What pyarrow and `json` raise where a footer is damaged."""
+
+
+_LITTLE_MEMORY: Final = "there is too little memory to read a segment"
+"""It is not damaged, and may be read again: as when its store does not answer."""
 
 
 class CorruptSegmentError(CorruptError):
@@ -402,6 +406,7 @@ class SegmentReader:
 
     Raises:
         CorruptSegmentError: damaged, of another writer, or of a newer format.
+        UnavailableError: there is too little memory.
     """
 
     def __init__(self, tail: Buffer, size_bytes: int, footer_crc: int | None) -> None:
@@ -433,8 +438,8 @@ class SegmentReader:
             self.leader_epochs = tuple(map(_leader_epoch, array(facts, "leader_epochs")))
             crcs = array(facts, "row_group_crcs")
             self.row_groups = _row_groups(self._metadata, crcs, size_bytes)
-        except MemoryError:
-            raise  # pyarrow's is an ArrowException: the segment is not damaged
+        except MemoryError as error:  # pyarrow's is an ArrowException, too
+            raise UnavailableError(_LITTLE_MEMORY) from error
         except _DAMAGE as error:
             raise CorruptSegmentError(repr(error)) from error
         self.size_bytes = size_bytes
@@ -454,6 +459,7 @@ class SegmentReader:
 
         Raises:
             CorruptSegmentError: *data* is not those bytes.
+            UnavailableError: there is too little memory.
         """
         if len(data) != row_group.end - row_group.start or kernel.crc32c(data) != row_group.crc:
             raise CorruptSegmentError(f"row group {row_group.index} is damaged")
@@ -464,13 +470,14 @@ class SegmentReader:
 
         Raises:
             CorruptSegmentError: *data* is not the row group.
+            UnavailableError: there is too little memory.
         """
         try:
             encoder = BatchEncoder(
                 self.read_table(row_group, data, RECORD_COLUMNS), self.leader_epochs
             )
-        except MemoryError:
-            raise  # pyarrow's is an ArrowException: the segment is not damaged
+        except MemoryError as error:  # pyarrow's is an ArrowException, too
+            raise UnavailableError(_LITTLE_MEMORY) from error
         except (ValueError, pa.ArrowException) as error:
             raise CorruptSegmentError(repr(error)) from error
         return RowGroupBatches(encoder, self.end_of(row_group))
@@ -547,8 +554,8 @@ class SegmentReader:
             source = pa.PythonFile(RangedFile(data, start, self.size_bytes), mode="r")
             file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(row_group.index, columns=columns, use_threads=False)
-        except MemoryError:
-            raise  # pyarrow's is an ArrowException: the segment is not damaged
+        except MemoryError as error:  # pyarrow's is an ArrowException, too
+            raise UnavailableError(_LITTLE_MEMORY) from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptSegmentError(repr(error)) from error
         if table.num_rows != row_group.records:

@@ -300,7 +300,7 @@ def local_errors() -> Iterator[None]:
         raise  # from a store: an OSError only by its class
     except MemoryError as error:
         raise UnavailableError(
-            f"the agent has too little memory to write a segment: {error!r}"
+            f"the agent has too little memory for this object: {error!r}"
         ) from error
     except OSError as error:
         raise UnavailableError(f"the spool of segments, in DIR/spool: {error}") from error
