@@ -10,7 +10,7 @@ STAMPS := .cache/stamps
 PIP_FLAGS := --quiet --disable-pip-version-check --no-input
 
 # Tests start agents and commands some thousand times.  Where Python may not keep what it has
-# compiled, each of them compiles all modules again: 3 s of CPU in an agent's start of 2.
+# compiled, each of them compiles all modules again: an agent's start took 5 s of CPU instead of 2.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Two workers: tests start servers, and two cores is what CI has.  Those of `make verify` wait for

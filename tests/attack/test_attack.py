@@ -10,15 +10,15 @@ import pytest
 from tests.support.module_run import run_module
 
 _CHOSEN: Final = {
-    "answers": 10,
-    "header-bomb gzip-members lying-counts": 10,
-    "fuzzing": 25,
-    "groups": 8,
-    "http": 8,
-    "process": 12,
-    "topics": 8,
-    "pipelined-fetches large-joins unread-answers churn silent-peers": 15,
-    "garbage-batches heavy-rewrites": 8,
+    "answers": 20,
+    "header-bomb gzip-members lying-counts": 20,
+    "fuzzing": 40,
+    "groups": 15,
+    "http": 15,
+    "process": 20,
+    "topics": 15,
+    "pipelined-fetches large-joins unread-answers churn silent-peers": 25,
+    "garbage-batches heavy-rewrites": 15,
 }
 """Families or attacks, and seconds of each, beside starts.  The crowd is not here: it needs the
 machine for itself."""

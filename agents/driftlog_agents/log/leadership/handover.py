@@ -155,14 +155,14 @@ class Handover:
 
     async def _flush(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         """Flushes what is in flight of *logs*; returns those committed within the deadline."""
-        arrivals = {log: _wait_for_end(log, CommitWaiter()) for log in logs if not is_flushed(log)}
-        if arrivals:
+        waiters = {log: _wait_for_end(log, CommitWaiter()) for log in logs if not is_flushed(log)}
+        if waiters:
             self._flusher.hurry()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._flush_deadline.ms / 1000):
-                for arrival in arrivals.values():
-                    await arrival.event.wait()
-        found = [log for log in logs if log not in arrivals or arrivals[log].event.is_set()]
+                for waiter in waiters.values():
+                    await waiter.event.wait()
+        found = [log for log in logs if log not in waiters or waiters[log].event.is_set()]
         if len(found) < len(logs) and self._flush_deadline.missed():
             self._log.warning(
                 "hand_over_delayed",
@@ -294,7 +294,7 @@ class Handover:
         self._flush_deadline.met()
 
 
-def _wait_for_end(log: PartitionLog, arrival: CommitWaiter) -> CommitWaiter:
-    """Sets *arrival* when every batch that *log* has admitted by now is committed."""
-    log.waiting_duplicates.append((log.log_end, arrival))
-    return arrival
+def _wait_for_end(log: PartitionLog, waiter: CommitWaiter) -> CommitWaiter:
+    """Sets *waiter* when every batch that *log* has admitted by now is committed."""
+    log.waiting_duplicates.append((log.log_end, waiter))
+    return waiter

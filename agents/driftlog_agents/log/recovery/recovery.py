@@ -334,11 +334,11 @@ class Recovery:
         """Waits until every appended batch is committed."""
         recovered = self._leftovers.recovered
         for log in sorted(recovered, key=lambda log: (log.topic_id, log.partition)):
-            arrival = CommitWaiter()
+            waiter = CommitWaiter()
             end = log.log_end
             if log.high_watermark < end:
-                log.waiting_duplicates.append((end, arrival))
-                await arrival.event.wait()
+                log.waiting_duplicates.append((end, waiter))
+                await waiter.event.wait()
             recovered.discard(log)
 
     async def _finish(self, directory: Directory) -> None:
