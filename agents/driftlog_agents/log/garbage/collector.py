@@ -32,7 +32,7 @@
 6. A metadata store or a bucket that is not the cluster's causes no delete: before each batch of
    deletes, and after the names were read, both are confirmed (the bucket: `cluster/cluster_file`).
 7. A session or a topic of which a store gives no answer stops no other one: its objects stay until
-   a later pass.  After some in a row the pass ends.
+   a later pass, and their grace goes on.  After some in a row the pass ends.
 8. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
@@ -135,7 +135,6 @@ class Collector:
         self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
         self.passes = OperationTimes()
         """Passes over flush objects, and passes over sealed objects."""
-        self._deletes_left = 0
         self._failures = 0
         """Sessions in a row whose names could not be read."""
         self._pages = ObjectPages(
@@ -157,7 +156,7 @@ class Collector:
             grace=self._settings.grace,
             unknown_keys=self._unknown_keys,
             confirm=confirm,
-            delete=self._delete,
+            delete=self.deletions.delete,
         )
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""
@@ -204,7 +203,6 @@ class Collector:
             CorruptError: a partition's state is damaged; no head was deleted.
             FencedError: the metadata store is not the cluster's; nothing was deleted after that.
         """
-        self._deletes_left = self._settings.max_deletes
         self._failures = 0
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
@@ -270,10 +268,13 @@ class Collector:
                         or now_ms - read_ms > settings.grace.short_ms
                     ):
                         names, read_ms = await self._names(session_id), now_ms
-                    garbage += look.garbage(objects.flushes, names.keep, now_ms)
+                    if names.damage:
+                        look.unjudged(objects.flushes, now_ms)
+                    else:
+                        garbage += look.garbage(objects.flushes, names.keep, now_ms)
                 garbage += look.final_heads(objects, now_ms)
-            deleted = await self._delete(garbage)
-            look.end_page({one.key for one in deleted})
+            await self.deletions.delete(garbage)
+            look.end_page({one.key for one in garbage})
         return look.end(now_ms), look
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
@@ -307,13 +308,6 @@ class Collector:
         )
 
     # ── Stores ──
-
-    async def _delete(self, garbage: list[Garbage]) -> list[Garbage]:
-        """Deletes as much as the pass may still delete; returns it."""
-        garbage = garbage[: self._deletes_left]
-        await self.deletions.delete(garbage)
-        self._deletes_left -= len(garbage)
-        return garbage
 
     def _strange(self, key: str) -> None:
         self.strange_objects += 1

@@ -14,6 +14,9 @@ from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
+_ATTEMPTS: Final = 3
+"""Of each page.  Fewer: a pass over thousands of pages ends at one that fails, and nothing behind
+it is collected; more: a store in trouble is asked more often."""
 _WAIT_S: Final = 1.0
 
 
@@ -26,10 +29,8 @@ class ObjectPages:
     pause_ms: float
     put_times: PutTimes
 
-    async def of(
-        self, prefix: str, *, start_after: str = "", attempts: int = 1
-    ) -> AsyncIterator[Listing]:
-        """The pages of *prefix* behind *start_after*, each asked for up to *attempts* times.
+    async def of(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Listing]:
+        """The pages of *prefix* behind *start_after*.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: each attempt of a page failed.
@@ -42,7 +43,7 @@ class ObjectPages:
                     page = await anext(pages, None)
             except NO_ANSWER:
                 failures += 1
-                if failures >= attempts:
+                if failures >= _ATTEMPTS:
                     raise
                 await asyncio.sleep(_WAIT_S)
                 pages = aiter(self.objects.list(prefix, start_after=start_after))

@@ -38,9 +38,6 @@ _GRACES: Final = 2
 """Between two listings: a day.  Fewer: more LIST requests; more: what failed attempts left stays
 for longer."""
 
-_ATTEMPTS: Final = 3
-"""Of a page: a listing of a large bucket has thousands."""
-
 
 class SealedCollection:
     """See the module.
@@ -148,7 +145,7 @@ class SealedCollection:
         at, of = share
         topics = known[len(known) * at // of : len(known) * (at + 1) // of]
         began_ms = 0
-        async for page in self._pages.of(layout.CLUSTER_KEY, attempts=_ATTEMPTS):
+        async for page in self._pages.of(layout.CLUSTER_KEY):
             began_ms = page.store_now_ms  # also where there are no topics
         live = {topic.topic_id: topic for topic in topics}
         left: set[UUID] = set()
@@ -164,7 +161,7 @@ class SealedCollection:
         if not topics:
             return
         after, end = _prefix(topics[0])[:-1], f"{_prefix(topics[-1])[:-1]}0"  # "0" is "/" + 1
-        pages = self._pages.of(layout.TOPICS_PREFIX, start_after=after, attempts=_ATTEMPTS)
+        pages = self._pages.of(layout.TOPICS_PREFIX, start_after=after)
         async for page in pages:
             yield page
             if page.objects and page.objects[-1].key >= end:

@@ -68,8 +68,6 @@ class PartitionReads:
         self._retry = Retry(
             wait_s=1.0, longest_wait_s=1.0, timeout_s=pages.deadline_ms / 1000, attempts=3
         )
-        self._list_retry = replace(self._retry, timeout_s=None)
-        """Each page of a listing has the deadline: a long history has hundreds."""
         self._pages = replace(pages, pause_ms=0)
 
     async def versions(self, partition: NamedPartition) -> Versions | None:
@@ -85,7 +83,7 @@ class PartitionReads:
         if kv is None:
             return None
         named = decode_at(kv.key, kv.value, decode_partition_state).manifest_version
-        found = await self._list_retry.run(partial(self._list, partition))
+        found = await self._list(partition)
         newest = found.ascending[-1].number if found.ascending else 0
         if newest < named:
             raise MissingManifestError(
