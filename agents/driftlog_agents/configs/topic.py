@@ -386,6 +386,8 @@ class TopicLimits:
     timestamp_before_max_ms: int = INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
     compacted: bool = False
+    deletes_records: bool = True
+    """DeleteRecords is allowed: old records are deleted, too."""
 
     @property
     def bounds_age(self) -> bool:
@@ -423,6 +425,7 @@ def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicL
         timestamp_before_max_ms=_int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=_int(value("message.timestamp.after.max.ms")),
         compacted="compact" in policies,
+        deletes_records="compact" not in policies or "delete" in policies,
     )
 
 

@@ -157,7 +157,9 @@ def test_a_policy_that_is_known_holds_beside_a_retention_that_is_not(
 
     defaults = found.settings.topic_defaults
     assert policy == defaults.get("log.cleanup.policy", "delete")
-    assert ("compact" in policy) is topic_limits({}, defaults).compacted
+    limits = topic_limits({}, defaults)
+    assert ("compact" in policy) is limits.compacted
+    assert (policy != "compact") is limits.deletes_records
     assert topic_retention({}, defaults).ms is None
 
 

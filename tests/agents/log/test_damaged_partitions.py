@@ -19,11 +19,14 @@ from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.batches.batch import check_batch
+from driftlog_tiering.formats.manifests import load_newest
 from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.test_offsets_api import EARLIEST, LATEST, ends, look
@@ -369,6 +372,8 @@ async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repair
         await until(lambda: log.damage != "")
         during = len(list(segments.glob("*/00000/*.parquet")))
         named = newest.name in log.damage
+        await agent.engine.deletion.delete_to(log, 2)
+        started = await _manifest_starts(agent, log, 2)
         written = await produce(agent, SEALED, 2)
         newest.write_bytes(whole)
         await until(lambda: log.sealed_end == 8)
@@ -376,7 +381,20 @@ async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repair
 
     assert before == during
     assert named
+    assert started  # what is deleted is deleted in the bucket too: a restore would bring it back
     assert 6 == written
+
+
+async def _manifest_starts(agent: RunningAgent, log: PartitionLog, offset: int) -> bool:
+    """Whether the partition's manifest comes to start at *offset*, and *log* stays damaged."""
+    tp = TopicPartition(log.topic_id, log.partition)
+    bucket = DirectoryObjectStore(agent.path / "bucket")
+    for _ in range(500):
+        manifest = await load_newest(bucket, log.topic, tp)
+        if manifest is not None and manifest.log_start == offset:
+            return log.damage != ""
+        await asyncio.sleep(0.02)
+    return False
 
 
 @on_virtual_time

@@ -97,8 +97,7 @@ def _checked(
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     engine, log = led_partition(broker, name, partition, -1)
     limits = broker.topics.limits.get(name)
-    policies = "" if topic is None else topic.configs.get("cleanup.policy", "")
-    if limits is not None and limits.compacted and "delete" not in policies:
+    if limits is not None and not limits.deletes_records:
         raise RefusedError(ErrorCode.POLICY_VIOLATION)
     if offset == HIGH_WATERMARK:
         offset = log.high_watermark

@@ -75,6 +75,7 @@ from driftlog_agents.log.garbage.unreferenced_objects import (
     decode_sightings,
 )
 from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import MetadataStore
@@ -184,7 +185,7 @@ class Collector:
     async def _attempt(self, collect: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            with self.passes.attempt(lambda: loop.time() * 1000):
+            with self.passes.attempt(lambda: loop.time() * 1000), local_errors():
                 await collect()
         except FencedError as error:
             self._log.error("collection_refused", error=str(error), advice="nothing is deleted")

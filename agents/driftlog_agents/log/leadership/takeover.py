@@ -200,6 +200,7 @@ class Takeover:
             if taken.logs.keys() != taken.fresh:  # otherwise none of them has had a leader
                 # After the claims and before the flush records: see the module.
                 live = await self._claims.live()
+                await self._claims.read_topic_revisions(taken.logs.values())
                 await self._read_flushes(taken, now_ms)
                 self._take_offline(taken)
         await self._compare(taken, listing.result())

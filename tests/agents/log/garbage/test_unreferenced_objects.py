@@ -444,6 +444,7 @@ async def test_nothing_is_deleted_that_is_not_confirmed(world: World) -> None:
         UnavailableError("x"),
         OutcomeUnknownError("x"),
         CorruptError("x"),
+        MemoryError("x"),
     ],
 )
 async def test_no_error_of_a_store_ends_the_collector(world: World, error: Exception) -> None:
@@ -1104,7 +1105,9 @@ def test_a_pass_may_take_long() -> None:
     before = UnreferencedObjects(0, [KeyRun("a", "b", -5)])
     look = Pass(before, -1, grace_ms=100, max_gap_ms=100)
 
-    gone = [look.garbage([one(key, -9)], lambda _: False, at) for key, at in (("a", 99), ("b", 150))]
+    gone = [
+        look.garbage([one(key, -9)], lambda _: False, at) for key, at in (("a", 99), ("b", 150))
+    ]
 
     assert [["a"], ["b"]] == [[found.key for found in some] for some in gone]
 
