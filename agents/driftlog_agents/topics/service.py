@@ -54,6 +54,7 @@ from driftlog_agents.topics.validation import (
 )
 from driftlog_metadata.schema.keys import TOPICS_PREFIX
 from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.schema.random_ids import random_uuid
 
 _SESSION_S: Final = 10.0
 """How long a change waits for a session: longer than a paused agent needs to start one.  Kafka's
@@ -504,7 +505,7 @@ class Topics:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
         return Topic(
             name=new.name,
-            topic_id=UUID(int=engine.ports.rng.getrandbits(128), version=4),  # Never zero.
+            topic_id=random_uuid(engine.ports.rng),
             partitions=partitions,
             replication_factor=replication_factor,
             configs=dict(new.configs),
