@@ -33,6 +33,7 @@ from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.foundation.tasks import first_of
+from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.group_snapshots import GROUP_SNAPSHOT_INTERVAL_MS, GroupSnapshots
 from driftlog_agents.handlers.common.broker import Broker
@@ -517,10 +518,9 @@ class AgentProcess:
         groups = GroupCoordinator(
             engine=engine,
             cluster=self.broker.cluster,
+            coordinators=self.broker.coordinators,
             settings=self.settings.broker.groups,
-            wall_ms=ports.wall_ms,
-            limits=self.settings.broker.limits,
-            refusals=self.refusals,
+            budget=GroupBudget(self.settings.broker.limits, self.refusals),
             counters=self.group_counters,
             loads=self.group_loads,
         )

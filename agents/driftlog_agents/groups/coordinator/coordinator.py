@@ -23,7 +23,7 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -31,7 +31,6 @@ import structlog
 
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
-from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.groups.consumer.messages import ResolveRegexes
@@ -88,8 +87,7 @@ class GroupCoordinator:
     """See the module.  `run` while the engine's session lives.
 
     Args:
-        wall_ms: milliseconds since 1970, for stored timestamps.
-        refusals: the agent's counters of refusals by a limit.
+        budget: memory that all groups hold, and its limits.
         counters, loads: the agent's, over all sessions.
     """
 
@@ -98,10 +96,9 @@ class GroupCoordinator:
         *,
         engine: Engine,
         cluster: ClusterWatch,
+        coordinators: Coordinators,
         settings: GroupSettings,
-        wall_ms: Callable[[], int],
-        limits: Limits | None = None,
-        refusals: Refusals | None = None,
+        budget: GroupBudget,
         counters: Counter[str] | None = None,
         loads: Histogram | None = None,
     ) -> None:
@@ -114,14 +111,13 @@ class GroupCoordinator:
         self._log = structlog.get_logger()
         self._rng = engine.ports.rng
         self._clock = engine.ports.now_ms
-        self._since_1970_ms = wall_ms() - engine.ports.now_ms()
+        self._since_1970_ms = engine.ports.wall_ms() - engine.ports.now_ms()
         self.offload = engine.ports.offload_read or engine.ports.offload
         """Runs long computations, such as the matching of patterns, off the event loop."""
-        self._coordinators = Coordinators(cluster.view)
+        self._coordinators = coordinators
         self.counted: Counter[str] = Counter() if counters is None else counters
         """Counts by metric name."""
-        self.budget = GroupBudget(limits or Limits(), refusals or Refusals())
-        """Memory that all groups hold, and its limits."""
+        self.budget = budget
         self._writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
