@@ -29,6 +29,7 @@ import structlog
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.cluster.roles import collectors, upkeep_agents
+from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
@@ -38,6 +39,7 @@ from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.group_snapshots import GROUP_SNAPSHOT_INTERVAL_MS, GroupSnapshots
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.live_configs import LiveConfigs
+from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.handlers.produce.traces import ProduceTraces
@@ -48,6 +50,7 @@ from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_
 from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.local.cached_objects import CachedObjects
@@ -74,6 +77,7 @@ from driftlog_agents.process.cluster_identity import (
     check_level,
     check_roles_known,
 )
+from driftlog_agents.topics.service import Topics
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
 from driftlog_metadata.schema.model import (
     ALL_ROLES,
@@ -310,10 +314,10 @@ class AgentProcess:
         self._grace = grace
         self.listeners = await ports.server.bind()
         self._started_at_ms = max(0, ports.wall_ms())
-        self.broker = Broker(
-            cluster_id=cluster.cluster_id,
+        self.broker = broker = Broker(
             agent=self._agent(),
             settings=settings.broker,
+            cluster=ClusterWatch(self._metadata),
             metadata=self._metadata,
             objects=ports.objects,
             reader=LogReader(
@@ -327,25 +331,23 @@ class AgentProcess:
             wall_ms=ports.wall_ms,
             refusals=self.refusals,
         )
+        broker.topics, broker.producer_ids = Topics(broker), ProducerIds(broker)
         self._cluster_file = ClusterFile(ports.objects, cluster.cluster_id, grace, ports.now_ms)
+        stores = ConfirmedStores(self._metadata, ports.objects, self._confirm)
         self.collector = Collector(
-            metadata=self._metadata,
-            objects=ports.objects,
+            stores=stores,
             disk=ports.disk,
             offload=ports.offload_upkeep,
             settings=replace(settings.collector, grace=grace),
             duties=self,
-            confirm=self._confirm,
             node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
             unknown_keys=self._unknown_keys,
         )
         self.group_snapshots = GroupSnapshots(
-            metadata=self._metadata,
-            objects=ports.objects,
+            stores=stores,
             cluster_id=cluster.cluster_id,
             offload=ports.offload_upkeep,
             deleter=self.collector.deletions,
-            confirm=self._confirm,
         )
         self.fitness = WriteHealthMonitor(
             node_id=number,
@@ -357,7 +359,7 @@ class AgentProcess:
                 rng=ports.rng,
                 offload=ports.offload_disk,
             ),
-            view=self.broker.cluster.view,
+            view=broker.view,
             rng=ports.rng,
             now_ms=ports.now_ms,
             settings=settings.fitness,
@@ -368,9 +370,9 @@ class AgentProcess:
             decoding=self.decoding,
             now_ms=ports.now_ms,
         )
-        live = LiveConfigs(self.broker, self._limit_connections)
-        self.broker.cluster.watch_configs(live.changed)
-        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
+        live = LiveConfigs(broker, self._limit_connections)
+        broker.cluster.watch_configs(live.changed)
+        self.dispatcher = Dispatcher(broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
 
     def _limit_connections(self, settings: BrokerSettings) -> None:
         most = min(settings.max_connections, self.settings.connections_possible)

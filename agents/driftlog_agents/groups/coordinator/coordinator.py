@@ -33,6 +33,8 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.foundation.tasks import spawn
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.messages import ResolveRegexes
 from driftlog_agents.groups.consumer.regex import resolve
 from driftlog_agents.groups.coordinator.budget import GroupBudget
@@ -42,7 +44,7 @@ from driftlog_agents.groups.coordinator.group_loader import (
     GroupLoader,
     Listed,
 )
-from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, GroupShell, ServedGroup
+from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, ServedGroup
 from driftlog_agents.groups.coordinator.group_timers import GroupTimers
 from driftlog_agents.groups.coordinator.group_topics import GroupTopics
 from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
@@ -104,6 +106,7 @@ class GroupCoordinator:
     ) -> None:
         self._engine = engine
         self._session = engine.session
+        self.session_id = engine.session.session_id
         self._cluster = cluster
         self._node_id = engine.agent.node_id
         self.settings = settings
@@ -118,7 +121,7 @@ class GroupCoordinator:
         self.counted: Counter[str] = Counter() if counters is None else counters
         """Counts by metric name."""
         self.budget = budget
-        self._writes = GroupWrites(engine.session, self.counted)
+        self.writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
         """Loaded groups, by id."""
@@ -145,22 +148,9 @@ class GroupCoordinator:
         )
         self.topics = GroupTopics(cluster, self.groups, self._forgetting)
         self._tasks: asyncio.TaskGroup | None = None
-        shell = GroupShell(
-            session_id=engine.session.session_id,
-            writes=self._writes,
-            now_ms=self.now_ms,
-            nonce=lambda: f"{self._rng.getrandbits(64):016x}",
-            schedule=self._schedule,
-            lost=self._lost,
-            resolve=self._resolve,
-            downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
-            removed=self._removed,
-            counted=self.counted,
-            budget=self.budget,
-        )
         self._loader = GroupLoader(
             session=engine.session,
-            shell=shell,
+            host=self,
             configs=self._configs,
             new_member_id=self._new_member_id,
             topics=lambda: self.topics.current,
@@ -173,8 +163,16 @@ class GroupCoordinator:
             served.consumer.reconfigure(self._configs.consumer(group_id))
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 that never go back while the session lives."""
+        """See `GroupHost`."""
         return int(self._clock() + self._since_1970_ms)
+
+    def nonce(self) -> str:
+        """See `GroupHost`."""
+        return f"{self._rng.getrandbits(64):016x}"
+
+    def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
+        """See `GroupHost`."""
+        return self._loader.downgraded(group_id, value)
 
     async def run(self) -> None:
         """Coordinate once the engine is ready, until cancelled.
@@ -186,7 +184,7 @@ class GroupCoordinator:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._writes.run())
+                tasks.create_task(self.writes.run())
                 tasks.create_task(self._confirmations.run())
                 tasks.create_task(self._keep_time())
                 tasks.create_task(self._load_all())
@@ -293,7 +291,7 @@ class GroupCoordinator:
             )
         if mine and group.dropped is None:
             return
-        self._lost(group)
+        self.lost(group)
         raise RefusedError(ErrorCode.NOT_COORDINATOR)
 
     def _check(self) -> None:
@@ -310,8 +308,8 @@ class GroupCoordinator:
         number = UUID(int=self._rng.getrandbits(128), version=4)
         return f"{prefix[:_MEMBER_PREFIX_CHARS]}-{number}"
 
-    def _lost(self, group: ServedGroup) -> None:
-        """Drop a group that another agent coordinates, whatever the view says."""
+    def lost(self, group: ServedGroup) -> None:
+        """See `GroupHost`; whatever the view says."""
         if self.groups.get(group.group_id) is group:
             self._log.info("group_lost", group=group.group_id)
             self.counted["driftlog_groups_lost"] += 1
@@ -325,7 +323,8 @@ class GroupCoordinator:
         if group.is_writing:
             self._dropped.add(group)
 
-    def _removed(self, group: ServedGroup) -> None:
+    def removed(self, group: ServedGroup) -> None:
+        """See `GroupHost`."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             group.release()
@@ -344,7 +343,8 @@ class GroupCoordinator:
                     self._reassign()
                 await changed.wait()
 
-    def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
+    def resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
+        """See `GroupHost`."""
         if self._tasks is not None:
             with contextlib.suppress(FencedError):
                 spawn(self._tasks, self._resolved(group, wanted))
@@ -430,7 +430,7 @@ class GroupCoordinator:
     def _serve(self, group: ServedGroup) -> None:
         self.groups[group.group_id] = group
         group.account()
-        self._schedule(group)
+        self.schedule(group)
         if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
             self._forgetting.look()
 
@@ -496,12 +496,12 @@ class GroupCoordinator:
 
     # ── Time ──
 
-    def _schedule(self, group: ServedGroup) -> None:
+    def schedule(self, group: ServedGroup) -> None:
         """Schedule the group's next tick; a deadline after the scheduled one changes nothing."""
         deadline_ms = group.deadline_ms
         if deadline_ms is None or group.is_dropped:
             if group.is_of_no_use:
-                self._removed(group)
+                self.removed(group)
         elif self._timers.schedule(group, deadline_ms, len(self.groups)):
             self._sooner.set()
 
@@ -533,7 +533,7 @@ class GroupCoordinator:
             deadline_ms = group.deadline_ms
             if deadline_ms is not None and deadline_ms <= self.now_ms():
                 group.tick()
-            self._schedule(group)
+            self.schedule(group)
         return True
 
 

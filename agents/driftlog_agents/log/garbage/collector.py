@@ -60,7 +60,7 @@ from driftlog_agents.foundation.histogram import OperationTimes
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
-from driftlog_agents.log.garbage.deletions import Deletions, believe
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, Deletions
 from driftlog_agents.log.garbage.garbage_objects import AllDuties, Duties, Garbage, by_session
 from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
@@ -77,10 +77,8 @@ from driftlog_agents.log.garbage.unreferenced_objects import (
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
-from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import layout
 from driftlog_tiering.foundation.types import Offload
-from driftlog_tiering.stores.object_store import ObjectStore
 
 STATE_FILE: Final = "garbage.json"
 
@@ -90,8 +88,6 @@ class Collector:
 
     Args:
         offload: runs long work in a worker thread.
-        confirm: called after names were read and before objects are deleted by them; raises
-            FencedError if a store is not the cluster's.
         node_ids: collects the ids of directories that are gone.
         unknown_keys: the unrecognised keys that this agent has logged.
     """
@@ -99,47 +95,40 @@ class Collector:
     def __init__(
         self,
         *,
-        metadata: MetadataStore,
-        objects: ObjectStore,
+        stores: ConfirmedStores,
         disk: AgentDisk,
         offload: Offload,
         settings: CollectorSettings | None = None,
         heads: HeadSettings | None = None,
         duties: Duties | None = None,
-        confirm: Callable[[], Awaitable[None]] = believe,
         node_ids: NodeIds | None = None,
         unknown_keys: UnknownKeys | None = None,
     ) -> None:
-        self._metadata = metadata
-        self._objects = objects
         self._disk = disk
         self._offload = offload
         self._settings = settings or CollectorSettings()
         self._duties = duties or AllDuties()
-        self._confirm = confirm
         self._log = structlog.get_logger()
-        self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
+        self._reads = CollectorReads(stores.metadata, self._settings.request_deadline_ms)
         self._unknown_keys = unknown_keys or UnknownKeys()
         self.heads = SessionHeadGc(
-            metadata=metadata,
-            objects=objects,
+            stores=stores,
             disk=disk,
             offload=offload,
             settings=heads,
             unknown_keys=self._unknown_keys,
-            confirm=confirm,
         )
         self._node_ids = node_ids
         self._known: UnreferencedObjects | None = None
         deadline_ms = self._settings.request_deadline_ms
-        self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
+        self.deletions = Deletions(stores.objects, stores.confirm, deadline_ms=deadline_ms)
         self.passes = OperationTimes()
         """Passes over flush objects, and passes over sealed objects."""
         self._deletes_left = 0
         self._failures = 0
         """Sessions in a row whose names could not be read."""
         self._pages = ObjectPages(
-            objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
+            stores.objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
         self.sealed = SealedCollection(
             metadata=self._reads,
@@ -151,12 +140,11 @@ class Collector:
             share=self._duties.listing_share,
         )
         self._deleted_topics = DeletedTopicGc(
-            metadata=metadata,
+            stores=stores,
             reads=self._reads,
             pages=self._pages,
             grace=self._settings.grace,
             unknown_keys=self._unknown_keys,
-            confirm=confirm,
             delete=self._delete,
         )
         self.strange_objects = 0

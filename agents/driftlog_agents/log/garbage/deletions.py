@@ -11,9 +11,11 @@ Shell.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from driftlog_agents.log.garbage.garbage_objects import Garbage
+from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _BATCH: Final = 1_000
@@ -26,6 +28,17 @@ _SLICE: Final = 200
 
 async def believe() -> None:
     """Accepts any stores as the cluster's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedStores:
+    """The stores from which garbage is deleted."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    confirm: Callable[[], Awaitable[None]] = believe
+    """Called after names were read and before objects are deleted by them; raises FencedError if a
+    store is not the cluster's."""
 
 
 class Deletions:

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import STATE_FILE, Collector
-from driftlog_agents.log.garbage.deletions import believe
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, believe
 from driftlog_agents.log.garbage.garbage_objects import AllDuties, SessionObjects
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import read_names
@@ -90,12 +90,10 @@ class World:
     ) -> Collector:
         """As after a restart."""
         return Collector(
-            metadata=self.metadata,
-            objects=self.bucket,
+            stores=ConfirmedStores(self.metadata, self.bucket, confirm),
             disk=self.disk,
             offload=offload,
             settings=self.settings,
-            confirm=confirm,
         )
 
     async def put(self, seq: int, nonce: str = "a") -> str:
@@ -921,8 +919,7 @@ async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world:
     settings = CollectorSettings(pause_ms=0, interval_ms=1)
     disk = world.disk
     collector = Collector(
-        metadata=world.metadata,
-        objects=world.bucket,
+        stores=ConfirmedStores(world.metadata, world.bucket),
         disk=disk,
         offload=at_once,
         settings=settings,
