@@ -8,7 +8,6 @@ listing without it is not believed.
 Shell.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -43,8 +42,8 @@ T = TypeVar("T")
 _LISTS_KEPT: Final = 20
 """Lists in memory between two steps.  More: fewer GETs, and 0.3 MB of memory each."""
 
-_FOUND_WITHIN_S: Final = 1.0
-"""Between the two reads that find no list."""
+_NOT_FOUND: Final = Retry(wait_s=1.0, longest_wait_s=1.0, attempts=2, errors=(NotFoundError,))
+"""Of a list: a node of the store may lag."""
 
 
 class PartitionReads:
@@ -203,13 +202,11 @@ class PartitionReads:
             read.add(ref, content)
 
     async def _list_object(self, key: str) -> Buffer | None:
-        """None: two reads do not find it (a node of the store may lag)."""
-        for wait_s in (_FOUND_WITHIN_S, 0):
-            try:
-                return await self._ask(partial(self._objects.get, key))
-            except NotFoundError:
-                await asyncio.sleep(wait_s)
-        return None
+        """None: two reads do not find it."""
+        try:
+            return await _NOT_FOUND.run(lambda: self._ask(partial(self._objects.get, key)))
+        except NotFoundError:
+            return None
 
     async def _list(self, partition: NamedPartition) -> Versions:
         found: list[Version] = []
