@@ -25,8 +25,8 @@ from typing import Final
 import structlog
 
 from driftlog_agents.cluster.newer_objects import newer_group_snapshot
+from driftlog_agents.log.garbage.common.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.deletions import ConfirmedStores
-from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.stores.store import KeyValue

@@ -41,7 +41,7 @@ from driftlog_agents.protocol.errors import (
     CorruptFrameError,
     FrameTooLargeError,
 )
-from driftlog_agents.protocol.one_batch import OneBatchReader
+from driftlog_agents.protocol.requests.one_batch import OneBatchReader
 
 _MAX_UNANSWERED: Final = 10_000
 """Unanswered Produce requests of a connection; Kafka admits 1, clients send 5, a raw benchmark

@@ -38,7 +38,7 @@ from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
-from driftlog_agents.process.agent import now_ms
+from driftlog_agents.process.composition.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
 from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed

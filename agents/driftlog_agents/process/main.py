@@ -51,9 +51,9 @@ from driftlog_agents.network.listeners import (
     take_all,
 )
 from driftlog_agents.network.server import Server
-from driftlog_agents.process.agent import AgentPorts, AgentProcess, now_ms, wall_ms
-from driftlog_agents.process.allocator import use_memory_again
-from driftlog_agents.process.cluster_identity import ClusterIdentity, look_first
+from driftlog_agents.process.composition.agent import AgentPorts, AgentProcess, now_ms, wall_ms
+from driftlog_agents.process.composition.allocator import use_memory_again
+from driftlog_agents.process.composition.cluster_identity import ClusterIdentity, look_first
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.otel_traces import OtelTraces, open_traces

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from typing import cast
 
-from driftlog_agents.process.agent import AgentProcess
+from driftlog_agents.process.composition.agent import AgentProcess
 from driftlog_agents.process.main import StopDeadline, run_until_stopped
 
 

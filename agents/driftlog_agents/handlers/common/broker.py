@@ -54,7 +54,7 @@ class Broker:
     """The configs of this broker, and of all brokers, that hold."""
     topics: Topics = field(init=False)
     producer_ids: ProducerIds = field(init=False)
-    """Both ask this broker for its session: `process/agent` makes them for it, and sets them."""
+    """Both ask this broker for its session: `process/composition/agent` makes and sets them."""
 
     def __post_init__(self) -> None:
         self.at_start = self.settings

@@ -37,7 +37,7 @@
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
 9. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
-   (`metadata_reads`).  The mark of a deleted topic outlives every flush object that may have
+   (`common/metadata_reads`).  The mark of a deleted topic outlives every flush object that may have
    batches of the topic: without the mark, a restore would bring the topic back.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
@@ -58,14 +58,19 @@ import structlog
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.histogram import OperationTimes
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.garbage.common.garbage_objects import (
+    AllDuties,
+    Duties,
+    Garbage,
+    by_session,
+)
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.deletions import ConfirmedStores, Deletions
-from driftlog_agents.log.garbage.garbage_objects import AllDuties, Duties, Garbage, by_session
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import (

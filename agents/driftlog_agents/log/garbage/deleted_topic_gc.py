@@ -24,10 +24,10 @@ from contextlib import suppress
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage, of_deleted_topic
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
 from driftlog_agents.log.garbage.deletions import ConfirmedStores
-from driftlog_agents.log.garbage.garbage_objects import Garbage, of_deleted_topic
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
 from driftlog_agents.log.garbage.unreferenced_objects import UnreferencedObjects
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_topic

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog_agents.log.garbage.garbage_objects import Garbage
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.stores.object_store import ObjectStore
 

@@ -34,6 +34,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.dead_heads import (
     DeadHeads,
     HeadSettings,
@@ -42,7 +43,6 @@ from driftlog_agents.log.garbage.dead_heads import (
     unneeded,
 )
 from driftlog_agents.log.garbage.deletions import ConfirmedStores
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
 from driftlog_metadata.schema.codec import (

@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import STATE_FILE, Collector
+from driftlog_agents.log.garbage.common.garbage_objects import AllDuties, SessionObjects
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.deletions import ConfirmedStores, believe
-from driftlog_agents.log.garbage.garbage_objects import AllDuties, SessionObjects
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (
     HOUR_MS,
@@ -563,7 +563,7 @@ async def test_a_session_without_an_answer_stops_no_other_one(
     Its flush records cannot be read, such as those of a session that has too many: its objects
     stay, and those of the others go.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.metadata_reads._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.metadata_reads._WAIT_S", 0)
     held = layout.flush_key("5e54", 1, "a")
     await world.bucket.put(held, [b"x"])
     await world.put(1)

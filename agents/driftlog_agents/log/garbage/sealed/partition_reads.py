@@ -14,8 +14,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from driftlog_agents.foundation.retry import Retry
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition, Version, Versions
 from driftlog_agents.log.garbage.sealed.manifest_names import (
     EVERYTHING,
     Sizes,
@@ -25,7 +26,6 @@ from driftlog_agents.log.garbage.sealed.manifest_names import (
     windows,
 )
 from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead, MissingListError
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version, Versions
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_partition_state
 from driftlog_metadata.schema.keys import partition_key

@@ -50,8 +50,8 @@ from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_
 from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.deletions import ConfirmedStores
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.local.cached_objects import CachedObjects
 from driftlog_agents.log.local.disk import AgentDisk
@@ -70,8 +70,8 @@ from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.network.server import Dispatch
-from driftlog_agents.process.allocator import give_back
-from driftlog_agents.process.cluster_identity import (
+from driftlog_agents.process.composition.allocator import give_back
+from driftlog_agents.process.composition.cluster_identity import (
     Identity,
     WrongClusterError,
     check_level,

@@ -7,8 +7,8 @@ import pytest
 
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import produce
-from driftlog_agents.protocol.one_batch import OneBatch, OneBatchReader
-from driftlog_agents.protocol.registry import decode_request_header
+from driftlog_agents.protocol.requests.one_batch import OneBatch, OneBatchReader
+from driftlog_agents.protocol.requests.registry import decode_request_header
 
 BY_NAME = range(produce.API.served.start, 13)
 

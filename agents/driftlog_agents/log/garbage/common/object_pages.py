@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.foundation.retry import Retry
-from driftlog_agents.log.garbage.put_times import PutTimes
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
 _WAIT_S: Final = 1.0
