@@ -33,6 +33,7 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
@@ -87,7 +88,7 @@ from driftlog_metadata.schema.model import (
     Role,
     TopicPartition,
 )
-from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_metadata.witness.witness import StoreWitness
@@ -100,6 +101,8 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest wait before a new session after a lost one; with jitter."""
+
+_CHECK_TOPICS: Final = Retry(wait_s=1.0, longest_wait_s=1.0)
 
 _NODE_ID_KEPT_MS: Final = 6 * 86_400_000.0
 """Shorter than the time for which a node id without an agent is kept (`node_ids`)."""
@@ -584,15 +587,12 @@ class AgentProcess:
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
         self._ports.server.start(self.dispatcher.dispatch)  # other agents list this one already
-        while True:
-            try:
-                await self.broker.topics.reconcile()
-                break
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
-                await asyncio.sleep(1)
+        await _CHECK_TOPICS.run(self.broker.topics.reconcile, self._say_not_checked)
         self.sessions += 1
         self.ready.set()
+
+    async def _say_not_checked(self, error: Exception) -> None:
+        self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
 
 
 def now_ms() -> float:
