@@ -22,7 +22,7 @@ from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.api import Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import produce
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.stores.buffer_pool import BufferPool
 from tests.agents.protocol.random_messages import MessageMaker

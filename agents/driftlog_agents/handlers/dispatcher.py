@@ -23,8 +23,8 @@ import structlog
 from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large, work_for
 from driftlog_agents.groups.coordinator.budget import ASKING
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
-from driftlog_agents.handlers.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
@@ -49,8 +49,8 @@ from driftlog_agents.protocol.errors import (
     RefusedError,
 )
 from driftlog_agents.protocol.messages import fetch, produce
-from driftlog_agents.protocol.one_batch import OneBatch
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.requests.one_batch import OneBatch
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_metadata.stores.errors import CorruptError, StoreError
 from driftlog_tiering.foundation.types import Offload
 

@@ -38,8 +38,8 @@ from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
-from driftlog_agents.process.agent import now_ms
-from driftlog_agents.process.http_guard import HttpGuard
+from driftlog_agents.process.composition.agent import now_ms
+from driftlog_agents.process.http_guard import HttpGuard, HttpPatience
 from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.segment_http import SegmentHttp
@@ -73,6 +73,8 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ImportChange = Callable[[dict[str, Any], UUID, Engine], Awaitable[dict[str, Any]]]
 """Makes a step of an import: the body, the topic's id and the engine; returns the answer."""
 
+_PATIENCE: Final = HttpPatience()
+
 _FINISH_S: Final = 1.0
 """How long `stop` waits for answers; a seal may wait for a bucket that is unavailable."""
 
@@ -90,11 +92,17 @@ class HttpApi:
         names: hosts by which the agent is advertised.
     """
 
-    def __init__(self, observed: Observed, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        observed: Observed,
+        names: Sequence[str] = (),
+        patience: HttpPatience = _PATIENCE,
+    ) -> None:
         self._observed = observed
         self._scrapes = Scrapes(observed)
         self._agent = observed.agent
         self._names = names
+        self._patience = patience
         self._readiness = Readiness()
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
@@ -106,7 +114,9 @@ class HttpApi:
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on *sockets*, which are bound."""
         settings = self._agent.settings
-        guard = self._guard = HttpGuard(settings.broker.limits, self._names, self._agent.refusals)
+        guard = self._guard = HttpGuard(
+            settings.broker.limits, self._names, self._agent.refusals, self._patience
+        )
         app = web.Application(middlewares=[guard.middleware])
         app.add_routes(
             [

@@ -30,7 +30,7 @@ from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_agents.network.limits.open_files import connections_possible
-from driftlog_agents.process.agent import AgentSettings
+from driftlog_agents.process.composition.agent import AgentSettings
 from driftlog_agents.process_log.process_log import TEXT
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS
 from driftlog_metadata.schema.model import ALL_ROLES, AgentRelease, Role

@@ -114,18 +114,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is put back."""
-    failed = availability.Availability._failed
-
-    def soon(self: Any, what: Any, now_ms: float, jitter: float) -> bool:
-        says = failed(self, what, now_ms, jitter)
-        self._missed[what].due_ms = now_ms + 50
-        return says
-
-    monkeypatch.setattr(availability.Availability, "_failed", soon)
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real time is not waited for."""
@@ -250,13 +238,10 @@ async def test_the_tail_is_read_and_sealed_offsets_name_what_is_damaged(subject:
 
 
 @pytest.mark.parametrize("pattern", [MANIFEST, SNAPSHOT])
-async def test_what_is_put_back_is_found_without_a_start(
-    subject: Subject, pattern: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_put_back_is_found_without_a_start(subject: Subject, pattern: str) -> None:
     """
     Then everything is judged by everything again, what was written meanwhile included.
     """
-    look_often(monkeypatch)
     file = subject.file(pattern)
     whole = file.read_bytes()
     file.unlink()
@@ -282,14 +267,11 @@ async def test_what_is_put_back_is_found_without_a_start(
     assert 10 == sealed
 
 
-async def test_what_comes_behind_a_refused_batch_waits_for_it(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_comes_behind_a_refused_batch_waits_for_it(subject: Subject) -> None:
     """
     Two batches of a producer that nobody knows are on their way when the snapshot is back: the
     first was refused, and the second is not taken in its place.
     """
-    look_often(monkeypatch)
     file = subject.file(SNAPSHOT)
     whole = file.read_bytes()
     file.unlink()
@@ -349,12 +331,11 @@ async def test_a_damaged_partition_takes_no_more_than_may_be_unsealed(subject: S
 
 
 async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repaired(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    subject: Subject,
 ) -> None:
     """
     Nothing is written that no manifest will name; all who are known stay so, and others too.
     """
-    look_often(monkeypatch)
     settings = replace(PATIENT, seal=SealSettings(segment_bytes=1, check_interval_ms=20))
     async with subject.agent(engine=settings) as agent:
         log = agent.log("t", 0)

@@ -497,7 +497,7 @@ async def test_the_first_request_of_a_producer_waits_too_while_the_log_takes_no_
         clients = [await stack.enter_async_context(agent.client()) for _ in range(10)]
         server.hold_producers(True)
         asked = [[c.send_produce("t", {0: batch(10)}) for _ in range(3)] for c in clients]
-        await eventually(lambda: sum(c._rest is not None for c in server.connections) == 10)
+        await eventually(lambda: sum(c.has_to_wait for c in server.connections) == 10)
         for _ in range(2_000):
             server.hold_producers(False)
             server.hold_producers(True)

@@ -10,7 +10,7 @@ import pytest
 from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS, Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import fetch, metadata, produce
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_agents.protocol.schema import Array, Struct, all_fields
 from driftlog_tiering.foundation.types import Buffer
 

@@ -15,9 +15,8 @@ Shell.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from driftlog_agents.groups.classic.description import OffsetExpiry
@@ -43,29 +42,36 @@ _MAX_DECIDED: Final = 2_000
 """Most unwritten decisions of a group.  More are refused: the store is unavailable or full."""
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupShell:
-    """The services of the agent that a group uses."""
+class GroupHost(Protocol):
+    """The coordinator of a group, as the group uses it."""
 
     session_id: str
     writes: GroupWrites
-    now_ms: Callable[[], int]
-    """Milliseconds since 1970, which never decrease while the session lives."""
-    nonce: Callable[[], str]
-    schedule: "Callable[[ServedGroup], None]"
-    """Called when the group's `deadline_ms` may have changed."""
-    lost: "Callable[[ServedGroup], None]"
-    """Called when another agent coordinates the group."""
-    resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
-    """Matches patterns with topics off the event loop, then calls `ServedGroup.resolved`."""
-    downgraded: Callable[[str, ClassicValue], ClassicGroup]
-    """Returns the classic group that a group of KIP-848 becomes."""
-    removed: "Callable[[ServedGroup], None]"
-    """Called when the group is deleted, or was never stored and is unused."""
-    counted: Counter[str]
-    """Counts by metric name."""
     budget: GroupBudget
     """Memory of all groups."""
+    counted: Counter[str]
+    """Counts by metric name."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, which never decrease while the session lives."""
+
+    def nonce(self) -> str:
+        """Tells a write from all others."""
+
+    def schedule(self, group: "ServedGroup") -> None:
+        """The `deadline_ms` of *group* may have changed."""
+
+    def lost(self, group: "ServedGroup") -> None:
+        """Another agent coordinates *group*."""
+
+    def removed(self, group: "ServedGroup") -> None:
+        """*group* is deleted, or was never stored and is unused."""
+
+    def resolve(self, group: "ServedGroup", wanted: ResolveRegexes) -> None:
+        """Match patterns with topics off the event loop, then call `ServedGroup.resolved`."""
+
+    def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
+        """The classic group that a group of KIP-848 becomes."""
 
 
 class ServedGroup:
@@ -81,7 +87,7 @@ class ServedGroup:
         *,
         group_id: str,
         machine: Machine,
-        shell: GroupShell,
+        host: GroupHost,
         offsets: GroupOffsets | None = None,
         revision: int = 0,
         revisions: Mapping[str, int] | None = None,
@@ -89,11 +95,11 @@ class ServedGroup:
         self.group_id = group_id
         self.machine = machine
         self.offsets = offsets or GroupOffsets()
-        self._shell = shell
+        self._host = host
         self._pending = PendingWrites(
             group_id=group_id,
-            session_id=shell.session_id,
-            nonce=shell.nonce,
+            session_id=host.session_id,
+            nonce=host.nonce,
             offsets=self.offsets,
             revision=revision,
             revisions=revisions or {},
@@ -176,7 +182,7 @@ class ServedGroup:
 
     def _downgrade(self, effect: Downgrade) -> None:
         """Store the group as a classic group; `_go_classic` switches after the write."""
-        machine = self._shell.downgraded(self.group_id, effect.value)
+        machine = self._host.downgraded(self.group_id, effect.value)
         self._next = (machine, effect.has_to)
         puts = {**dict.fromkeys(self._pending.members), "": machine.value}
         self._pending.add(Decided(of=self.machine, token=effect.token, kind=CLASSIC, puts=puts))
@@ -187,7 +193,7 @@ class ServedGroup:
         (machine, has_to), self._next = self._next, None
         self.machine = machine
         if has_to:
-            self._apply(machine.rebalance(self._shell.now_ms()))
+            self._apply(machine.rebalance(self._host.now_ms()))
 
     def _value(self) -> tuple[str, bytes]:
         assert isinstance(self.machine, ClassicGroup), "a simple group is made by what it commits"
@@ -206,12 +212,12 @@ class ServedGroup:
     def account(self) -> None:
         """Update the budget with the group's current memory."""
         held_bytes = 0 if self.dropped is not None else self.size_bytes
-        self._shell.budget.held_bytes += held_bytes - self._held_bytes
+        self._host.budget.held_bytes += held_bytes - self._held_bytes
         self._held_bytes = held_bytes
 
     def release(self) -> None:
         """Return the group's memory to the budget: the coordinator has removed the group."""
-        self._shell.budget.held_bytes -= self._held_bytes
+        self._host.budget.held_bytes -= self._held_bytes
         self._held_bytes = 0
 
     def admit(self, member_id: str, said_bytes: int) -> None:
@@ -224,13 +230,13 @@ class ServedGroup:
         Raises:
             RefusedError: INVALID_REQUEST, GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
         """
-        budget = self._shell.budget
+        budget = self._host.budget
         try:
             budget.refuse_member(self.group_id, said_bytes)
             growth_bytes = said_bytes - self.machine.said_bytes(member_id)
             budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
         except RefusedError:
-            self._shell.schedule(self)  # The group may have been created for this request.
+            self._host.schedule(self)  # The group may have been created for this request.
             raise
 
     def admit_assignment(self, assignments: Sequence[tuple[str, bytes]]) -> None:
@@ -241,7 +247,7 @@ class ServedGroup:
         """
         if self.classic is None:
             return  # The coordinator assigns in groups of KIP-848.
-        budget, growth_bytes = self._shell.budget, 0
+        budget, growth_bytes = self._host.budget, 0
         for member_id, assignment in assignments:
             member = self.classic.members.get(member_id)
             if member is not None:
@@ -268,9 +274,9 @@ class ServedGroup:
         if self.dropped is not None:
             raise RefusedError(self.dropped)
         self._asked = request_id = self._asked + 1
-        self._apply(event(request_id, self._shell.now_ms()))
+        self._apply(event(request_id, self._host.now_ms()))
         reply, self._reply = self._reply, None
-        self._shell.schedule(self)
+        self._host.schedule(self)
         if reply is not None:
             return reply
         future = asyncio.get_running_loop().create_future()
@@ -288,7 +294,7 @@ class ServedGroup:
 
     def tick(self) -> None:
         """Run the machine's timers that are due."""
-        self._apply(self.machine.tick(self._shell.now_ms()))
+        self._apply(self.machine.tick(self._host.now_ms()))
 
     @property
     def is_dropped(self) -> bool:
@@ -333,7 +339,7 @@ class ServedGroup:
             done = asyncio.get_running_loop().create_future()
             self._pending.add(Decided(changes=part, done=done))
         if done is None:
-            self._shell.schedule(self)  # The group may have been created for this request.
+            self._host.schedule(self)  # The group may have been created for this request.
             return
         self.account()
         self._wake()
@@ -347,9 +353,9 @@ class ServedGroup:
         write is pending."""
         growth = self.offsets.growth_bytes(changes) if self._pending.idle else size_of(changes)
         try:
-            self._shell.budget.refuse_bytes(self.group_id, growth)
+            self._host.budget.refuse_bytes(self.group_id, growth)
         except RefusedError:
-            self._shell.schedule(self)  # The group may have been created for this request.
+            self._host.schedule(self)  # The group may have been created for this request.
             raise
 
     async def delete(self) -> ErrorCode:
@@ -394,7 +400,7 @@ class ServedGroup:
         else:
             return 0
         expired = self.offsets.expire(
-            self._shell.now_ms(),
+            self._host.now_ms(),
             retention_ms,
             since_ms,
             lambda topic_id: self.machine.is_subscribed_to(name_of(topic_id)),
@@ -440,22 +446,22 @@ class ServedGroup:
                 case Downgrade():
                     self._downgrade(effect)
                 case ResolveRegexes():
-                    self._shell.resolve(self, effect)
+                    self._host.resolve(self, effect)
         if self._generation != self.generation:
             self._generation = self.generation
-            self._shell.counted["driftlog_group_rebalances"] += 1
+            self._host.counted["driftlog_group_rebalances"] += 1
         self.account()
 
     def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:
         """The matches for `ResolveRegexes`, by pattern; None: the matching failed."""
         if self.dropped is None and isinstance(self.machine, ConsumerGroup):
-            self._apply(self.machine.regexes_resolved(topics, self._shell.now_ms()))
-            self._shell.schedule(self)
+            self._apply(self.machine.regexes_resolved(topics, self._host.now_ms()))
+            self._host.schedule(self)
 
     def _answer(self, answer: Answer) -> None:
         if getattr(answer.response, "error", None) is ErrorCode.GROUP_MAX_SIZE_REACHED:
             limit = "group.max.size" if self.kind == CLASSIC else "group.consumer.max.size"
-            self._shell.budget.full(self.group_id, limit)
+            self._host.budget.full(self.group_id, limit)
         future = self._waiting.get(answer.request_id)
         if future is None:
             if answer.request_id == self._asked:
@@ -470,7 +476,7 @@ class ServedGroup:
 
     def _wake(self) -> None:
         if not self._pending.in_flight:
-            self._shell.writes.wake(self)
+            self._host.writes.wake(self)
 
     # ── Writer ──
 
@@ -497,7 +503,7 @@ class ServedGroup:
         """See `write_batcher.Writer`."""
         for decided in self._pending.refused():
             decided.fail(ErrorCode.NOT_COORDINATOR)
-        self._shell.lost(self)
+        self._host.lost(self)
 
     def too_large(self) -> None:
         """See `write_batcher.Writer`."""
@@ -505,31 +511,31 @@ class ServedGroup:
         for decided in self._pending.refused():
             decided.fail(code)
             if decided.of is self.machine and self.dropped is None:
-                now_ms = self._shell.now_ms()
+                now_ms = self._host.now_ms()
                 self._next = None
                 self._apply(self.machine.not_persisted(decided.token, code, now_ms))
-        self._shell.schedule(self)
+        self._host.schedule(self)
         self._go_on()
 
     def _end(self, taken: Iterable[Decided]) -> None:
         for decided in taken:
             decided.succeed()
             if decided.of is self.machine and self.dropped is None:
-                self._apply(self.machine.persisted(decided.token, self._shell.now_ms()))
+                self._apply(self.machine.persisted(decided.token, self._host.now_ms()))
                 if self._next is not None:
                     self._go_classic()
-                self._shell.schedule(self)
+                self._host.schedule(self)
 
     def _go_on(self) -> None:
         self.account()
         if self.dropped is not None:
-            self._shell.removed(self)
+            self._host.removed(self)
         elif len(self._pending):
             self._wake()
 
     def _removed(self) -> None:
         if self.dropped is None:
-            self._shell.removed(self)
+            self._host.removed(self)
             self.drop(ErrorCode.NOT_COORDINATOR)  # Requests that arrived during the deletion.
 
 

@@ -13,13 +13,13 @@ from driftlog_agents.groups.coordinator import consumer_requests
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import NOT_ASKED
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import (
     DESCRIBED_AT_ONCE,
     GROUP_OPERATIONS,
     as_message,
     coordinating,
 )
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.consumer_group_describe import (
     Assignment,

@@ -8,13 +8,13 @@ from driftlog_agents.foundation.loop_slices import each
 from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import NOT_ASKED
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import (
     DESCRIBED_AT_ONCE,
     GROUP_OPERATIONS,
     as_message,
     coordinating,
 )
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_groups import (
     DescribedGroup,

@@ -56,7 +56,7 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from driftlog_agents.protocol.one_batch import OneBatch
+from driftlog_agents.protocol.requests.one_batch import OneBatch
 from driftlog_agents.topics.validation import INTERNAL_TOPICS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches

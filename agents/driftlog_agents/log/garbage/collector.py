@@ -37,7 +37,7 @@
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
 9. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
-   (`metadata_reads`).  The mark of a deleted topic outlives every flush object that may have
+   (`common/metadata_reads`).  The mark of a deleted topic outlives every flush object that may have
    batches of the topic: without the mark, a restore would bring the topic back.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
@@ -58,14 +58,19 @@ import structlog
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.histogram import OperationTimes
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.garbage.common.garbage_objects import (
+    AllDuties,
+    Duties,
+    Garbage,
+    by_session,
+)
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
-from driftlog_agents.log.garbage.deletions import Deletions, believe
-from driftlog_agents.log.garbage.garbage_objects import AllDuties, Duties, Garbage, by_session
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, Deletions
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import (
@@ -78,10 +83,8 @@ from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
-from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import layout
 from driftlog_tiering.foundation.types import Offload
-from driftlog_tiering.stores.object_store import ObjectStore
 
 STATE_FILE: Final = "garbage.json"
 
@@ -91,8 +94,6 @@ class Collector:
 
     Args:
         offload: runs long work in a worker thread.
-        confirm: called after names were read and before objects are deleted by them; raises
-            FencedError if a store is not the cluster's.
         node_ids: collects the ids of directories that are gone.
         unknown_keys: the unrecognised keys that this agent has logged.
     """
@@ -100,46 +101,39 @@ class Collector:
     def __init__(
         self,
         *,
-        metadata: MetadataStore,
-        objects: ObjectStore,
+        stores: ConfirmedStores,
         disk: AgentDisk,
         offload: Offload,
         settings: CollectorSettings | None = None,
         heads: HeadSettings | None = None,
         duties: Duties | None = None,
-        confirm: Callable[[], Awaitable[None]] = believe,
         node_ids: NodeIds | None = None,
         unknown_keys: UnknownKeys | None = None,
     ) -> None:
-        self._metadata = metadata
-        self._objects = objects
         self._disk = disk
         self._offload = offload
         self._settings = settings or CollectorSettings()
         self._duties = duties or AllDuties()
-        self._confirm = confirm
         self._log = structlog.get_logger()
-        self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
+        self._reads = CollectorReads(stores.metadata, self._settings.request_deadline_ms)
         self._unknown_keys = unknown_keys or UnknownKeys()
         self.heads = SessionHeadGc(
-            metadata=metadata,
-            objects=objects,
+            stores=stores,
             disk=disk,
             offload=offload,
             settings=heads,
             unknown_keys=self._unknown_keys,
-            confirm=confirm,
         )
         self._node_ids = node_ids
         self._known: UnreferencedObjects | None = None
         deadline_ms = self._settings.request_deadline_ms
-        self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
+        self.deletions = Deletions(stores.objects, stores.confirm, deadline_ms=deadline_ms)
         self.passes = OperationTimes()
         """Passes over flush objects, and passes over sealed objects."""
         self._failures = 0
         """Sessions in a row whose names could not be read."""
         self._pages = ObjectPages(
-            objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
+            stores.objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
         self.sealed = SealedCollection(
             metadata=self._reads,
@@ -151,12 +145,11 @@ class Collector:
             share=self._duties.listing_share,
         )
         self._deleted_topics = DeletedTopicGc(
-            metadata=metadata,
+            stores=stores,
             reads=self._reads,
             pages=self._pages,
             grace=self._settings.grace,
             unknown_keys=self._unknown_keys,
-            confirm=confirm,
             delete=self.deletions.delete,
         )
         self.strange_objects = 0

@@ -12,12 +12,14 @@ Shell.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from driftlog_agents.foundation.retry import Retry
-from driftlog_agents.log.garbage.garbage_objects import Garbage
-from driftlog_agents.log.garbage.metadata_reads import raise_if_not_ours
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage
+from driftlog_agents.log.garbage.common.metadata_reads import raise_if_not_ours
+from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.stores.object_store import ObjectStore
 
 _BATCH: Final = 1_000
@@ -33,6 +35,17 @@ _SLICE: Final = 200
 
 async def believe() -> None:
     """Accepts any stores as the cluster's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedStores:
+    """The stores from which garbage is deleted."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    confirm: Callable[[], Awaitable[None]] = believe
+    """Called after names were read and before objects are deleted by them; raises FencedError if a
+    store is not the cluster's."""
 
 
 class Deletions:

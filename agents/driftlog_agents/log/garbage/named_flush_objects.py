@@ -18,7 +18,7 @@ Shell.
 
 from dataclasses import dataclass
 
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_flush_record, decode_head
 from driftlog_metadata.schema.keys import flushes_prefix, head_key, parse_flush_key, session_key

@@ -21,7 +21,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason, SessionObjects
+from driftlog_agents.log.garbage.common.garbage_objects import (
+    Garbage,
+    GarbageReason,
+    SessionObjects,
+)
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.stores.object_store import ObjectInfo

@@ -29,6 +29,7 @@ from driftlog_agents.groups.classic.messages import (
 from driftlog_agents.groups.consumer.assignors import Partition
 from driftlog_agents.groups.consumer.machine import ConsumerEffect
 from driftlog_agents.groups.consumer.messages import ConsumerHeartbeatResponse
+from driftlog_agents.groups.consumer.stored_value import HEAD, decode_head
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import decode_assignment
 from driftlog_agents.protocol.errors import ErrorCode
@@ -293,7 +294,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @invariant()
     def epochs_never_go_back(self) -> None:
         if "" in self.group.stored and not self.group.to_store:
-            head = self.group.machine._group.state.head
+            head = decode_head(self.group.stored[HEAD])
             assert (head.epoch, head.assignment_epoch) >= self.stored_epoch
             assert head.assignment_epoch >= self.stored_epoch[1]
             self.stored_epoch = (head.epoch, head.assignment_epoch)

@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import STATE_FILE, Collector
-from driftlog_agents.log.garbage.deletions import believe
-from driftlog_agents.log.garbage.garbage_objects import AllDuties, SessionObjects
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.garbage_objects import AllDuties, SessionObjects
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, believe
 from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (
     HOUR_MS,
@@ -90,12 +90,10 @@ class World:
     ) -> Collector:
         """As after a restart."""
         return Collector(
-            metadata=self.metadata,
-            objects=self.bucket,
+            stores=ConfirmedStores(self.metadata, self.bucket, confirm),
             disk=self.disk,
             offload=offload,
             settings=self.settings,
-            confirm=confirm,
         )
 
     async def put(self, seq: int, nonce: str = "a") -> str:
@@ -526,7 +524,7 @@ async def test_a_refused_request_is_sent_again_in_the_same_pass(
     """
     A pass over thousands of pages that ended at one failure would never end otherwise.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.object_pages._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
     monkeypatch.setattr("driftlog_agents.log.garbage.deletions._WAIT_S", 0)
     world.collector = world.new_collector()
     await world.put(1)
@@ -594,7 +592,7 @@ async def test_a_session_without_an_answer_stops_no_other_one(
     Its flush records cannot be read, such as those of a session that has too many: its objects
     stay, and those of the others go.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.metadata_reads._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.metadata_reads._WAIT_S", 0)
     held = layout.flush_key("5e54", 1, "a")
     await world.bucket.put(held, [b"x"])
     await world.put(1)
@@ -621,7 +619,7 @@ async def test_a_session_without_an_answer_in_one_pass_keeps_its_grace(
     """
     Where one read in a thousand fails, a session with many passes to live would never be collected.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.metadata_reads._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.metadata_reads._WAIT_S", 0)
     await world.put(1)
     world.collector = world.new_collector()
     await world.collector.collect()
@@ -980,8 +978,7 @@ async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world:
     settings = CollectorSettings(pause_ms=0, interval_ms=1)
     disk = world.disk
     collector = Collector(
-        metadata=world.metadata,
-        objects=world.bucket,
+        stores=ConfirmedStores(world.metadata, world.bucket),
         disk=disk,
         offload=at_once,
         settings=settings,

@@ -17,13 +17,13 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.garbage_objects import Deleter
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.garbage_objects import Deleter
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition, Walk, WalkSchedule
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Walk, WalkSchedule
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.grace import Grace

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Listing
@@ -42,7 +42,7 @@ async def test_a_page_that_fails_is_asked_for_again(monkeypatch: pytest.MonkeyPa
     """
     The listing goes on behind the last page: none is left out, and none comes twice.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.object_pages._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
     bucket = Bucket(2, 3, 5)
 
     assert [f"t/{name}" for name in "abcde"] == await keys(bucket)
@@ -53,6 +53,6 @@ async def test_a_page_that_always_fails_ends_the_listing(monkeypatch: pytest.Mon
     """
     The pass is repeated later.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.object_pages._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
     with pytest.raises(UnavailableError):
         await keys(Bucket(2, 3, 4))
