@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log.garbage import collector, garbage_objects
+from driftlog_agents.log.garbage import collector
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.common import garbage_objects
 from driftlog_agents.log.garbage.common.garbage_objects import SessionObjects
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.deletions import Deletions
