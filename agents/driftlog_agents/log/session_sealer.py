@@ -68,7 +68,7 @@ class SessionSealer:
             reader=RangeReader(ports.objects, look_again),
             segments=segments,
             remote=remote,
-            producer_expiration_ms=settings.producers.expiration_ms,
+            producers=settings.producers,
         )
         self.sealer = Sealer(
             session=session,

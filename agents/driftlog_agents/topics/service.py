@@ -83,7 +83,7 @@ class Topics:
         self._files = TopicBucketFiles(host)
         settings = host.settings
         self._known = known = TopicCatalog(
-            self.agent_configs, settings.seal_ms, settings.log_retention_check_interval_ms
+            self.agent_configs, settings.log_retention_check_interval_ms
         )
         self.by_name = known.by_name
         """Every topic, by name; also between two sessions."""
@@ -117,8 +117,7 @@ class Topics:
 
     @property
     def agent_configs(self) -> dict[str, str]:
-        """The agent's settings that topics inherit and that differ from Kafka's defaults, as in
-        `Inherited`."""
+        """The agent's settings that topics inherit, as in `Inherited`."""
         return self._host.settings.topic_defaults
 
     def inherit(self) -> None:

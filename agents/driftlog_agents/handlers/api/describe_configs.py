@@ -242,7 +242,6 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "driftlog.release": session.knows.release if session else None,
         "driftlog.http.address": broker.agent.http_address or None,
         "log.dirs": settings.location or None,
-        "log.roll.ms": _text(settings.seal_ms),
         "node.id": str(broker.node_id),
         "process.roles": "broker",
         **settings.configs,

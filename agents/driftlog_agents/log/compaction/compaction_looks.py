@@ -25,9 +25,9 @@ from driftlog_tiering.compaction.policy import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CompactionSettings:
-    """How an agent compacts."""
+    """How an agent compacts.  The backoff and the limits of a run may change during a session."""
 
     enabled: bool = True
     """``log.cleaner.enable``."""

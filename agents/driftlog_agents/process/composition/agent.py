@@ -314,7 +314,7 @@ class AgentProcess:
         check_roles_known(cluster, settings.roles)
         self._metadata.witness.cluster = encode_cluster(cluster)
         self._node_id = number
-        self._grace = grace
+        self._engine_settings = settings.engine.within(grace)
         self.listeners = await ports.server.bind()
         self._started_at_ms = max(0, ports.wall_ms())
         self.broker = broker = Broker(
@@ -373,7 +373,7 @@ class AgentProcess:
             decoding=self.decoding,
             now_ms=ports.now_ms,
         )
-        live = LiveConfigs(broker, self._limit_connections)
+        live = LiveConfigs(broker, self._engine_settings, self._limit_connections)
         broker.cluster.watch_configs(live.changed)
         self.dispatcher = Dispatcher(broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
 
@@ -512,7 +512,7 @@ class AgentProcess:
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,
-            settings=self.settings.engine.within(self._grace),
+            settings=self._engine_settings,
             topic_sealing=self.broker.topics.sealing,
             topic_compaction=self.broker.topics.compaction,
             topic_retention=self.broker.topics.retention,
