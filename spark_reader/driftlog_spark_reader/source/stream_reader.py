@@ -80,7 +80,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; *start* where there is none yet."""
         begun = decode(start)
         log = self._opened()
-        self._latest = _up_to(self._target, log.refresh())
+        logs = log.refresh()
+        self._latest = _up_to(self._target, logs)
         ids = log.ids()
         remade = made_again(begun.offsets, begun.ids, ids)
         same = {named: begun.offsets[named] for named in begun.offsets.keys() - remade}
@@ -92,6 +93,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if most is not None:
             reached = {n: LogEnds(reach.start, ends[n]) for n, reach in self._latest.items()}
             ends = limited_ends(same, reached, most, log.segment_ends)
+        # A partition that came behind the target, and before the query's start, stays where it is.
+        ends |= {named: same[named] for named in (same.keys() & logs.keys()) - ends.keys()}
         if ends == begun.offsets and not remade:
             return start
         return encode(Position(ends, ids, start=begun.offsets if begun.is_first else None))

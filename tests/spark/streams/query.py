@@ -10,6 +10,7 @@ number: one that is repeated replaces what it had.  Source:
 org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution.
 """
 
+import asyncio
 import json
 import pickle
 from collections.abc import Callable
@@ -281,7 +282,7 @@ def moments(world: World, rng: Random) -> Callable[[], None]:
     """Lets time pass in some of the reader's looks."""
 
     def pass_moment() -> None:
-        if rng.random() < _MOMENTS:
+        if rng.random() < _MOMENTS and asyncio._get_running_loop() is None:
             world.pass_time(rng.uniform(0, _MOMENT_S))
 
     return pass_moment
