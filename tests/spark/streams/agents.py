@@ -346,7 +346,9 @@ class World:
             self._clients = [self._task(self._produce(name)) for name in self.topics]
             self._clients += [self._task(self._kill()), self._task(self._administer())]
             self._tasks += self._clients
-            self.wait_for("no agent", lambda: any(m.agent.ready.is_set() for m in self.machines), 60)
+            self.wait_for(
+                "no agent", lambda: any(m.agent.ready.is_set() for m in self.machines), 60
+            )
             yield
         finally:
             self._end_tasks()

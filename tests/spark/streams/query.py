@@ -282,7 +282,16 @@ def moments(world: World, rng: Random) -> Callable[[], None]:
     """Lets time pass in some of the reader's looks."""
 
     def pass_moment() -> None:
-        if rng.random() < _MOMENTS and asyncio._get_running_loop() is None:
+        if rng.random() < _MOMENTS and not _is_in_a_loop():
             world.pass_time(rng.uniform(0, _MOMENT_S))
 
     return pass_moment
+
+
+def _is_in_a_loop() -> bool:
+    """Whether this thread runs one, in which the world's cannot run."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
