@@ -398,7 +398,7 @@ class World:
     async def _administer(self) -> None:
         rng = Random(f"admin {self.seed}")
         while not self.calm:
-            await asyncio.sleep(rng.uniform(0.5, 8))
+            await asyncio.sleep(rng.uniform(0.3, 4))
             machine = rng.choice(self.machines)
             topic = self.topics[rng.choice(list(self.topics))]
             deletes = self.log.deletes and topic.name not in self.log.compacted
@@ -423,7 +423,7 @@ class World:
     async def _delete(self, machine: Machine, topic: Topic, rng: Random) -> None:
         log = LogOf(topic.name, rng.randrange(topic.partitions))
         start, end = self.oracle.start(log), self.oracle.end(log)
-        offset = min(end, start + rng.randint(1, 12))
+        offset = rng.choice((end, min(end, start + rng.randint(1, 12))))
         wanted = DeleteRecordsPartition(partition_index=log.partition, offset=offset)
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=log.topic, partitions=[wanted])], timeout_ms=5_000

@@ -73,13 +73,14 @@ class Query:
     location: str
     options: dict[str, str]
     has_tail: bool
-    may_lose: bool
-    """The query goes on without what expired; it is told so when it first fails for that."""
+    is_lenient: bool
+    """It has failOnDataLoss=false; else it gets that for a batch that fails without."""
     rng: Random
     offset_log: list[str] = field(default_factory=list)
     """The end of each batch, as text.  Spark logs no start."""
     commits: int = 0
     sink: dict[int, Batch] = field(default_factory=dict)
+    may_lose: bool = False
     left: int = 0
     """Steps until this life is killed; 0: it is not."""
 
@@ -88,6 +89,8 @@ class Query:
     def live(self, steps: int) -> None:
         """Run until killed, *steps* from now, or until it fails as it is documented."""
         self.left = steps
+        if len(self.offset_log) == self.commits:
+            self.may_lose = self.is_lenient
         tail = self.has_tail and self.rng.random() < 0.9
         available_now = self.rng.random() < 0.2
         try:

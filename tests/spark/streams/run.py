@@ -76,7 +76,7 @@ def query_of(world: World, location: Path, rng: Random) -> Query:
         str(location),
         options,
         has_tail=rng.random() < 0.6,
-        may_lose=rng.random() < 0.4,
+        is_lenient=rng.random() < 0.4,
         rng=rng,
     )
 
