@@ -36,10 +36,11 @@ def main() -> int:
             print(f"{given.planted}: noticed by {len(found)} of {len(seeds)} seeds: {found[:20]}")
             return 0 if found else 1
         total, began = Result(), time.monotonic()
-        for result in pool.map(run_seed, seeds):
+        for number, result in enumerate(pool.map(run_seed, seeds), start=1):
             total.add(result)
+            print(f"\r{number:,} of {len(seeds):,} seeds", end="", file=sys.stderr, flush=True)
             for seed, story in result.failed.items():
-                print(f"seed {seed}: {story}", flush=True)
+                print(f"\nseed {seed}: {story}", flush=True)
     counts = ", ".join(f"{count:,} {what}" for what, count in sorted(total.counts.items()))
     print(f"{len(seeds):,} seeds in {time.monotonic() - began:,.0f} s: {counts}")
     print(f"{len(total.failed)} seeds failed; one alone: --start SEED --seeds 1")

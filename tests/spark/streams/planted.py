@@ -103,6 +103,18 @@ PLANTED: Final[tuple[Plant, ...]] = (
 )
 
 
+SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
+    "committed_before_the_sink": (9,),
+    "hole_not_passed": (),
+    "first_start_asked_again": (),
+    "repeated_to_the_newest_end": (0,),
+    "new_partitions_from_their_ends": (1,),
+    "lost_history_is_no_error": (5,),
+    "sealed_meanwhile_is_not_seen": (),
+}
+"""Seeds that notice a bug, tried first."""
+
+
 def noticed(plant: Plant, seed: int) -> bool:
     """Whether the seed notices the bug."""
     with pytest.MonkeyPatch.context() as patch:

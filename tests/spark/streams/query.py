@@ -249,6 +249,7 @@ class Query:
 
     def _excuse(self, place: Place, value: bytes, number: int) -> None:
         """Whether it may be missing in the batch *number*."""
+        self.world.expect(number in self.sink, f"batch {number} is committed and not in the sink")
         batch, oracle = self.sink[number], self.world.oracle
         expired_s, removed_s = oracle.expired_s(place), oracle.removed_s(place)
         if batch.may_lose and expired_s <= batch.planned_s:
