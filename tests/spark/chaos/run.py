@@ -7,6 +7,7 @@
 Shell.
 """
 
+import contextlib
 import json
 import random
 import subprocess
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
@@ -46,6 +47,8 @@ _END_S: Final = 240.0
 _LOOK_S: Final = 0.5
 _LATE_S: Final = 5.0
 """A log start is seen so late at most."""
+
+_OFFSETS: Final[Any] = OffsetSpec  # its methods have no types
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -127,19 +130,21 @@ class Run:
         while not self._ended.wait(0.05):
             for _ in range(RECORDS_A_SECOND // 20):
                 topic = TOPICS[number % len(TOPICS)]
-                key, value = None, str(number)
+                key: str | None = None
+                value: str | None = str(number)
                 if topic == KEYED:
                     key = str(self._values.randrange(KEYS))
                     value = None if self._values.random() < 0.1 else value
                 partitions = self.report.partitions if topic == WATCHED else PARTITIONS
                 number += 1
-                producer.produce(
-                    topic,
-                    value,
-                    key,
-                    partition=self._values.randrange(partitions),
-                    on_delivery=self._delivered,
-                )
+                with contextlib.suppress(KafkaException):  # of a partition it has not heard of yet
+                    producer.produce(
+                        topic,
+                        value,
+                        key,
+                        partition=self._values.randrange(partitions),
+                        on_delivery=self._delivered,
+                    )
             producer.poll(0)
         if producer.flush(120):
             self.report.failures.append("records are neither acknowledged nor refused")
@@ -187,7 +192,7 @@ class Run:
     def _watch(self, agent: DriftlogProcess) -> None:
         """Where the logs of `SHORT` start."""
         admin = AdminClient({"bootstrap.servers": agent.bootstrap})
-        earliest = {TopicPartition(SHORT, p): OffsetSpec.earliest() for p in range(PARTITIONS)}
+        earliest = {TopicPartition(SHORT, p): _OFFSETS.earliest() for p in range(PARTITIONS)}
         while not self._checked.wait(_LOOK_S):
             try:
                 found = admin.list_offsets(earliest, request_timeout=5)
