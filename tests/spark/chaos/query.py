@@ -16,7 +16,13 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-TOPIC = "watched"
+WATCHED = "watched"
+"""Gets more partitions while it is read."""
+KEYED = "keyed"
+"""Is compacted."""
+SHORT = "short"
+"""Its records expire, also some that were not read yet."""
+TOPICS = (WATCHED, KEYED, SHORT)
 
 
 def main() -> None:
@@ -34,14 +40,15 @@ def main() -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.warehouse.dir", str(given.folder / "warehouse"))
+        .config("spark.sql.streaming.minBatchesToRetain", "1000000")  # the check reads them all
         .getOrCreate()
     )
     sink: Path = given.folder / "sink"
     sink.mkdir(exist_ok=True)
 
     def write(df: DataFrame, batch: int) -> None:
-        rows = df.select("partition", "offset", "value").collect()
-        text = json.dumps([[r[0], r[1], bytes(r[2]).decode()] for r in rows])
+        rows = df.selectExpr("topic", "partition", "offset", "CAST(value AS STRING)").collect()
+        text = json.dumps([list(row) for row in rows])
         part = sink / f".{batch}.part"
         part.write_text(text)
         part.replace(sink / f"{batch}.json")
@@ -49,8 +56,9 @@ def main() -> None:
     reader = spark.readStream.format("driftlog").options(
         **{
             "location": given.location,
-            "subscribe": TOPIC,
+            "subscribe": ",".join(TOPICS),
             "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
             "includeTail": "true",
             "kafka.bootstrap.servers": given.bootstrap,
             "maxOffsetsPerTrigger": "20000",
