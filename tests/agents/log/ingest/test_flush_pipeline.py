@@ -36,9 +36,10 @@ def make_log(partition: int = 0) -> PartitionLog:
     return PartitionLog(topic="t", topic_id=TOPIC, partition=partition, leader_epoch=0)
 
 
-def make_batch(length: int = 100, offset: int = 0) -> Batch:
-    """One record; nobody looks at its bytes here."""
-    return Batch(b"", length, offset, 0, (1, 0, -1, -1, -1, 0, 0))
+def make_batch(length: int = 100, offset: int = 0, memory: bytearray | None = None) -> Batch:
+    """One record, in a frame of its own or in *memory*; nobody looks at its bytes here."""
+    view = memoryview(bytearray(length) if memory is None else memory)[:length]
+    return Batch(view, length, offset, 0, (1, 0, -1, -1, -1, 0, 0))
 
 
 class Pipe:
@@ -109,6 +110,25 @@ def uploads(effects: list[Effect]) -> list[tuple[int, int]]:
 
 
 # ── Cutting ──
+
+
+def test_batches_that_are_small_parts_of_their_frames_are_cut_by_the_memory_of_these() -> None:
+    """
+    A frame counts once, however many of its batches are admitted one after the other; a batch of
+    84 bytes kept 256 KiB, and nothing counted it.
+    """
+    pipe = Pipe(flush_bytes=1_000)
+    frames = [bytearray(900) for _ in range(5)]
+    full = [
+        pipe.machine.append(pipe.log, make_batch(10, n, frame), None, pipe.now_ms)
+        for n, frame in enumerate(each for frame in frames for each in (frame, frame))
+    ]
+    (cut, *_) = pipe.at(0)
+
+    assert [False] * 8 + [True, False] == full
+    assert isinstance(cut, Cut)
+    assert (100, 4_500, "size") == (cut.flush.size_bytes, cut.flush.held_bytes, cut.flush.reason)
+    assert 0 == pipe.machine.open_held_bytes
 
 
 def test_an_idle_pipeline_asks_for_nothing() -> None:
@@ -832,7 +852,7 @@ def test_what_is_not_committed_is_counted_and_found() -> None:
             pipe.at(0)
             pipe.machine.resume()
 
-    assert (104 + 105, 615) == (pipe.machine.open_bytes, pipe.machine.pending_bytes)
+    assert (104 + 105, 615) == (pipe.machine.open_held_bytes, pipe.machine.pending_bytes)
     assert {logs[0]: batches[::2], logs[1]: batches[1::2]} == pipe.machine.uncommitted()
     assert not pipe.machine.idle
 
