@@ -245,7 +245,9 @@ async def test_requests_of_a_client_that_has_left_are_not_kept_for_their_timeout
             client.send_produce("t", {0: batch()}, timeout_ms=2**31 - 1)
             client.send_produce("t", {0: batch(), 1: batch()}, timeout_ms=2**31 - 1)
         await eventually(lambda: len(agent.log("t").busy) == 10)
+        assert agent.server.prefixes.held_bytes > 0
     await eventually(lambda: not agent.server.connections)
+    assert 0 == agent.server.prefixes.held_bytes
     agent.rewrites.open()
 
     await eventually(lambda: not agent.log("t").busy and unanswered() == before)
