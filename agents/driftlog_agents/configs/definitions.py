@@ -11,6 +11,7 @@ tests/agents/handlers/test_kafka_says_so.py compares this with a real Kafka wher
 Pure.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
@@ -503,10 +504,15 @@ def changed(
 
 
 def _relisted(now: str, operation: ConfigOperation, value: str) -> str:
-    parts = [part for part in now.split(",") if part]
-    for part in value.split(","):
-        if operation is ConfigOperation.APPEND and part not in parts:
-            parts.append(part)
-        elif operation is ConfigOperation.SUBTRACT and part in parts:
-            parts.remove(part)
-    return ",".join(parts)
+    """*now* after the operation; its time is linear, because a value may have 32 KB."""
+    parts, named = [part for part in now.split(",") if part], value.split(",")
+    if operation is ConfigOperation.APPEND:
+        before = set(parts)
+        return ",".join(parts + [part for part in dict.fromkeys(named) if part not in before])
+    gone, rest = Counter(named), []
+    for part in parts:
+        if gone[part]:
+            gone[part] -= 1
+        else:
+            rest.append(part)
+    return ",".join(rest)

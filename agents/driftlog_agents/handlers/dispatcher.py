@@ -45,6 +45,7 @@ from driftlog_agents.protocol.errors import (
     ELEMENTS,
     RESPONSE_BYTES,
     CorruptFrameError,
+    ErrorCode,
     OverLimitError,
     RefusedError,
 )
@@ -396,6 +397,7 @@ class Dispatcher:
             client_host=connection.client_host,
             listener=connection.listener,
             answer=AnswerBytes(self._broker.settings.limits.driftlog_max_response_bytes),
+            room=partial(_room, connection),
             on_close=connection.on_close,
         )
         try:
@@ -447,6 +449,29 @@ class Dispatcher:
                 RESPONSE_BYTES, f"an answer of {len(answer)} bytes, of {most} allowed: ask for less"
             )
         return answer
+
+
+async def _room(connection: ClientConnection, size_bytes: int) -> None:
+    """Claim *size_bytes* for the answer, once there is room.
+
+    Raises:
+        RefusedError: the connection was closed meanwhile.
+    """
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def over() -> None:
+        if not turn.done():
+            turn.set_result(None)
+
+    if connection.answers.room(size_bytes, over):
+        return
+    connection.on_close.add(over)
+    try:
+        await turn
+    finally:
+        connection.on_close.discard(over)
+    if connection.closed:
+        raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "the client has left")
 
 
 def _names_chars(request: produce.ProduceRequest) -> int:

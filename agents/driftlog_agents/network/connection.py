@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.client_id: str | None = None
         self.closed = False
-        self.one_batch = OneBatchReader()
+        self.one_batch = OneBatchReader(server.prefixes)
         self.produces = False
         """Whether it has sent a Produce request: then it waits while the log can take no more."""
         self.on_close: set[Callable[[], None]] = set()
@@ -243,6 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_close.clear()
         self.writer.lost()
         self.frames.release()
+        self.one_batch.forget()
         if self._large is not None:
             self._large.frame = None
             self._large = None

@@ -4,7 +4,7 @@ import asyncio
 import io
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -362,6 +362,43 @@ async def test_who_sends_little_by_little_loses_its_turn(
         assert w.service.turns.are_taken, "its own segment waited for theirs"
         found = await asyncio.gather(*sends, return_exceptions=True)
         assert [type(each) for each in found] == [RemoteError] * AT_ONCE
+
+
+@pytest.mark.parametrize(("chunk_bytes", "expected"), [(1 << 20, AT_ONCE), (1 << 19, 1)])
+async def test_one_batch_that_is_larger_than_a_chunk_is_held_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, expected: int
+) -> None:
+    """Three of 100 MiB would take 600 MiB, which no budget counts.  Ordinary frames do not wait."""
+    monkeypatch.setattr(segment_http, "MOST_CHUNK_BYTES", chunk_bytes)
+    (given,) = chunks_of(10)
+    async with two(tmp_path, [given]) as w:
+        held, most, together = 0, 0, asyncio.Event()
+
+        async def hold(_: PartitionRange, chunks: AsyncIterator[list[Buffer]]) -> SegmentRef:
+            nonlocal held, most
+            async for _batches in chunks:
+                held += 1
+                most = max(most, held)
+                if held == AT_ONCE:
+                    together.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(together.wait(), 0.3)
+                held -= 1
+            raise UnavailableError("it is not needed")
+
+        async def send() -> None:
+            async with aclosing(w.reader.chunks(cast(PartitionLog, None), 0, 0)) as sent:
+                await HttpSegmentTransport().write(
+                    w.agent,
+                    SegmentRequest("ours", "7", PartitionRange("t", TP, 0, 10 * RECORDS)),
+                    sent,
+                )
+
+        monkeypatch.setattr(w.segments, "write_one", hold)
+        found = await asyncio.gather(*(send() for _ in range(AT_ONCE)), return_exceptions=True)
+
+    assert ['503: {"error": "it is not needed"}'] * AT_ONCE == list(map(str, found))
+    assert expected == most
 
 
 @pytest.mark.parametrize("side", [segment_client, segment_http])

@@ -20,14 +20,14 @@ from uuid import UUID
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.handlers.api import delete_records
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.merging.merge_looks import MergeSettings
 from driftlog_agents.log.partition.batch import BatchHeaderFields, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.retention.policy import RetentionSettings
-from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
+from driftlog_agents.process.composition.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsPartition,

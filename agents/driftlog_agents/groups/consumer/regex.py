@@ -74,7 +74,10 @@ def _compiled(pattern: str) -> Any:
     options = re2.Options()
     options.max_mem = _MAX_MEMORY_BYTES
     options.log_errors = False
-    return re2.compile(pattern, options)
+    try:
+        return re2.compile(pattern, options)
+    finally:
+        re2.purge()  # the module would keep 128 of them, with what matching has cached
 
 
 def _text(error: Exception) -> str:

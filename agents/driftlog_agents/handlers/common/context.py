@@ -3,7 +3,7 @@
 Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from driftlog_agents.protocol.errors import RESPONSE_BYTES, OverLimitError
@@ -30,6 +30,10 @@ class AnswerBytes:
             )
 
 
+async def _has_room(_: int) -> None:
+    """There is always room."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
     """A request's version, client and connection."""
@@ -40,5 +44,8 @@ class RequestContext:
     listener: str
     answer: AnswerBytes = field(default_factory=AnswerBytes)
     """A handler whose answer may be much larger than its request counts the answer here."""
+    room: Callable[[int], Awaitable[None]] = _has_room
+    """Waits until there is room for so many bytes in all.  A handler whose answer may take much
+    memory while it is made calls this before, once it knows how much."""
     on_close: set[Callable[[], None]] = field(default_factory=set)
     """Called when the connection closes: a handler that waits long adds what ends its wait."""
