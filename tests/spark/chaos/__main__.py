@@ -22,9 +22,8 @@ def main() -> int:
     report = Run(folder, seed=given.seed, seconds=given.seconds).run()
     print(
         f"{report.acknowledged} records acknowledged, {report.rows} rows in {report.batches} "
-        f"batches; {report.compacted} were compacted and {report.expired} had expired before they "
-        f"were read; {report.partitions} partitions; the agent was killed {report.agent_kills} "
-        f"times, the query {report.query_kills} times"
+        f"batches; the agent was killed {report.agent_kills} times, the query "
+        f"{report.query_kills} times"
     )
     for failure in report.failures:
         print(f"FAILED: {failure}")
