@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import pytest
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from driftlog_spark_reader.common.errors import DataLossError
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.source import stream_reader
+from driftlog_spark_reader.source.stream_offsets import batch_ranges
 from driftlog_spark_reader.source.stream_position import decode, encode
 from driftlog_spark_reader.source.stream_reader import StreamReader
 from tests.spark.streams.query import Batch, Query
@@ -66,7 +68,7 @@ def repeated_to_the_newest_end(patch: pytest.MonkeyPatch) -> None:
     def to_now(
         self: StreamReader, start: dict[str, Any], end: dict[str, Any]
     ) -> list[InputPartition]:
-        now = self.latestOffset(start, stream_reader.ReadAllAvailable())
+        now = self.latestOffset(start, ReadAllAvailable())
         return partitions(self, start, {**end, **{t: now[t] for t in end if t[0] != "/"}})
 
     patch.setattr(StreamReader, "partitions", to_now)
@@ -74,7 +76,7 @@ def repeated_to_the_newest_end(patch: pytest.MonkeyPatch) -> None:
 
 def new_partitions_from_their_ends(patch: pytest.MonkeyPatch) -> None:
     """Of a new partition, what was there when the stream first saw it is left out."""
-    ranges = stream_reader.batch_ranges
+    ranges = batch_ranges
 
     def without_the_first(
         start: Mapping[NamedPartition, int],
@@ -89,7 +91,7 @@ def new_partitions_from_their_ends(patch: pytest.MonkeyPatch) -> None:
 
 def lost_history_is_no_error(patch: pytest.MonkeyPatch) -> None:
     """A stream that must lose nothing goes on where its records have expired."""
-    ranges = stream_reader.batch_ranges
+    ranges = batch_ranges
 
     def lenient(*given: Any, fail_on_data_loss: bool) -> dict[NamedPartition, tuple[int, int]]:
         return ranges(*given, fail_on_data_loss=False)
