@@ -156,9 +156,11 @@ class GroupCoordinator:
             nonce=lambda: f"{self._rng.getrandbits(64):016x}",
             schedule=self._schedule,
             lost=self._lost,
+            failed=self._failed,
             resolve=self._resolve,
             downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
             removed=self._removed,
+            offload=self.offload,
             counted=self.counted,
             budget=self.budget,
         )
@@ -319,6 +321,15 @@ class GroupCoordinator:
         if self.groups.get(group.group_id) is group:
             self._log.info("group_lost", group=group.group_id)
             self.counted["driftlog_groups_lost"] += 1
+        self._drop(group)
+
+    def _failed(self, group: ServedGroup) -> None:
+        """Drop a group whose code failed; the next request loads it as it is stored."""
+        self._log.exception(
+            "group_bug",
+            group=group.group_id,
+            advice="report this line: the group is dropped, and loaded again by the next request",
+        )
         self._drop(group)
 
     def _drop(self, group: ServedGroup) -> None:

@@ -9,12 +9,16 @@ Decisions are written in their order; decisions that arrive while a write is in 
 into the next write.  A dropped group answers waiting requests with the reason; a request whose
 write is in flight still gets the outcome of that write.
 
+An error in a group (a bug) ends neither the agent nor another group: the group is dropped, and the
+next request loads it again as it is stored.
+
 Shell.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,11 +30,17 @@ from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import Downgrade, ResolveRegexes
 from driftlog_agents.groups.coordinator.budget import GROUP_BYTES, MEMBER_BYTES, GroupBudget
-from driftlog_agents.groups.coordinator.pending_writes import Decided, PendingWrites, parts
+from driftlog_agents.groups.coordinator.pending_writes import (
+    Decided,
+    PendingWrites,
+    UnencodedWrite,
+    parts,
+)
 from driftlog_agents.groups.coordinator.write_batcher import GroupWrite, GroupWrites
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Changes, Committed, GroupOffsets, size_of
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_tiering.foundation.types import Offload
 
 Machine = ClassicGroup | ConsumerGroup
 GroupEffect = Answer | Persist | Downgrade | ResolveRegexes
@@ -56,12 +66,16 @@ class GroupShell:
     """Called when the group's `deadline_ms` may have changed."""
     lost: "Callable[[ServedGroup], None]"
     """Called when another agent coordinates the group."""
+    failed: "Callable[[ServedGroup], None]"
+    """Called with the error of the group in `sys.exc_info`; drops the group."""
     resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
     """Matches patterns with topics off the event loop, then calls `ServedGroup.resolved`."""
     downgraded: Callable[[str, ClassicValue], ClassicGroup]
     """Returns the classic group that a group of KIP-848 becomes."""
     removed: "Callable[[ServedGroup], None]"
     """Called when the group is deleted, or was never stored and is unused."""
+    offload: Offload
+    """Runs what takes long, and uses no state that changes, off the event loop."""
     counted: Counter[str]
     """Counts by metric name."""
     budget: GroupBudget
@@ -167,8 +181,9 @@ class ServedGroup:
         if not self._pending.idle:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         old, self.machine = self.machine, machine
-        if isinstance(old, ClassicGroup):
-            self._apply(old.drop(ErrorCode.REBALANCE_IN_PROGRESS))
+        with self._contained():
+            if isinstance(old, ClassicGroup):
+                self._apply(old.drop(ErrorCode.REBALANCE_IN_PROGRESS))
         if isinstance(machine, ClassicGroup):  # A KIP-848 group is stored with its first member.
             gone = dict.fromkeys(self._pending.members)
             self._pending.add(Decided(kind=CLASSIC, puts={**gone, "": machine.value}))
@@ -268,7 +283,10 @@ class ServedGroup:
         if self.dropped is not None:
             raise RefusedError(self.dropped)
         self._asked = request_id = self._asked + 1
-        self._apply(event(request_id, self._shell.now_ms()))
+        with self._contained():
+            self._apply(event(request_id, self._shell.now_ms()))
+        if self.dropped is not None:
+            raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR)
         reply, self._reply = self._reply, None
         self._shell.schedule(self)
         if reply is not None:
@@ -288,7 +306,8 @@ class ServedGroup:
 
     def tick(self) -> None:
         """Run the machine's timers that are due."""
-        self._apply(self.machine.tick(self._shell.now_ms()))
+        with self._contained():
+            self._apply(self.machine.tick(self._shell.now_ms()))
 
     @property
     def is_dropped(self) -> bool:
@@ -383,6 +402,11 @@ class ServedGroup:
         Raises:
             RefusedError: the deletion failed, or its outcome is unknown.
         """
+        with self._contained():
+            return await self._expire(retention_ms, name_of)
+        return 0
+
+    async def _expire(self, retention_ms: int, name_of: Callable[[UUID], str]) -> int:
         since_ms: Callable[[Committed], int]
         expiry, empty_since_ms = OffsetExpiry.FROM_COMMIT, None
         if isinstance(self.machine, ClassicGroup):
@@ -413,13 +437,14 @@ class ServedGroup:
         """
         if self.dropped is None:
             self.dropped = code
-            if isinstance(self.machine, ClassicGroup):
-                effects: Sequence[GroupEffect] = self.machine.drop(code)
-            else:
-                effects = self.machine.resign(code)
-            for effect in effects:
-                if isinstance(effect, Answer):
-                    self._answer(effect)
+            with self._contained():
+                if isinstance(self.machine, ClassicGroup):
+                    effects: Sequence[GroupEffect] = self.machine.drop(code)
+                else:
+                    effects = self.machine.resign(code)
+                for effect in effects:
+                    if isinstance(effect, Answer):
+                        self._answer(effect)
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(RefusedError(code))
@@ -429,6 +454,19 @@ class ServedGroup:
             self._pending.fail(code, in_flight=True)
 
     # ── Effects ──
+
+    @contextmanager
+    def _contained(self) -> Iterator[None]:
+        """Drop the group, and not the agent, when an error escapes from its code: see the module.
+
+        A group is a machine that clients drive, and the tasks that run it serve all groups.
+        """
+        try:
+            yield
+        except RefusedError:
+            raise
+        except Exception:  # noqa: BLE001  # see above
+            self._shell.failed(self)
 
     def _apply(self, effects: Iterable[GroupEffect]) -> None:
         for effect in effects:
@@ -449,7 +487,8 @@ class ServedGroup:
     def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:
         """The matches for `ResolveRegexes`, by pattern; None: the matching failed."""
         if self.dropped is None and isinstance(self.machine, ConsumerGroup):
-            self._apply(self.machine.regexes_resolved(topics, self._shell.now_ms()))
+            with self._contained():
+                self._apply(self.machine.regexes_resolved(topics, self._shell.now_ms()))
             self._shell.schedule(self)
 
     def _answer(self, answer: Answer) -> None:
@@ -474,23 +513,31 @@ class ServedGroup:
 
     # ── Writer ──
 
-    def gather(self) -> GroupWrite | None:
+    async def gather(self) -> GroupWrite | None:
         """See `write_batcher.Writer`."""
-        while len(self._pending) and not self._pending.in_flight:
-            taken, write = self._pending.gather(self._value)
-            if write is not None:
-                return write
-            self._end(taken)
-            if any(decided.delete for decided in taken):
-                self._removed()
+        with self._contained():
+            try:
+                while len(self._pending) and not self._pending.in_flight:
+                    taken, write = self._pending.gather(self._value)
+                    if write is not None:
+                        return self._pending.encoded(await self._encoded(write))
+                    self._end(taken)
+            except Exception:
+                self._pending.fail(ErrorCode.UNKNOWN_SERVER_ERROR, in_flight=True)
+                raise
         return None
+
+    async def _encoded(self, write: UnencodedWrite) -> GroupWrite:
+        if not write.is_long:
+            return write.encode()
+        encoded: GroupWrite = await self._shell.offload(write.encode)
+        return encoded
 
     def stored(self, revision: int) -> None:
         """See `write_batcher.Writer`."""
         taken = self._pending.stored(revision)
-        self._end(taken)
-        if any(decided.delete for decided in taken):
-            self._removed()
+        with self._contained():
+            self._end(taken)
         self._go_on()
 
     def refused(self) -> None:
@@ -505,20 +552,25 @@ class ServedGroup:
         for decided in self._pending.refused():
             decided.fail(code)
             if decided.of is self.machine and self.dropped is None:
-                now_ms = self._shell.now_ms()
                 self._next = None
-                self._apply(self.machine.not_persisted(decided.token, code, now_ms))
+                with self._contained():
+                    now_ms = self._shell.now_ms()
+                    self._apply(self.machine.not_persisted(decided.token, code, now_ms))
         self._shell.schedule(self)
         self._go_on()
 
     def _end(self, taken: Iterable[Decided]) -> None:
+        taken = list(taken)
         for decided in taken:
             decided.succeed()
+        for decided in taken:
             if decided.of is self.machine and self.dropped is None:
                 self._apply(self.machine.persisted(decided.token, self._shell.now_ms()))
                 if self._next is not None:
                     self._go_classic()
                 self._shell.schedule(self)
+        if any(decided.delete for decided in taken):
+            self._removed()
 
     def _go_on(self) -> None:
         self.account()

@@ -1,4 +1,6 @@
-"""A group that is gone is gone from memory at once, without the collector of cycles."""
+"""A group that is gone is gone from memory at once, without the collector of cycles; an error in one
+ends no other.
+"""
 
 import asyncio
 import gc
@@ -7,15 +9,18 @@ from typing import Any
 from weakref import ref
 
 import pytest
+from structlog.testing import capture_logs
 
+from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.consumer_requests import describe, heartbeat
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
+from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGroup
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from tests.agents.groups.coordinated import Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 
 Ending = Callable[[Coordinated], Coroutine[Any, Any, None]]
+Failing = Callable[[Coordinated, ServedGroup], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +85,89 @@ async def refused(at: Coordinated) -> None:
 
     assert isinstance(error, RefusedError)
     assert [ErrorCode.NOT_COORDINATOR] * 2 == [error.code, answer.error]
+
+
+def _fails(*_: Any) -> Any:
+    raise ZeroDivisionError("a bug")
+
+
+async def _ticks(at: Coordinated, group: ServedGroup) -> None:
+    """Its timer is due."""
+    vars(group.machine)["tick"] = _fails
+    await asyncio.sleep(60)
+
+
+async def _asks(at: Coordinated, group: ServedGroup) -> None:
+    """A member asks it."""
+    vars(group.machine)["join"] = _fails
+    with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR"):
+        await Member(at, "g", "n").join()
+
+
+async def _is_stored(at: Coordinated, group: ServedGroup) -> None:
+    """Its write has succeeded."""
+    vars(group.machine)["persisted"] = _fails
+    member = Member(at, "g", "n")
+    await member.join()
+    assert ErrorCode.NOT_COORDINATOR is (await member.sync()).error
+
+
+async def _writes(at: Coordinated, group: ServedGroup) -> None:
+    """Its write is made."""
+    vars(group._pending)["_made"] = _fails
+    with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR"):
+        await at.commit("g", {0: 7})
+
+
+async def _is_dropped(at: Coordinated, group: ServedGroup) -> None:
+    """Another agent coordinates it."""
+    vars(group.machine)["drop"] = _fails
+    at.groups._drop(group)
+
+
+@pytest.mark.parametrize("failing", [_ticks, _asks, _is_stored, _writes, _is_dropped])
+def test_an_error_in_a_group_ends_nothing_but_that_group(failing: Failing) -> None:
+    """
+    It is dropped, with a line, and loaded again as it is stored; all other groups go on.
+    """
+
+    @on_virtual_time
+    async def play() -> None:
+        at = await Coordinated.start(World(t=2))
+        await at.member("g")
+        await at.commit("another", {0: 1})
+        with capture_logs() as lines:
+            await failing(at, at.groups.groups["g"])
+
+        assert ["group_bug"] == [line["event"] for line in lines if line["log_level"] == "error"]
+        assert not at.task.done()
+        await at.commit("another", {0: 2})
+        again = await at.groups.group("g")
+        assert again is not None
+        assert 1 == len(again.machine.members)
+
+    play()
+
+
+@on_virtual_time
+async def test_a_group_that_cannot_be_restored_is_unreadable_and_ends_no_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Whatever its stored values make the code do: it is named, and can be removed.
+    """
+    world = World(t=2)
+    one = await Coordinated.start(world)
+    await one.member("g")
+    one.kill()
+    monkeypatch.setattr(ClassicGroup, "restore", _fails)
+
+    again = await Coordinated.start(world)
+
+    with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR.*groups/g"):
+        await again.groups.group("g")
+    assert not again.task.done()
+    assert ErrorCode.NONE == await again.groups.delete("g")
 
 
 @pytest.mark.parametrize("ending", [simple, classic, modern, patterns, refused])
