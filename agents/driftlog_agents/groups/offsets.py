@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from driftlog_agents.groups.sizes import text_bytes
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.schema.keys import INT32_MAX, INT64_MAX
 from driftlog_metadata.schema.model import TopicPartition
@@ -57,7 +58,7 @@ class Committed:
     @property
     def size_bytes(self) -> int:
         """Its approximate memory."""
-        return OFFSET_BYTES + len(self.metadata)
+        return OFFSET_BYTES + text_bytes(self.metadata)
 
 
 def is_int64(number: int) -> bool:

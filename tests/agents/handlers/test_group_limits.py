@@ -35,7 +35,7 @@ def agent_of(path: Path, max_size: int = 10_000, **limits: Any) -> RunningAgent:
 
 
 async def join(
-    agent: RunningAgent, group: str, metadata: bytes = b"m", **said: Any
+    agent: RunningAgent, group: str, metadata: bytes = b"m", protocols: int = 1, **said: Any
 ) -> jg.JoinGroupResponse:
     """JoinGroup of version 3: of a member without an id it is the only one that is needed."""
     fields: dict[str, Any] = {
@@ -46,7 +46,7 @@ async def join(
     }
     request = jg.JoinGroupRequest(
         group_id=group,
-        protocols=[jg.JoinGroupRequestProtocol(name="p", metadata=metadata)],
+        protocols=[jg.JoinGroupRequestProtocol(name="p", metadata=metadata)] * protocols,
         **fields,
     )
     return await join_group.handle(agent.broker, request, agent.context(3))
@@ -107,6 +107,18 @@ async def test_a_member_says_no_more_than_it_may(tmp_path: Path) -> None:
         assert (ErrorCode.NONE, ErrorCode.INVALID_REQUEST) == (joined.error_code, assigned)
         assert ["g"] == list(agent.broker.groups.groups)
         assert 3 == refused(agent, "driftlog.max.group.member.bytes")
+
+
+async def test_a_member_has_no_more_protocols_than_clients_have(tmp_path: Path) -> None:
+    """
+    Each takes memory and time at every rebalance, though it is empty.
+    """
+    async with agent_of(tmp_path) as agent:
+        many = await join(agent, "g", b"", protocols=101)
+        enough = await join(agent, "g", b"", protocols=100)
+
+        assert ErrorCode.INVALID_REQUEST == many.error_code
+        assert ErrorCode.NONE == enough.error_code
 
 
 async def test_a_group_holds_no_more_than_it_may(tmp_path: Path) -> None:
@@ -170,8 +182,8 @@ async def test_an_agent_coordinates_no_more_groups_than_it_may(tmp_path: Path) -
 
 async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> None:
     """
-    What makes them larger is refused retriably, by members and by offsets; what is in the place
-    of something goes on, and what goes makes room.
+    What makes them larger is refused retriably, by members, by offsets and by what members will
+    be assigned; what is in the place of something goes on, and what goes makes room.
     """
     async with agent_of(tmp_path, driftlog_max_groups_bytes=100 * KiB) as agent:
         await create(agent, new("t", 64))
@@ -184,10 +196,11 @@ async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> Non
 
         second = await join(agent, "second", bytes(30 * KiB))
         larger = await commit(agent, "offsets", "x" * 4_000, partitions=60)
+        assigned = await join_consumer(agent, "m", group_id="assigned")
 
         unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert [unavailable] * 2 == [second.error_code, larger]
-        assert 2 == refused(agent, "driftlog.max.groups.bytes")
+        assert [unavailable] * 3 == [second.error_code, larger, assigned.error_code]
+        assert 3 == refused(agent, "driftlog.max.groups.bytes")
         assert held == agent.broker.groups.budget.held_bytes
         again = await join(agent, "g", bytes(30 * KiB), member_id=joined.member_id)
         assert ErrorCode.NONE == again.error_code

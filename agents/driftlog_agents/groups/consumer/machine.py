@@ -216,11 +216,25 @@ class ConsumerGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the group keeps from its members, with the topics that patterns match."""
+        """Memory that the group keeps from its members, with the topics that patterns match."""
         return self._group.size_bytes
 
+    @property
+    def assigned_bytes(self) -> int:
+        """Memory of its assignments."""
+        return self._group.assigned_bytes
+
+    def assigned_growth_bytes(self, request: ConsumerHeartbeat) -> int:
+        """At most so much memory more once the topics of *request* are assigned."""
+        return self._group.assigned_growth_bytes(request)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a decision is not stored yet; other events wait for it."""
+        return self._persisting
+
     def said_bytes(self, member_id: str) -> int:
-        """Bytes that the group keeps from a member; 0: not a member."""
+        """Memory that the group keeps from a member; 0: not a member."""
         member = self._group.state.members.get(member_id)
         return 0 if member is None else member.said_bytes
 

@@ -32,13 +32,14 @@ from driftlog_agents.groups.consumer.messages import (
 )
 from driftlog_agents.groups.consumer.reconciliation import Owned, reconciled
 from driftlog_agents.groups.consumer.state import (
+    PARTITION_BYTES,
     ConsumerGroupMember,
     ConsumerGroupState,
     Head,
     MemberState,
-    names_bytes,
 )
 from driftlog_agents.groups.consumer.timers import Timer, TimerKind, Timers
+from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
@@ -72,7 +73,9 @@ class Membership:
         self._resolved: tuple[ClusterTopics, int] | None = None
         """Topics and start (ms) of the last matching of the head's patterns."""
         self._matched: tuple[object, int] = (None, 0)
-        """The head's regexes, and the bytes of the names that they match; a cache."""
+        """The head's regexes, and the memory of the names that they match; a cache."""
+        self._targeted: tuple[object, int] = (None, 0)
+        """The head's target, and its number of partitions; a cache."""
         self.downgrading: bool | None = None
         """None: no downgrade.  Else the group becomes a classic one; True: which rebalances."""
 
@@ -123,8 +126,27 @@ class Membership:
         """Bytes that the group keeps from its members, with the names that patterns match."""
         regexes = self.state.head.regexes
         if self._matched[0] is not regexes:
-            self._matched = regexes, sum(map(names_bytes, regexes.values()))
+            self._matched = regexes, sum(map(texts_bytes, regexes.values()))
         return self.state.size_bytes + self._matched[1]
+
+    @property
+    def assigned_bytes(self) -> int:
+        """Memory of the target, and of the partitions that members have."""
+        target = self.state.head.target
+        if self._targeted[0] is not target:
+            self._targeted = target, sum(map(len, target.values()))
+        return PARTITION_BYTES * (self.state.owned + self._targeted[1])
+
+    def assigned_growth_bytes(self, request: ConsumerHeartbeat) -> int:
+        """At most so much memory more once the topics of *request* are assigned."""
+        if request.topic_regex and not self.state.subscribers_of(request.topic_regex):
+            return 2 * PARTITION_BYTES * self.topics.partitions
+        if not request.topic_names:
+            return 0
+        found = map(
+            self.topics.by_name.get, set(request.topic_names) - self.state.subscribed_names()
+        )
+        return 2 * PARTITION_BYTES * sum(topic.partitions for topic in found if topic is not None)
 
     def refuse_if_full(self, member_id: str) -> None:
         """Refuse a new member of a group that has `max_size` members.

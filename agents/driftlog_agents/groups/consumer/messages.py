@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_agents.groups.classic.stored_value import ClassicValue
+from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode
 
@@ -45,10 +46,9 @@ class ConsumerHeartbeat:
 
     @property
     def said_bytes(self) -> int:
-        """Bytes that a group keeps of the request; fields that did not change count 0."""
-        said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
-        names = sum(map(len, self.topic_names or ()))
-        return names + len(self.topic_regex or "") + sum(map(len, said))
+        """Memory that a group keeps of the request; fields that did not change count 0."""
+        said = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host)
+        return texts_bytes((*said, self.topic_regex, *(self.topic_names or ())))
 
     @property
     def is_full(self) -> bool:

@@ -39,6 +39,7 @@ from driftlog_agents.groups.coordinator.pending_writes import (
 from driftlog_agents.groups.coordinator.write_batcher import GroupWrite, GroupWrites
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Changes, Committed, GroupOffsets, size_of
+from driftlog_agents.groups.sizes import text_bytes
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.foundation.types import Offload
 
@@ -124,6 +125,8 @@ class ServedGroup:
         """When the coordinator ticks it; set by the coordinator."""
         self._held_bytes = 0
         """This group's part of `GroupBudget.held_bytes`."""
+        self._expected_bytes = 0
+        """Memory of assignments that admitted requests bring, until they are decided."""
 
     # ── Identity and state ──
 
@@ -216,7 +219,9 @@ class ServedGroup:
         said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Also encoded.
         members = said + MEMBER_BYTES * len(self.machine.members)
         offsets = self.offsets.size_bytes + self._pending.size_bytes
-        return GROUP_BYTES + len(self.group_id) + members + offsets
+        assigned = 0 if self.consumer is None else self.consumer.assigned_bytes
+        known = GROUP_BYTES + text_bytes(self.group_id) + members + offsets + assigned
+        return known + self._expected_bytes
 
     def account(self) -> None:
         """Update the budget with the group's current memory."""
@@ -229,12 +234,13 @@ class ServedGroup:
         self._shell.budget.held_bytes -= self._held_bytes
         self._held_bytes = 0
 
-    def admit(self, member_id: str, said_bytes: int) -> None:
+    def admit(self, member_id: str, said_bytes: int, assigned_bytes: int = 0) -> None:
         """Refuse a member whose data exceed the limits of a member, a group or the agent.
 
         Args:
             member_id: a member of the group with this id is replaced.
             said_bytes: size of the data that the member sends and the group keeps.
+            assigned_bytes: memory that new assignments will take; only the agent's limit counts it.
 
         Raises:
             RefusedError: INVALID_REQUEST, GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
@@ -244,9 +250,12 @@ class ServedGroup:
             budget.refuse_member(self.group_id, said_bytes)
             growth_bytes = said_bytes - self.machine.said_bytes(member_id)
             budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
+            budget.refuse_bytes(self.group_id, assigned_bytes)
         except RefusedError:
             self._shell.schedule(self)  # The group may have been created for this request.
             raise
+        self._expected_bytes += assigned_bytes
+        self.account()
 
     def admit_assignment(self, assignments: Sequence[tuple[str, bytes]]) -> None:
         """Refuse a leader's assignments that exceed the limits of a member, a group or the agent.
@@ -482,6 +491,8 @@ class ServedGroup:
         if self._generation != self.generation:
             self._generation = self.generation
             self._shell.counted["driftlog_group_rebalances"] += 1
+        if self.consumer is None or not self.consumer.is_busy:
+            self._expected_bytes = 0
         self.account()
 
     def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:

@@ -1,5 +1,5 @@
-"""A group that is gone is gone from memory at once, without the collector of cycles; an error in one
-ends no other.
+"""A group that is gone is gone from memory at once, without the collector of cycles; an error in
+one ends no other.
 """
 
 import asyncio
@@ -164,7 +164,7 @@ async def test_a_group_that_cannot_be_restored_is_unreadable_and_ends_no_agent(
 
     again = await Coordinated.start(world)
 
-    with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR.*groups/g"):
+    with pytest.raises(RefusedError, match=r"UNKNOWN_SERVER_ERROR.*groups/g"):
         await again.groups.group("g")
     assert not again.task.done()
     assert ErrorCode.NONE == await again.groups.delete("g")
