@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS
+from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS, NO_LIMIT
 from driftlog_agents.protocol.compiler import Decode, Encode, compile_decoder, compile_encoder
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.types import Bytes, Int32, String, V
@@ -123,5 +123,5 @@ def _decode(cls: type[Any], data: Buffer) -> Any:
 def _encode(message: Any, version: int) -> bytes:
     assert 0 <= version <= LATEST_VERSION
     out = bytearray(_VERSION.pack(version))
-    _ENCODERS[type(message)][version](message, out, [])
+    _ENCODERS[type(message)][version](message, out, [], NO_LIMIT)
     return bytes(out)

@@ -1,6 +1,7 @@
 """What one client can make an agent hold for its groups is bounded."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,18 @@ import pytest
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.handlers.api import join_group, leave_group, offset_commit, sync_group
-from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.handlers.api import (
+    consumer_group_describe,
+    describe_groups,
+    join_group,
+    leave_group,
+    offset_commit,
+    sync_group,
+)
+from driftlog_agents.handlers.context import AnswerBytes
+from driftlog_agents.protocol.errors import ErrorCode, OverLimitError
+from driftlog_agents.protocol.messages import consumer_group_describe as cd
+from driftlog_agents.protocol.messages import describe_groups as dg
 from driftlog_agents.protocol.messages import join_group as jg
 from driftlog_agents.protocol.messages import leave_group as lv
 from driftlog_agents.protocol.messages import offset_commit as oc
@@ -207,6 +218,27 @@ async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> Non
         assert ErrorCode.NONE == await commit(agent, "offsets", "y" * 500, partitions=60)
         await agent.broker.groups.groups["offsets"].delete()
         assert ErrorCode.NONE == (await join(agent, "second", bytes(30 * KiB))).error_code
+
+
+async def test_a_description_counts_every_text_of_its_answer(tmp_path: Path) -> None:
+    """
+    Names of 32 KB are larger than the metadata of members, which alone was counted.
+    """
+    async with agent_of(tmp_path) as agent:
+        await make(agent, t=1)
+        await join(agent, "classic", protocol_type="x" * 30_000)
+        names = [f"{number}{'y' * 200}" for number in range(100)]
+        await join_consumer(agent, "m", group_id="modern", subscribed_topic_names=names)
+        classic = dg.DescribeGroupsRequest(groups=["classic"])
+        modern = cd.ConsumerGroupDescribeRequest(group_ids=["modern"])
+
+        narrow = replace(agent.context(5), answer=AnswerBytes(20_000))
+        with pytest.raises(OverLimitError):
+            await describe_groups.handle(agent.broker, classic, narrow)
+        narrow = replace(agent.context(1), answer=AnswerBytes(20_000))
+        with pytest.raises(ExceptionGroup) as refused:
+            await consumer_group_describe.handle(agent.broker, modern, narrow)
+        assert isinstance(refused.value.exceptions[0], OverLimitError)
 
 
 async def test_a_full_group_is_counted(tmp_path: Path) -> None:
