@@ -206,7 +206,7 @@ async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> Non
         assert 80 * KiB < held < 100 * KiB
 
         second = await join(agent, "second", bytes(30 * KiB))
-        larger = await commit(agent, "offsets", "x" * 4_000, partitions=60)
+        larger = await commit(agent, "offsets", "x" * 1_000, partitions=60)
         assigned = await join_consumer(agent, "m", group_id="assigned")
 
         unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE

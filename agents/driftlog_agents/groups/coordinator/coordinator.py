@@ -80,6 +80,13 @@ _BREATHE_GROUPS: Final = 200
 """Timers that run before the task yields to the event loop."""
 
 
+_PAGE_TEXT_BYTES: Final = 64 * 1024
+"""Bytes of the metadata texts of a page of offsets, at most: a commit of one of its 256 partitions
+writes them all.  Kafka Streams has some 30 bytes a partition."""
+
+_PAGE_TEXTS: Final = 16
+"""So many texts of the largest size that is allowed always fit a page."""
+
 _MEMBER_PREFIX_CHARS: Final = 8_000
 """Longest prefix from a client id in a member id; Kafka limits a string to 32,767 bytes."""
 
@@ -120,7 +127,7 @@ class GroupCoordinator:
         self._coordinators = Coordinators(cluster.view)
         self.counted: Counter[str] = Counter() if counters is None else counters
         """Counts by metric name."""
-        self.budget = GroupBudget(limits or Limits(), refusals or Refusals())
+        self.budget = GroupBudget(limits or Limits(), refusals or Refusals(), engine.ports.quota)
         """Memory that all groups hold, and its limits."""
         self._writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
@@ -160,6 +167,7 @@ class GroupCoordinator:
             resolve=self._resolve,
             downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
             removed=self._removed,
+            page_text_bytes=max(_PAGE_TEXT_BYTES, _PAGE_TEXTS * settings.offset_metadata_max_bytes),
             offload=self.offload,
             counted=self.counted,
             budget=self.budget,

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+from driftlog_agents.configs.limits import OFFSET_METADATA
 from driftlog_agents.groups.classic.description import OffsetExpiry
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
@@ -75,6 +76,8 @@ class GroupShell:
     """Returns the classic group that a group of KIP-848 becomes."""
     removed: "Callable[[ServedGroup], None]"
     """Called when the group is deleted, or was never stored and is unused."""
+    page_text_bytes: int
+    """Most bytes of the metadata texts of one page of offsets."""
     offload: Offload
     """Runs what takes long, and uses no state that changes, off the event loop."""
     counted: Counter[str]
@@ -249,6 +252,7 @@ class ServedGroup:
         try:
             budget.refuse_member(self.group_id, said_bytes)
             growth_bytes = said_bytes - self.machine.said_bytes(member_id)
+            budget.refuse_scarce(self.group_id, growth_bytes)
             budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
             budget.refuse_bytes(self.group_id, assigned_bytes)
         except RefusedError:
@@ -271,6 +275,7 @@ class ServedGroup:
             if member is not None:
                 budget.refuse_member(self.group_id, member.said_bytes + len(assignment))
                 growth_bytes += len(assignment) - len(member.assignment)
+        budget.refuse_scarce(self.group_id, growth_bytes)
         budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
 
     # ── Requests ──
@@ -371,11 +376,16 @@ class ServedGroup:
             del done  # As in `ask`.
 
     def _admit_changes(self, changes: Changes) -> None:
-        """Refuse changes above the agent's limit.  A replaced offset frees its memory only while no
-        write is pending."""
+        """Refuse changes above the limits of a page or of the agent.  A replaced offset frees its
+        memory only while no write is pending."""
+        budget = self._shell.budget
         growth = self.offsets.growth_bytes(changes) if self._pending.idle else size_of(changes)
         try:
-            self._shell.budget.refuse_bytes(self.group_id, growth)
+            if self._pending.texts.are_too_large(changes, self._shell.page_text_bytes):
+                budget.full(self.group_id, OFFSET_METADATA)
+                raise RefusedError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            budget.refuse_scarce(self.group_id, growth)
+            budget.refuse_bytes(self.group_id, growth)
         except RefusedError:
             self._shell.schedule(self)  # The group may have been created for this request.
             raise
@@ -560,7 +570,9 @@ class ServedGroup:
     def too_large(self) -> None:
         """See `write_batcher.Writer`."""
         code = ErrorCode.UNKNOWN_SERVER_ERROR
-        for decided in self._pending.refused():
+        taken = self._pending.refused()
+        self._pending.count_texts()
+        for decided in taken:
             decided.fail(code)
             if decided.of is self.machine and self.dropped is None:
                 self._next = None

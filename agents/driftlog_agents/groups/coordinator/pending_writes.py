@@ -24,6 +24,7 @@ from driftlog_agents.groups.offsets import (
     GroupOffsets,
     Page,
     PageId,
+    PageTexts,
     page_of,
     size_of,
 )
@@ -134,6 +135,9 @@ class PendingWrites:
         self._write: GroupWrite | None = None
         self._pages: dict[PageId, Page] = {}
         """Pages of the write in flight."""
+        self.texts = PageTexts()
+        """Of the stored offsets and of all decisions."""
+        self.count_texts()
 
     def __len__(self) -> int:
         return len(self._decided)
@@ -158,6 +162,7 @@ class PendingWrites:
         """Append *decided* to the queue."""
         self._decided.append(decided)
         self.size_bytes += decided.size_bytes
+        self.texts.add(decided.changes)
 
     def fail(self, code: ErrorCode, *, in_flight: bool) -> None:
         """Fail all queued decisions with *code*; *in_flight*: those of the write in flight too."""
@@ -292,6 +297,13 @@ class PendingWrites:
         """Discard the write, which will never be stored; return its decisions."""
         self._pages = {}
         return self._ended()[0]
+
+    def count_texts(self) -> None:
+        """Count `texts` again: decisions will not be stored."""
+        self.texts = PageTexts()
+        self.texts.add(dict(self.offsets.items()))
+        for decided in self._decided:
+            self.texts.add(decided.changes)
 
     def _ended(self) -> tuple[list[Decided], GroupWrite]:
         taken, write = self._in_flight or [], self._write
