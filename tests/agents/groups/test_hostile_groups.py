@@ -3,19 +3,25 @@ client.
 """
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from driftlog_agents.groups.classic.messages import Protocol
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.consumer_requests import heartbeat
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.protocol.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    encode_subscription,
+)
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
 from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.store import Put
-from tests.agents.groups.coordinated import Coordinated
+from tests.agents.groups.coordinated import Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 
 LARGEST = "%" * 32_767
@@ -169,6 +175,28 @@ async def test_groups_grow_little_while_the_metadata_store_has_little_room() -> 
                 await growing
         else:
             await growing
+
+
+@on_virtual_time
+async def test_long_subscriptions_are_read_off_the_event_loop_when_somebody_asks() -> None:
+    """
+    Half a million names fit a JoinGroup; a rebalance needs none of them.
+    """
+    one = await Coordinated.start(World(t=1))
+    topics = ["t", *("" for _ in range(20_000))]
+    metadata = encode_subscription(0, ConsumerProtocolSubscription(topics=topics))
+    member = Member(one, "g", protocol_type="consumer")
+    member.asked = replace(member.asked, protocols=(Protocol("p", metadata),))
+    await member.join()
+    await member.sync()
+    assert "all_subscribed_topics" not in one.life.world.offloaded
+
+    group = one.groups.groups["g"]
+    subscribed = await group.subscribed(["t", "another"])
+
+    assert frozenset({"t"}) == subscribed
+    assert "all_subscribed_topics" in one.life.world.offloaded
+    assert [True, False] == [group.is_used(name, subscribed) for name in ("t", "another")]
 
 
 @on_virtual_time

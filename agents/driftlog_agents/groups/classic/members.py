@@ -55,6 +55,10 @@ class ClassicGroupMember:
         names = (self.member_id, self.instance_id, self.client_id, self.client_host)
         return texts_bytes(names) + sum(protocol.size_bytes for protocol in self.protocols)
 
+    def supports(self, protocol: str) -> bool:
+        """Whether it has metadata for *protocol*."""
+        return any(p.name == protocol for p in self.protocols)
+
     def metadata(self, protocol: str) -> bytes:
         """Its metadata for *protocol*, which it supports."""
         return next(p.metadata for p in self.protocols if p.name == protocol)

@@ -192,12 +192,10 @@ class ClassicPhases(ClassicFacts):
         self._next_generation()
         if not self.members:
             self.protocol = None
-            self.subscribed_topics = self._subscribed()
             self._transition(ClassicGroupState.EMPTY, self._unix_ms(now_ms))
             self._to_store = True
             return
         self.protocol = self.members.choose()
-        self.subscribed_topics = self._subscribed()
         self._transition(ClassicGroupState.COMPLETING_REBALANCE, self._unix_ms(now_ms))
         self._to_sync = {member.member_id for member in self.members}
         self._sync_at_ms = now_ms + self.members.rebalance_timeout_ms

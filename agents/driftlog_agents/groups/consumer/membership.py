@@ -32,7 +32,6 @@ from driftlog_agents.groups.consumer.messages import (
 )
 from driftlog_agents.groups.consumer.reconciliation import Owned, reconciled
 from driftlog_agents.groups.consumer.state import (
-    PARTITION_BYTES,
     ConsumerGroupMember,
     ConsumerGroupState,
     Head,
@@ -76,6 +75,8 @@ class Membership:
         """The head's regexes, and the memory of the names that they match; a cache."""
         self._targeted: tuple[object, int] = (None, 0)
         """The head's target, and its number of partitions; a cache."""
+        self._subscribed: tuple[tuple[object, ...], int] = ((), 0)
+        """Topics, subscriptions and patterns, and the partitions of what they name; a cache."""
         self.downgrading: bool | None = None
         """None: no downgrade.  Else the group becomes a classic one; True: which rebalances."""
 
@@ -130,23 +131,33 @@ class Membership:
         return self.state.size_bytes + self._matched[1]
 
     @property
-    def assigned_bytes(self) -> int:
-        """Memory of the target, and of the partitions that members have."""
+    def assigned(self) -> int:
+        """Partitions of the target, and of what members have."""
         target = self.state.head.target
         if self._targeted[0] is not target:
             self._targeted = target, sum(map(len, target.values()))
-        return PARTITION_BYTES * (self.state.owned + self._targeted[1])
+        return self.state.owned + self._targeted[1]
 
-    def assigned_growth_bytes(self, request: ConsumerHeartbeat) -> int:
-        """At most so much memory more once the topics of *request* are assigned."""
+    @property
+    def subscribed(self) -> int:
+        """Partitions of the topics that members subscribe to."""
+        key = (self.topics, self.state.subscriptions, self.state.head.regexes)
+        known, count = self._subscribed
+        if not known or known[1] != key[1] or known[0] is not key[0] or known[2] is not key[2]:
+            found = map(self.topics.by_name.get, self.state.subscribed_names())
+            count = sum(topic.partitions for topic in found if topic is not None)
+            self._subscribed = key, count
+        return count
+
+    def new_partitions(self, request: ConsumerHeartbeat, topics: ClusterTopics) -> int:
+        """Partitions of *topics* to which *request* is the first to subscribe, at most."""
         if request.topic_regex and not self.state.subscribers_of(request.topic_regex):
-            return 2 * PARTITION_BYTES * self.topics.partitions
+            return topics.partitions
         if not request.topic_names:
             return 0
-        found = map(
-            self.topics.by_name.get, set(request.topic_names) - self.state.subscribed_names()
-        )
-        return 2 * PARTITION_BYTES * sum(topic.partitions for topic in found if topic is not None)
+        new = set(request.topic_names) - self.state.subscribed_names()
+        found = map(topics.by_name.get, new)
+        return sum(topic.partitions for topic in found if topic is not None)
 
     def refuse_if_full(self, member_id: str) -> None:
         """Refuse a new member of a group that has `max_size` members.

@@ -11,7 +11,7 @@ org.apache.kafka.coordinator.group.GroupCoordinatorConfig of Apache Kafka 4.3.
 Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -108,6 +108,17 @@ class Downgrade:
     token: int
     value: ClassicValue
     has_to: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecideLong:
+    """An effect: call *decide* off the event loop, then give `decided` what it returns.
+
+    Meanwhile the group takes events, and decides them afterwards; nothing else of it is called
+    that a decision changes (`ConsumerGroup.is_deciding`).
+    """
+
+    decide: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,9 @@ class ConsumerGroupState:
         self._assignors: Counter[str] = Counter()
         self._journal: list[_Change] = []
         self.size_bytes = 0
-        """Bytes that the group keeps from its members."""
+        """Memory that the group keeps from its members."""
+        self.subscriptions = 0
+        """Increases when a member subscribes to other topics by their names."""
 
     # ── Queries ──
 
@@ -192,7 +194,7 @@ class ConsumerGroupState:
     def subscribed_names(self) -> set[str]:
         """Names of topics that any member subscribes to."""
         names = set(self._names)
-        for pattern in self._patterns:
+        for pattern in tuple(self._patterns):  # A thread may be deciding.
             names |= self._head.regexes.get(pattern, frozenset())
         return names
 
@@ -261,6 +263,8 @@ class ConsumerGroupState:
 
     def _set(self, member_id: str, member: ConsumerGroupMember | None) -> None:
         old = self._members.pop(member_id, None)
+        if old is None or member is None or old.topic_names != member.topic_names:
+            self.subscriptions += 1
         page = self._pages.setdefault(page_of(member_id), {})
         page.pop(member_id, None)
         if old is not None:

@@ -23,8 +23,8 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -165,6 +165,7 @@ class GroupCoordinator:
             lost=self._lost,
             failed=self._failed,
             resolve=self._resolve,
+            spawn=self._spawn,
             downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
             removed=self._removed,
             page_text_bytes=max(_PAGE_TEXT_BYTES, _PAGE_TEXTS * settings.offset_metadata_max_bytes),
@@ -367,10 +368,15 @@ class GroupCoordinator:
                     self._reassign()
                 await changed.wait()
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._tasks is None:
+            work.close()
+            return
+        with contextlib.suppress(FencedError):
+            spawn(self._tasks, work)
+
     def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
-        if self._tasks is not None:
-            with contextlib.suppress(FencedError):
-                spawn(self._tasks, self._resolved(group, wanted))
+        self._spawn(self._resolved(group, wanted))
 
     async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         most_bytes = self.budget.limits.driftlog_max_group_bytes

@@ -17,7 +17,7 @@ Shell.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +28,9 @@ from driftlog_agents.configs.limits import OFFSET_METADATA
 from driftlog_agents.groups.classic.description import OffsetExpiry
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
+from driftlog_agents.groups.classic.subscription import all_subscribed_topics
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
-from driftlog_agents.groups.consumer.messages import Downgrade, ResolveRegexes
+from driftlog_agents.groups.consumer.messages import DecideLong, Downgrade, ResolveRegexes
 from driftlog_agents.groups.coordinator.budget import GROUP_BYTES, MEMBER_BYTES, GroupBudget
 from driftlog_agents.groups.coordinator.pending_writes import (
     Decided,
@@ -45,11 +46,14 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.foundation.types import Offload
 
 Machine = ClassicGroup | ConsumerGroup
-GroupEffect = Answer | Persist | Downgrade | ResolveRegexes
+GroupEffect = Answer | Persist | Downgrade | DecideLong | ResolveRegexes
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 """Kinds of groups, as the store and ListGroups name them."""
+
+_LONG_BYTES: Final = 16 * 1024
+"""Bytes of subscriptions that are read on the event loop: some 5,000 names of topics, at most."""
 
 _MAX_DECIDED: Final = 2_000
 """Most unwritten decisions of a group.  More are refused: the store is unavailable or full."""
@@ -72,6 +76,8 @@ class GroupShell:
     """Called with the error of the group in `sys.exc_info`; drops the group."""
     resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
     """Matches patterns with topics off the event loop, then calls `ServedGroup.resolved`."""
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """Runs a part of the group's work while the session lives."""
     downgraded: Callable[[str, ClassicValue], ClassicGroup]
     """Returns the classic group that a group of KIP-848 becomes."""
     removed: "Callable[[ServedGroup], None]"
@@ -123,6 +129,8 @@ class ServedGroup:
         """Why this agent no longer serves it; None: it does."""
         self._next: tuple[ClassicGroup, bool] | None = None
         """The classic group that it becomes with the pending write, and whether that rebalances."""
+        self._decision: asyncio.Future[None] | None = None
+        """Done when the long decision that is being made has ended."""
         self._generation = self.generation
         self.scheduled_ms: int | None = None
         """When the coordinator ticks it; set by the coordinator."""
@@ -182,9 +190,9 @@ class ServedGroup:
         its members too.  Waiting requests are answered with REBALANCE_IN_PROGRESS.
 
         Raises:
-            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: a write of the group is pending.
+            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: a decision or a write is pending.
         """
-        if not self._pending.idle:
+        if not self._pending.idle or self._decision is not None:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         old, self.machine = self.machine, machine
         with self._contained():
@@ -340,13 +348,48 @@ class ServedGroup:
 
     @property
     def is_of_no_use(self) -> bool:
-        """Whether the group is not stored, has no pending write, no waiting request, no timer."""
+        """Whether the group is not stored, has no pending decision or write, no waiting request,
+        no timer."""
         return not (
             self.revision
             or not self._pending.idle
+            or self._decision is not None
             or self._waiting
             or self.machine.deadline_ms is not None
         )
+
+    async def settled(self) -> None:
+        """Return when no long decision is being made: half of one must not be seen.
+
+        Raises:
+            RefusedError: this agent no longer serves the group.
+        """
+        while self._decision is not None:
+            await asyncio.shield(self._decision)
+        if self.dropped is not None:
+            raise RefusedError(self.dropped)
+
+    async def subscribed(self, names: Collection[str]) -> frozenset[str] | None:
+        """Those of *names* that members subscribe to; None: not known.
+
+        Raises:
+            RefusedError: this agent no longer serves the group.
+        """
+        await self.settled()
+        if isinstance(self.machine, ConsumerGroup):
+            return frozenset(filter(self.machine.is_subscribed_to, names))
+        said = self.machine.subscriptions
+        if said is None or sum(map(len, said)) <= _LONG_BYTES:
+            return None if said is None else all_subscribed_topics(said, names)
+        found: frozenset[str] | None
+        found = await self._shell.offload(all_subscribed_topics, said, names)
+        return found
+
+    def is_used(self, topic: str, subscribed: frozenset[str] | None) -> bool:
+        """Whether the group's offsets of *topic* are in use; *subscribed*: see the method."""
+        if isinstance(self.machine, ConsumerGroup):
+            return subscribed is None or topic in subscribed
+        return self.machine.is_subscribed_to(topic, subscribed)
 
     async def store(self, changes: Changes) -> None:
         """Write *changes* of its offsets; return when they are stored.
@@ -428,8 +471,13 @@ class ServedGroup:
     async def _expire(self, retention_ms: int, name_of: Callable[[UUID], str]) -> int:
         since_ms: Callable[[Committed], int]
         expiry, empty_since_ms = OffsetExpiry.FROM_COMMIT, None
+        before = self.machine, self.generation
+        subscribed = await self.subscribed([name_of(id_) for id_ in self.offsets.topic_ids])
+        if before != (self.machine, self.generation):
+            return 0  # Members may subscribe to others by now: the next check is soon enough.
         if isinstance(self.machine, ClassicGroup):
-            expiry, empty_since_ms = self.machine.offsets_expire(), self.machine.empty_since_ms
+            expiry = self.machine.offsets_expire(subscribed)
+            empty_since_ms = self.machine.empty_since_ms
         if expiry is OffsetExpiry.FROM_EMPTY and empty_since_ms is not None:
             since_ms = lambda _: empty_since_ms  # noqa: E731
         elif expiry is OffsetExpiry.FROM_COMMIT:
@@ -440,7 +488,7 @@ class ServedGroup:
             self._shell.now_ms(),
             retention_ms,
             since_ms,
-            lambda topic_id: self.machine.is_subscribed_to(name_of(topic_id)),
+            lambda topic_id: self.is_used(name_of(topic_id), subscribed),
         )
         if expired:
             await self.store(expired)
@@ -468,6 +516,7 @@ class ServedGroup:
                 if not future.done():
                     future.set_exception(RefusedError(code))
             self._pending.fail(code, in_flight=False)
+            self._settle()
             self.account()
         if session_over:
             self._pending.fail(code, in_flight=True)
@@ -496,6 +545,9 @@ class ServedGroup:
                     self._persist(token, puts)
                 case Downgrade():
                     self._downgrade(effect)
+                case DecideLong():
+                    self._decision = asyncio.get_running_loop().create_future()
+                    self._shell.spawn(self._decide(effect))
                 case ResolveRegexes():
                     self._shell.resolve(self, effect)
         if self._generation != self.generation:
@@ -504,6 +556,19 @@ class ServedGroup:
         if self.consumer is None or not self.consumer.is_busy:
             self._expected_bytes = 0
         self.account()
+
+    async def _decide(self, effect: DecideLong) -> None:
+        with self._contained():
+            decision = await self._shell.offload(_decision_of, effect)
+            if self.dropped is None and isinstance(self.machine, ConsumerGroup):
+                self._settle()
+                self._apply(self.machine.decided(decision, self._shell.now_ms()))
+        self._shell.schedule(self)
+
+    def _settle(self) -> None:
+        if self._decision is not None:
+            self._decision.set_result(None)
+            self._decision = None
 
     def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:
         """The matches for `ResolveRegexes`, by pattern; None: the matching failed."""
@@ -606,6 +671,10 @@ class ServedGroup:
         if self.dropped is None:
             self._shell.removed(self)
             self.drop(ErrorCode.NOT_COORDINATOR)  # Requests that arrived during the deletion.
+
+
+def _decision_of(effect: DecideLong) -> object:
+    return effect.decide()
 
 
 def _nobody_waits(future: asyncio.Future[Any]) -> None:

@@ -25,6 +25,7 @@ from driftlog_agents.protocol.consumer_protocol import (
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from tests.agents.groups.consumer_group import AT_ONCE, ORDERS, Group, join_request, topics
 
+MANY_TOPICS = encode_subscription(0, ConsumerProtocolSubscription(topics=[""] * 200_001))
 GO_ON = ErrorCode.NONE
 JOIN_AGAIN = ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -299,6 +300,7 @@ def test_an_upgrade_that_could_not_be_stored_is_tried_again_whole() -> None:
             classic_group(encode_assignment(1, ConsumerProtocolAssignment(user_data=b"mine"))),
             "unsupported custom assignor",
         ),
+        (classic_group(metadata=MANY_TOPICS), "subscribe to too many topics"),
     ],
 )
 def test_what_is_no_group_of_consumers_stays_what_it_is(classic: ClassicGroup, why: str) -> None:

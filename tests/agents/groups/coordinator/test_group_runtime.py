@@ -60,6 +60,16 @@ async def modern(at: Coordinated) -> None:
     await _delete(at)
 
 
+async def large(at: Coordinated) -> None:
+    """A member of KIP-848 that is assigned so much that a thread decides."""
+    joined = await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, topic="large"))
+    assert joined.assignment is not None
+    assert [2_048] == [len(numbers) for numbers in joined.assignment.values()]
+    assert "_decision_of" in at.life.world.offloaded
+    await heartbeat(at.groups, "g", _beat("m", LEAVE_EPOCH))
+    await _delete(at)
+
+
 async def patterns(at: Coordinated) -> None:
     """A pattern is matched for it, in a task."""
     await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
@@ -170,7 +180,7 @@ async def test_a_group_that_cannot_be_restored_is_unreadable_and_ends_no_agent(
     assert ErrorCode.NONE == await again.groups.delete("g")
 
 
-@pytest.mark.parametrize("ending", [simple, classic, modern, patterns, refused])
+@pytest.mark.parametrize("ending", [simple, classic, modern, large, patterns, refused])
 def test_a_group_that_is_gone_leaves_nothing_behind(ending: Ending) -> None:
     """
     However it came and went; members' sessions and time-outs do not keep it either.
@@ -178,7 +188,7 @@ def test_a_group_that_is_gone_leaves_nothing_behind(ending: Ending) -> None:
 
     @on_virtual_time
     async def play() -> None:
-        at = await Coordinated.start(World(t=512))
+        at = await Coordinated.start(World(t=512, large=2_048))
         await at.commit("another", {0: 1})
         machines: list[ref[Any]] = []
         seen = at.groups._loader.new
@@ -221,8 +231,8 @@ async def test_what_groups_hold_is_given_back_when_they_are_gone() -> None:
     """
     Nothing is counted of groups that are not there: else the agent would refuse all in the end.
     """
-    for ending in (simple, classic, modern, patterns, refused):
-        at = await Coordinated.start(World(t=512))
+    for ending in (simple, classic, modern, large, patterns, refused):
+        at = await Coordinated.start(World(t=512, large=2_048))
         await ending(at)
         await asyncio.sleep(1)
 
@@ -246,13 +256,15 @@ async def test_groups_of_no_use_are_not_kept() -> None:
     assert 0 == at.groups.budget.held_bytes
 
 
-def _beat(member_id: str, epoch: int, pattern: str | None = None) -> ConsumerHeartbeat:
+def _beat(
+    member_id: str, epoch: int, pattern: str | None = None, topic: str = "t"
+) -> ConsumerHeartbeat:
     joins = epoch == JOIN_EPOCH
     return ConsumerHeartbeat(
         member_id=member_id,
         member_epoch=epoch,
         rebalance_timeout_ms=30_000,
-        topic_names=("t",) if joins and pattern is None else None,
+        topic_names=(topic,) if joins and pattern is None else None,
         topic_regex=pattern,
         owned={} if joins else None,
     )
