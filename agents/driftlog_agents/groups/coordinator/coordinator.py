@@ -33,6 +33,7 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.loop_slices import time_to_work
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.groups.consumer.messages import ResolveRegexes
 from driftlog_agents.groups.consumer.regex import resolve
@@ -75,10 +76,6 @@ created by an agent whose view was behind."""
 
 _NOT_ALIVE_S: Final = 0.1
 """Interval between two checks whether the session is alive again."""
-
-_BREATHE_GROUPS: Final = 200
-"""Timers that run before the task yields to the event loop."""
-
 
 _PAGE_TEXT_BYTES: Final = 64 * 1024
 """Bytes of the metadata texts of a page of offsets, at most: a commit of one of its 256 partitions
@@ -547,9 +544,8 @@ class GroupCoordinator:
                 # Ended by the agent's clock; the store has not confirmed that.
                 await asyncio.sleep(_NOT_ALIVE_S)
                 continue
-            for _ in range(_BREATHE_GROUPS):
-                if not self._tick():
-                    break
+            while self._tick():
+                await time_to_work()  # A rebalance of a large group takes milliseconds.
             await asyncio.sleep(0)
 
     def _tick(self) -> bool:
