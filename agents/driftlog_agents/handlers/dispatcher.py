@@ -60,6 +60,9 @@ _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 _MANY_ELEMENTS: Final = 2_000
 """A thread encodes an answer of more elements, which takes some milliseconds."""
 
+_MANY_BYTES: Final = 1024 * 1024
+"""The same of more bytes, where its handler counts them."""
+
 _SWEEP_S: Final = 0.1
 
 _SMALL_BYTES: Final = 2 * 1024
@@ -402,7 +405,7 @@ class Dispatcher:
         )
         try:
             response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
-            answer = await self._encoded(header, response)
+            answer = await self._encoded(header, response, context.answer)
         except (RefusedError, StoreError, CorruptFrameError) as error:
             if isinstance(error, OverLimitError):
                 self._broker.refusals.count(error.limit)
@@ -432,23 +435,19 @@ class Dispatcher:
             if not connection.closed:
                 slot.respond([answer])
 
-    async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
+    async def _encoded(self, header: RequestHeader, response: Any, counted: AnswerBytes) -> bytes:
         """The answer's frame; a thread encodes a large one.
 
         Raises:
             OverLimitError: it is over the limit of an answer.
         """
-        encode, version = API[header.api_key].encode_response, header.api_version
-        if has_more_elements(response, _MANY_ELEMENTS):
-            answer = await off_the_loop(encode, version, header.correlation_id, response)
-        else:
-            answer = encode(version, header.correlation_id, response)
+        encode = API[header.api_key].encode_response
         most = self._broker.settings.limits.driftlog_max_response_bytes
-        if len(answer) > most:
-            raise OverLimitError(
-                RESPONSE_BYTES, f"an answer of {len(answer)} bytes, of {most} allowed: ask for less"
-            )
-        return answer
+        arguments = header.api_version, header.correlation_id, response, most
+        is_large = counted.counted_bytes > _MANY_BYTES
+        if is_large or has_more_elements(response, _MANY_ELEMENTS):
+            return await off_the_loop(encode, *arguments)
+        return encode(*arguments)
 
 
 async def _room(connection: ClientConnection, size_bytes: int) -> None:

@@ -141,7 +141,7 @@ class Coordinated:
             cluster=life.cluster,
             coordinators=self.coordinators,
             settings=settings,
-            budget=GroupBudget(Limits(), Refusals()),
+            budget=GroupBudget(Limits(), Refusals(), life.engine.ports.quota),
         )
         self.task = asyncio.get_running_loop().create_task(self._run())
         life.task.add_done_callback(lambda _: self.task.cancel())  # As the agent does.

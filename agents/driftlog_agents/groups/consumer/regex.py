@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import re2
 
-from driftlog_agents.groups.consumer.state import names_bytes
+from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
@@ -55,7 +55,7 @@ def resolve(
     size_bytes = 0
     for pattern in sorted(patterns):
         names = _matches(pattern, topics)
-        size_bytes += names_bytes(names)
+        size_bytes += texts_bytes(names)
         if most_bytes is not None and size_bytes > most_bytes:
             break
         found[pattern] = names

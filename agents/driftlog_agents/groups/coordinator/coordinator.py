@@ -23,8 +23,8 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Collection, Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -32,6 +32,7 @@ import structlog
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.loop_slices import time_to_work
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
@@ -77,9 +78,12 @@ created by an agent whose view was behind."""
 _NOT_ALIVE_S: Final = 0.1
 """Interval between two checks whether the session is alive again."""
 
-_BREATHE_GROUPS: Final = 200
-"""Timers that run before the task yields to the event loop."""
+_PAGE_TEXT_BYTES: Final = 64 * 1024
+"""Bytes of the metadata texts of a page of offsets, at most: a commit of one of its 256 partitions
+writes them all.  Kafka Streams has some 30 bytes a partition."""
 
+_PAGE_TEXTS: Final = 16
+"""So many texts of the largest size that is allowed always fit a page."""
 
 _MEMBER_PREFIX_CHARS: Final = 8_000
 """Longest prefix from a client id in a member id; Kafka limits a string to 32,767 bytes."""
@@ -121,6 +125,9 @@ class GroupCoordinator:
         self.counted: Counter[str] = Counter() if counters is None else counters
         """Counts by metric name."""
         self.budget = budget
+        self.page_text_bytes = max(
+            _PAGE_TEXT_BYTES, _PAGE_TEXTS * settings.offset_metadata_max_bytes
+        )
         self.writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
@@ -315,6 +322,15 @@ class GroupCoordinator:
             self.counted["driftlog_groups_lost"] += 1
         self._drop(group)
 
+    def failed(self, group: ServedGroup) -> None:
+        """Drop a group whose code failed; the next request loads it as it is stored."""
+        self._log.exception(
+            "group_bug",
+            group=group.group_id,
+            advice="report this line: the group is dropped, and loaded again by the next request",
+        )
+        self._drop(group)
+
     def _drop(self, group: ServedGroup) -> None:
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
@@ -343,11 +359,17 @@ class GroupCoordinator:
                     self._reassign()
                 await changed.wait()
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """See `GroupHost`."""
+        if self._tasks is None:
+            work.close()
+            return
+        with contextlib.suppress(FencedError):
+            spawn(self._tasks, work)
+
     def resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         """See `GroupHost`."""
-        if self._tasks is not None:
-            with contextlib.suppress(FencedError):
-                spawn(self._tasks, self._resolved(group, wanted))
+        self.spawn(self._resolved(group, wanted))
 
     async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         most_bytes = self.budget.limits.driftlog_max_group_bytes
@@ -518,9 +540,8 @@ class GroupCoordinator:
                 # Ended by the agent's clock; the store has not confirmed that.
                 await asyncio.sleep(_NOT_ALIVE_S)
                 continue
-            for _ in range(_BREATHE_GROUPS):
-                if not self._tick():
-                    break
+            while self._tick():
+                await time_to_work()  # A rebalance of a large group takes milliseconds.
             await asyncio.sleep(0)
 
     def _tick(self) -> bool:

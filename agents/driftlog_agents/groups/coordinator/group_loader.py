@@ -13,7 +13,7 @@ Shell.
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -233,6 +233,10 @@ class GroupLoader:
         return found
 
     def _as_claimed(self, kv: KeyValue) -> StoredGroup:
+        with _reading(kv.key):
+            return self._claimed(kv)
+
+    def _claimed(self, kv: KeyValue) -> StoredGroup:
         stored = decode_at(kv.key, kv.value, decode_group)
         if stored.kind not in (CLASSIC, CONSUMER):  # A newer agent can read it: do not claim it.
             raise UnsupportedFormatError(
@@ -276,6 +280,12 @@ class GroupLoader:
     def _served(
         self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
     ) -> ServedGroup:
+        with _reading(group_key(group_id)):
+            return self._read(group_id, stored, revision, kvs)
+
+    def _read(
+        self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
+    ) -> ServedGroup:
         bodies = {"": stored.body}
         pages: dict[PageId, Page] = {}
         revisions: dict[str, int] = {}
@@ -314,3 +324,14 @@ class GroupLoader:
             )
         except CorruptError as error:
             raise type(error)(f"{group_key(group_id)}: {error}") from error
+
+
+@contextlib.contextmanager
+def _reading(key: str) -> Iterator[None]:
+    """A group whose values make its code fail (a bug) is unreadable, and ends no agent."""
+    try:
+        yield
+    except CorruptError:
+        raise
+    except Exception as error:
+        raise CorruptError(f"{key}: {error!r}") from error

@@ -106,6 +106,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
     if not any(ids):
         return codes
     group = await _group(groups, request, version)
+    await group.settled()
     # No await from here until the decision: what is refused now is not stored.
     refused = _refused(group, request, ids, version, now_ms)
     if refused:

@@ -138,6 +138,7 @@ async def _offsets(
     group = await groups.group(asked.group_id)
     if group is not None:
         await groups.confirm(group)
+        await group.settled()
         if group.consumer is not None:
             refused = group.consumer.validate_fetch(asked.member_id, asked.member_epoch)
             if refused:

@@ -525,7 +525,7 @@ class AgentProcess:
             cluster=self.broker.cluster,
             coordinators=self.broker.coordinators,
             settings=self.settings.broker.groups,
-            budget=GroupBudget(self.settings.broker.limits, self.refusals),
+            budget=GroupBudget(self.settings.broker.limits, self.refusals, engine.ports.quota),
             counters=self.group_counters,
             loads=self.group_loads,
         )
