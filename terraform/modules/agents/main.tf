@@ -415,7 +415,7 @@ resource "aws_autoscaling_group" "agents" {
 
 # Two policies: the group grows when one of them says so, and shrinks when both do.
 resource "aws_autoscaling_policy" "network" {
-  name                   = "network"
+  name                   = "${local.group}-network"
   autoscaling_group_name = aws_autoscaling_group.agents.name
   policy_type            = "TargetTrackingScaling"
 
@@ -429,7 +429,7 @@ resource "aws_autoscaling_policy" "network" {
 }
 
 resource "aws_autoscaling_policy" "cpu" {
-  name                   = "cpu"
+  name                   = "${local.group}-cpu"
   autoscaling_group_name = aws_autoscaling_group.agents.name
   policy_type            = "TargetTrackingScaling"
 
