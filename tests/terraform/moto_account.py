@@ -108,6 +108,8 @@ def prepared(checkout: Path, artifacts: Path) -> Path:
         f'wheels_directory = "{wheels}"\n'
         f'etcd_release_file = "{release}"\n'
         "deletion_protection = false\n"
+        "seal_min_size = 1\n"
+        "seal_max_size = 2\n"
         'broker_configs = { "auto.create.topics.enable" = "true" }\n'
     )
     return initialised(example)

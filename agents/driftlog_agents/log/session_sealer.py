@@ -51,7 +51,7 @@ class SessionSealer:
             counters=ports.counters,
             decoding=ports.decoding,
         )
-        self.service = SegmentService(segments, session)
+        self.service = SegmentService(segments, session, ports.write_turns)
         remote = None
         if ports.seal_agents is not None:
             remote = RemoteSegments(

@@ -46,7 +46,7 @@ from driftlog_agents.process.segment_http import SegmentHttp
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
 from driftlog_agents.topics.validation import NewTopic
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 
 _SEAL_DEADLINE_S: Final = 600
@@ -107,7 +107,9 @@ class HttpApi:
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
         settings = self._agent.settings.broker
-        self._segments = SegmentHttp(self._serving, settings.socket_request_max_bytes)
+        self._segments = SegmentHttp(
+            self._serving, settings.socket_request_max_bytes, lambda: self._agent.sealing.hangs
+        )
         limits = settings.limits
         self._seals = SealQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
 
@@ -187,6 +189,7 @@ class HttpApi:
             stopping=agent.stopping,
             distrusted="" if evidence is None else evidence.reason,
             unfit=agent.fitness.unfit,
+            hangs=agent.sealing.hangs and Role.SERVE not in agent.settings.roles,
             session=None if engine is None else _session_facts(engine),
         )
 

@@ -2,6 +2,7 @@
 
     POST /segments    frames of a `segment_request`; JSON: the reference of the segment
                       429 before any batch is sent: the agent writes as many segments as it can
+                      503 before any batch is sent: its threads hang, so none of them will end
                       422: a batch cannot be decoded
 
 Frames of several batches have 8 MiB at most.  A larger one is a single batch, of up to 100 MiB: one
@@ -46,6 +47,7 @@ _HEAD_S: Final = 10.0
 _HEAD_BYTES: Final = 4096
 
 _FULL: Final = "the agent writes as many segments as it can"
+_HANGS: Final = "a thread of this agent has waited for its disk for a minute: look at /readyz"
 
 
 class SegmentHttp:
@@ -54,12 +56,16 @@ class SegmentHttp:
     Args:
         engine: the present session's; None: between two.
         frame_bytes: most bytes of one frame: of the largest batch.
+        hangs: whether the threads that write segments do not return.
     """
 
-    def __init__(self, engine: Callable[[], Engine | None], frame_bytes: int) -> None:
+    def __init__(
+        self, engine: Callable[[], Engine | None], frame_bytes: int, hangs: Callable[[], bool]
+    ) -> None:
         self._engine = engine
         self._frame_bytes = frame_bytes
         self._large = asyncio.Lock()
+        self._hangs = hangs
 
     def route(self) -> web.RouteDef:
         """Of the HTTP port."""
@@ -68,19 +74,31 @@ class SegmentHttp:
     async def _expect(self, request: web.Request) -> web.Response | None:
         """Asks for the batches, or answers without them."""
         engine = self._engine()
-        refused = _refusal(engine)
+        refused = self._refusal(engine)
         if refused is not None:
             return refused
         assert engine is not None
-        if engine.segment_service.turns.are_taken:
-            return _answer(429, _FULL)
+        try:
+            engine.segment_service.turns.check()
+        except BusyError as error:
+            return _refused(error)
         if request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
 
+    def _refusal(self, engine: Engine | None) -> web.Response | None:
+        """The answer of an agent that writes no segments for others now."""
+        if engine is None:
+            return _answer(503, "the agent is between two sessions")
+        if Role.SEAL not in engine.agent.roles:
+            return _answer(409, "the agent lacks the role seal")
+        if self._hangs():
+            return _answer(503, _HANGS)  # not 429: leaders leave it alone, and wait for full ones
+        return None
+
     async def _write(self, request: web.Request) -> web.Response:
         engine = self._engine()
-        refused = _refusal(engine)
+        refused = self._refusal(engine)
         if refused is not None:
             return refused
         assert engine is not None
@@ -162,15 +180,6 @@ async def _content(body: StreamReader, size: int) -> bytearray:
     except (EOFError, ConnectionError, ClientError, HttpProcessingError) as error:
         raise UnavailableError(f"the leader sent no more: {error or repr(error)}") from error
     return content
-
-
-def _refusal(engine: Engine | None) -> web.Response | None:
-    """The answer of an agent that writes no segments for others now."""
-    if engine is None:
-        return _answer(503, "the agent is between two sessions")
-    if Role.SEAL not in engine.agent.roles:
-        return _answer(409, "the agent lacks the role seal")
-    return None
 
 
 def _refused(error: Exception) -> web.Response:

@@ -31,8 +31,9 @@ from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.cluster.roles import collectors, upkeep_agents
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.limits import Limits, Refusals
+from driftlog_agents.configs.limits import SEGMENT_WRITES, Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.offload import WatchedOffload
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.budget import GroupBudget
@@ -64,6 +65,7 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.segments.remote_segments import SealAgents, SegmentTransport
+from driftlog_agents.log.segments.write_turns import WriteTurns
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
@@ -227,6 +229,12 @@ class AgentProcess:
             settings.broker.limits.batches,
             self.refusals.count,
             settle=partial(ports.offload_read, give_back),
+        )
+        self.sealing = WatchedOffload(ports.offload_seal, ports.now_ms)
+        """The threads that write segments; one that hangs does so in every session."""
+        self._write_turns = WriteTurns(
+            settings.broker.limits.driftlog_max_segment_writes,
+            partial(self.refusals.count, SEGMENT_WRITES),
         )
         self._unknown_keys = UnknownKeys()
         self.sessions = 0
@@ -496,7 +504,7 @@ class AgentProcess:
                 rng=ports.rng,
                 now_ms=ports.now_ms,
                 wall_ms=ports.wall_ms,
-                offload=ports.offload_seal,
+                offload=self.sealing,
                 offload_read=ports.offload_read,
                 offload_upkeep=ports.offload_upkeep,
                 spool=ports.spool,
@@ -506,6 +514,7 @@ class AgentProcess:
                 quota=self.quota,
                 unknown_keys=self._unknown_keys,
                 seal_agents=self._seal_agents(),
+                write_turns=self._write_turns,
                 backpressure=backpressure,
                 health=SessionHealth(),
                 counters=self.counters,
