@@ -39,7 +39,7 @@ def _run_job(line: str) -> None:
     from driftlog_spark_reader.jobs import command_line
     from driftlog_spark_reader.sessions import command_session
 
-    command_session.session = lambda *_, **__: SparkSession.builder.getOrCreate()
+    vars(command_session)["session"] = lambda *_, **__: SparkSession.builder.getOrCreate()
     status = command_line.main(shlex.split(line.removeprefix(_JOB)))
     assert status == 0, f"status {status}: {line}"
 
