@@ -41,6 +41,8 @@ def check(pattern: str) -> None:
         _compiled(pattern)
     except re2.error as error:
         raise _refused(pattern, _text(error)) from None
+    finally:
+        re2.purge()
 
 
 def resolve(
@@ -67,10 +69,13 @@ def _matches(pattern: str, topics: ClusterTopics) -> frozenset[str]:
         compiled = _compiled(pattern)
     except re2.error:
         return frozenset()
+    finally:
+        re2.purge()
     return frozenset(name for name in topics.by_name if compiled.fullmatch(name) is not None)
 
 
 def _compiled(pattern: str) -> Any:
+    """The caller purges the cache of google-re2: 128 patterns of clients may be 512 MiB."""
     options = re2.Options()
     options.max_mem = _MAX_MEMORY_BYTES
     options.log_errors = False

@@ -1,9 +1,11 @@
 """A subscription by pattern has exactly the topics that match it, later ones too."""
 
 import time
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+import re2
 
 from driftlog_agents.groups.consumer.regex import check, resolve
 from driftlog_agents.groups.topic_metadata import ClusterTopics
@@ -64,3 +66,16 @@ def test_no_pattern_takes_long(pattern: str) -> None:
     resolve([pattern], topics)
 
     assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("use", [check, lambda pattern: resolve([pattern], named("a"))])
+def test_no_compiled_pattern_is_kept(use: Callable[[str], object]) -> None:
+    """
+    google-re2 keeps 128 of them, and each may take megabytes.
+    """
+    kept = re2.compile("another")
+    assert kept is re2.compile("another")
+
+    use("(a|b)*a(a|b){200}")
+
+    assert kept is not re2.compile("another")
