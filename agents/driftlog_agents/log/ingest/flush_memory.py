@@ -51,12 +51,11 @@ class FlushMemory:
     @property
     def uncommitted_bytes(self) -> int:
         """Memory of uncommitted batches."""
-        cut: int = sum(
-            flush.payload.data.view_bytes
+        return self.pipeline.open_held_bytes + sum(
+            flush.held_bytes
             for flush in self.pipeline.flushes
             if flush.payload is not None and flush.payload.data.views is not None
         )
-        return self.pipeline.open_held_bytes + cut
 
     @property
     def held_bytes(self) -> int:
@@ -79,7 +78,7 @@ class FlushMemory:
     def _in_memory_only(self) -> int:
         """Memory of pending flushes that no buffer file holds: the disk fails."""
         return sum(
-            flush.payload.data.view_bytes
+            flush.held_bytes
             for flush in self.pipeline.flushes
             if flush.payload is not None and not flush.payload.data.in_files
         )
@@ -109,4 +108,4 @@ class FlushMemory:
             waits = flush.stage is not FlushStage.UPLOADING
             if waits and data.views is not None and data.in_files:
                 data.views = None
-                over -= data.view_bytes
+                over -= flush.held_bytes

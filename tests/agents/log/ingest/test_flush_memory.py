@@ -38,7 +38,7 @@ def batches(size: int, *, in_file: bool, held: int | None = None) -> FlushBatche
 def memory(*flushes: tuple[FlushBatches, FlushStage]) -> FlushMemory:
     """Of a pipeline with these flushes, oldest first."""
     cut = deque(
-        SimpleNamespace(size_bytes=data.size_bytes, stage=stage, payload=SimpleNamespace(data=data))
+        SimpleNamespace(held_bytes=data.held_bytes, stage=stage, payload=SimpleNamespace(data=data))
         for data, stage in flushes
     )
     pipeline = SimpleNamespace(flushes=cut, open_held_bytes=0)
@@ -48,12 +48,12 @@ def memory(*flushes: tuple[FlushBatches, FlushStage]) -> FlushMemory:
 @pytest.mark.parametrize(
     ("pending_bytes", "pending_batches", "held_bytes", "in_file", "expected"),
     [
-        (8_000, 100_000, 900, True, False),
-        (8_001, 1, 900, True, True),
-        (1, 100_001, 900, True, True),
-        (2_000, 1, 900, False, True),  # the disk fails: memory alone has it
-        (1_000, 1, 700, False, False),  # an eighth of the limit is no overload
-        (10, 1, 900, False, True),  # a small batch in a large frame
+        (8_000, 100_000, 1_500, True, False),
+        (8_001, 1, 1_500, True, True),
+        (1, 100_001, 1_500, True, True),
+        (2_000, 1, 1_500, False, True),  # the disk fails: memory alone has it
+        (1_000, 1, 1_000, False, False),  # an eighth of the limit is no overload
+        (10, 1, 1_500, False, True),  # a small batch in a large frame
     ],
 )
 def test_producers_wait_above_the_limits(
@@ -72,7 +72,7 @@ def test_committed_batches_are_freed_before_uncommitted_ones() -> None:
     """
     The oldest first, and only as many as needed.
     """
-    held = memory((batches(200, in_file=True), FlushStage.QUEUED))
+    held = memory((batches(4, in_file=True, held=400), FlushStage.QUEUED))
     committed = [batches(2, in_file=False, held=200) for _ in range(3)]
     for data in committed:
         held.commits(data, 0)
