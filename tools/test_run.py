@@ -6,7 +6,7 @@ depends on the moment, and needs a repair.  Every other failure stands.
 
     python -m tools.test_run NAME PYTEST-ARGUMENT…
 
-    NAME: failed: tests/clients/test_s3.py::test_a
+    NAME: failed: tests/clients/test_groups.py::test_a
     NAME: failed, then passed: tests/clients/test_kills.py::test_b
     NAME: 1,204 passed, 31 skipped, 1 failed, 1 failed, then passed; 512 s, 801 s of CPU
 

@@ -1,4 +1,4 @@
-"""Compacted topics as clients find them: one value of each key, the same table after kills.
+"""Compacted topics as clients find them: one value of each key, also after a restart.
 
 Shell.
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import confluent_kafka
-import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
@@ -19,7 +18,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     NewTopic,
 )
 
-from driftlog import segment_files
 from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = [pytest.mark.timeout(240)]
@@ -140,30 +138,6 @@ def _until_compacted(agent: DriftlogProcess, topic: str) -> list[Any]:
             return records
         assert time.monotonic() < give_up, f"{len(records)} records of {KEYS} keys"
         time.sleep(0.5)
-
-
-def test_one_value_of_each_key_is_left_through_kills(agent: DriftlogProcess) -> None:
-    """
-    An idempotent producer writes while the agent is killed; in the end a consumer gets one record
-    of each key, at the offset that was acknowledged, and so do Parquet readers from the bucket.
-    """
-    topic = _topic(agent)
-    writer = _Writer(agent, topic)
-    for _ in range(3):
-        writer.write(1_500)
-        agent.kill()
-        agent.start()
-    writer.write(500)
-    writer.finish()
-    assert writer.table == _table(_read(agent, topic))
-
-    records = _until_compacted(agent, topic)
-
-    assert writer.newest == {r.key(): (r.offset(), r.value()) for r in records}
-    location = str(agent.directory / "objects")
-    files = segment_files(location, topic)
-    rows = [row for file in files for row in pq.read_table(file.path).to_pylist()]
-    assert writer.newest == {row["key"]: (row["offset"], row["value"]) for row in rows}
 
 
 def test_compaction_goes_on_after_a_restart(agent: DriftlogProcess) -> None:

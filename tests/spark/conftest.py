@@ -73,11 +73,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory, moto_endpoint: str) -> Itera
 
 
 @pytest.fixture
-def s3a(spark: SparkSession, moto_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """A bucket that Spark reaches through S3A, and aiobotocore through the environment."""
+def s3a(
+    request: pytest.FixtureRequest, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> S3Server:
+    """A bucket that Spark reaches through S3A, and aiobotocore through the environment.
+
+    It is moto's, or of the fixture that the test's parameter names.
+    """
     if not s3a_jars():
         pytest.skip("S3A's jars are not in .cache/spark-jars: run `make spark-jars`")
-    for name, value in moto_s3.environment.items():
+    server: S3Server = request.getfixturevalue(getattr(request, "param", "moto_s3"))
+    for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    spark.conf.set(f"fs.s3a.bucket.{moto_s3.bucket}.endpoint", moto_s3.endpoint_url)
-    return moto_s3
+    spark.conf.set(f"fs.s3a.bucket.{server.bucket}.endpoint", server.endpoint_url)
+    return server
