@@ -8,7 +8,6 @@ Shell.
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -22,8 +21,7 @@ import pytest
 
 from tests.support.components import REPOSITORY
 from tests.support.driftlog_process import DriftlogProcess
-from tests.support.kafka_peer import java_command, kafka_jars
-from tests.support.quick_jvm import QUICK
+from tests.support.kafka_peer import install_tools, kafka_jars
 
 pytestmark = [pytest.mark.xdist_group("page_snippets"), pytest.mark.timeout(240)]
 
@@ -31,15 +29,13 @@ _BLOCK: Final = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILI
 _PAGE: Final = "a page in its order"
 _PAIR: Final = "python after the sh before it"
 _TOGETHER: Final = {"README.md": _PAGE, "spark.md": _PAIR, "formats.md": _PAIR}
+_ELSEWHERE: Final = {"deploy.md"}
+"""tests/terraform/test_apply.py runs its blocks: they need what `terraform apply` makes."""
+
 _NAMES: Final = re.compile(
     r"\b(greetings|flights|numbers|digits|letters|departures|arrivals|"
     r"readers|billing|kcats|subscribers|scripts|board|visits)\b(?!\.ndjson)"
 )
-_SCRIPTS: Final = {
-    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
-    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
-    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +52,8 @@ class Unit:
 
 def _units() -> Iterator[Unit]:
     for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]:
+        if page.name in _ELSEWHERE:
+            continue
         groups: list[list[tuple[str, str]]] = []
         together = _TOGETHER.get(page.name)
         for language, text in _BLOCK.findall(page.read_text()):
@@ -84,12 +82,8 @@ def environment(
 ) -> Mapping[str, str]:
     """What a person's shell has: the commands on PATH, and the address of the cluster."""
     commands = tmp_path_factory.mktemp("bin")
-    for name, main_class in _SCRIPTS.items() if kafka_jars() else ():
-        script = commands / name
-        script.write_text(
-            f'#!/bin/sh\nexec {shlex.join(java_command(main_class, jvm=(QUICK,)))} "$@"\n'
-        )
-        script.chmod(0o755)
+    if kafka_jars():
+        install_tools(commands)
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     addresses = ("DRIFTLOG_BOOTSTRAP", "DRIFTLOG_BOOTSTRAP_SERVERS")
     python = {
