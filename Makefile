@@ -35,7 +35,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo local test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos long-topics components kafka-jars kafka-applications schema-registry spark-jars spark-classes localstack kaskade etcd prometheus clean distclean
+.PHONY: help setup demo local test verify check format bench sim fuzz chaos churn attack attack-long chaos-compacted spark-chaos spark-streams long-topics components kafka-jars kafka-applications schema-registry spark-jars spark-classes localstack kaskade etcd prometheus clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -51,6 +51,7 @@ help:
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
 	@echo "make chaos-compacted  the same on compacted topics: each reader must end with the latest values (SECONDS=600)"
+	@echo "make spark-streams  a stream in virtual time, killed between any two steps, beside everything that changes its log (SEEDS=1000)"
 	@echo "make spark-chaos    A stream of Spark while its agent and the query are killed (SECONDS=600)"
 	@echo "make long-topics    Kafka Streams, Connect and a schema registry on compacted topics (SECONDS=3600)"
 	@echo "make churn          garbage of every kind made and collected under kills, then the bucket, etcd and memory (SECONDS=3600 SEED=1)"
@@ -180,6 +181,9 @@ chaos-compacted: setup etcd localstack
 
 long-topics: setup kafka-applications schema-registry
 	@$(BIN)/python -m tests.long_topics --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+spark-streams: setup
+	@$(BIN)/python -m tests.spark.streams --seeds $(SEEDS) $(ARGS)
 
 spark-chaos: setup
 	@$(BIN)/python -m tests.spark.chaos --seconds $(SECONDS) --seed $(SEED) $(ARGS)

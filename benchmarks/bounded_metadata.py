@@ -27,7 +27,7 @@ import structlog
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_agents.process.allocator import use_memory_again
+from driftlog_agents.process.composition.allocator import use_memory_again
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, ROOT, parse_flush_key, topic_key
 from driftlog_metadata.schema.model import Topic

@@ -201,7 +201,7 @@ def _tail(log: PartitionLog, file: Any, view: bytes, count: int) -> FlushBatches
     batches = []
     header = encode_entry_header(1, TOPIC_ID.bytes, 0, len(view), False)
     for i in range(count):
-        made = Batch(view, len(view), i, 1, (1, 0, -1, -1, -1, 0, 0))
+        made = Batch(memoryview(view), len(view), i, 1, (1, 0, -1, -1, -1, 0, 0))
         made.file = file
         made.position = file.append([header, view]) + len(header)
         batches.append(made)

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from driftlog_agents.protocol.messages import api_versions, fetch, metadata, produce
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 
 TOPIC_ID = UUID(int=0x0123_4567_89AB_4CDE_8123_4567_89AB_CDEF)
 REPEATS = 7

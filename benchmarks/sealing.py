@@ -19,7 +19,7 @@ from pathlib import Path
 from uuid import UUID
 
 from benchmarks.batches import PAYLOADS
-from driftlog_agents.process.allocator import use_memory_again
+from driftlog_agents.process.composition.allocator import use_memory_again
 from driftlog_tiering.batches.batch import Codec, build_batch, parse_header, patch_offset_and_epoch
 from driftlog_tiering.batches.compression import compress
 from driftlog_tiering.batches.kernel_py import Record, encode_record

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tests.test_layers import TREES
+from tests.test_layers import TREES, kind
 
 _MOST_PARAMETERS: Final = 8
 _MOST_CALLABLES: Final = 2
@@ -20,7 +20,6 @@ _PORTS: Final = {"Offload"}
 """Callables that are ports: each has a name, one meaning in the whole product, and a docstring."""
 
 EXCEPTIONS: Final = {
-    "driftlog_agents.log.garbage.collector.Collector": "being split: see issue 14",
     "driftlog.consumer.aio_consumer.AsyncConsumer": "a user's options, all but one optional",
     "driftlog.consumer.consumer.Consumer": "as AsyncConsumer",
 }
@@ -42,21 +41,38 @@ def _aliases() -> set[str]:
 _CALLABLE: Final = re.compile(rf"\b({'|'.join(sorted({'Callable', *_aliases()} - _PORTS))})\b")
 
 
-def _constructors() -> Iterator[tuple[str, list[ast.arg]]]:
-    """Every class with a constructor of its own, and the parameters of that."""
+Parameter = ast.arg | ast.AnnAssign
+
+
+def _constructors() -> Iterator[tuple[str, list[Parameter]]]:
+    """Every class with a constructor, and the parameters of that."""
     for module, tree in TREES.items():
         for owner in ast.walk(tree):
             if isinstance(owner, ast.ClassDef):
-                for function in owner.body:
-                    if isinstance(function, ast.FunctionDef) and function.name == "__init__":
-                        arguments = function.args
-                        every = arguments.posonlyargs + arguments.args + arguments.kwonlyargs
-                        yield f"{module}.{owner.name}", every[1:]
+                parameters = [*_written(owner), *_generated(owner, kind(module))]
+                yield f"{module}.{owner.name}", parameters
 
 
-def _callables(parameters: list[ast.arg]) -> list[str]:
+def _written(owner: ast.ClassDef) -> Iterator[Parameter]:
+    for function in owner.body:
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__":
+            arguments = function.args
+            yield from (arguments.posonlyargs + arguments.args + arguments.kwonlyargs)[1:]
+
+
+def _generated(owner: ast.ClassDef, module_kind: str | None) -> Iterator[Parameter]:
+    """What a dataclass must be given.  A frozen one names what others are given (settings, ports,
+    messages), and one of a pure module is a value."""
+    decorators = " ".join(map(ast.unparse, owner.decorator_list))
+    if "dataclass" in decorators and "frozen=True" not in decorators and module_kind != "Pure":
+        for field in owner.body:
+            if isinstance(field, ast.AnnAssign) and field.value is None:
+                yield field
+
+
+def _callables(parameters: list[Parameter]) -> list[str]:
     return [
-        parameter.arg
+        ast.unparse(parameter)
         for parameter in parameters
         if parameter.annotation is not None and _CALLABLE.search(ast.unparse(parameter.annotation))
     ]

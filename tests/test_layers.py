@@ -10,8 +10,9 @@ import ast
 import re
 import sys
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
@@ -234,6 +235,24 @@ def test_only_roots_name_adapters(module: str) -> None:
         if name.partition(".")[0] in FOLDERS and kind(name) == "Adapter":
             assert kind(module) == "Adapter", f"{module} imports {name}"
             assert name.partition(".")[0] == package, f"{module} imports {name}"
+
+
+def test_folders_import_one_way() -> None:
+    """
+    A folder and those inside it too: neither with each other nor in a larger circle.  Hence no
+    circle of modules, either.
+    """
+    folders: defaultdict[str, set[str]] = defaultdict(set)
+    for module, tree in TREES.items():
+        for name in imported(tree):
+            if name in TREES and _folder(name) != _folder(module):
+                folders[_folder(module)].add(_folder(name))
+
+    assert list(TopologicalSorter(folders).static_order())
+
+
+def _folder(module: str) -> str:
+    return module if PATHS[module].stem == "__init__" else module.rpartition(".")[0]
 
 
 def test_the_logs_decisions_stand_apart_from_its_requests() -> None:

@@ -108,7 +108,9 @@ after a restart, until they are deleted:
 
 What is set on the broker goes before what is set on all brokers, and that before what the agent was
 started with; the configs of a topic go before all of them. `configs describe` shows the source.
-All others are refused: agents take them at their start. `driftlog spark compact` and `merge`
+All others are refused: agents take them at their start. A shorter `log.cleaner.backoff.ms` holds
+after 15 seconds at most. `log.retention.ms` and `log.roll.ms` go before the minutes and hours that
+agents were started with, wherever they are set. `driftlog spark compact` and `merge`
 follow what is set on all brokers, within two minutes, and do not see what is set on one broker, or
 what an agent was started with; `compact` takes only topics with a `cleanup.policy` of their own.
 
@@ -143,6 +145,7 @@ _NO_EFFECT: Final = {
 _DEV: Final = "with `driftlog dev` and `--dev`"
 _DEFAULTS: Final = {
     "auto.create.topics.enable": f"false; {_DEV}: true",
+    "log.roll.hours": f"1, and 24 below 1 MiB; {_DEV}: a minute",
     "group.initial.rebalance.delay.ms": f"3000; {_DEV}: {DEV_REBALANCE_DELAY_MS}",
     "max.connections": "as many as files may be open, less 1024 and those of the HTTP port",
 }

@@ -18,7 +18,7 @@ from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.log.garbage import collector
 from driftlog_agents.log.garbage import named_flush_objects as flush_names
 from driftlog_agents.log.local.posix_disk import PosixDisk
-from driftlog_agents.process import cluster_identity as identity
+from driftlog_agents.process.composition import cluster_identity as identity
 from tests.agents.cluster import test_node_ids
 from tests.agents.cluster import test_watch as test_watching
 from tests.agents.foundation import test_start_retry as test_patience

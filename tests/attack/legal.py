@@ -16,7 +16,7 @@ from typing import Final
 from benchmarks import wire
 from benchmarks.batches import encode_batch
 from driftlog_agents.protocol.api import ApiKey
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.attack.produce import PRODUCE_VERSION, produce_request
 from tests.attack.wire import GONE, Connection
 

@@ -11,14 +11,14 @@ from tests.support.module_run import run_module
 
 _CHOSEN: Final = {
     "answers": 20,
-    "header-bomb gzip-members lying-counts": 20,
+    "header-bomb empty-frames gzip-members lying-counts": 20,
     "fuzzing": 40,
     "groups": 15,
     "http": 15,
     "process": 20,
     "topics": 15,
     "pipelined-fetches large-joins unread-answers churn silent-peers": 25,
-    "garbage-batches heavy-rewrites": 15,
+    "small-parts garbage-batches heavy-rewrites": 15,
 }
 """Families or attacks, and seconds of each, beside starts.  The crowd is not here: it needs the
 machine for itself."""

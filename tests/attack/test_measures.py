@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import wire
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.attack import harness
 from tests.attack.attacks import Attack, Budget, MiB, Target
 from tests.attack.families import ALL

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from driftlog_agents.protocol.api import ApiKey
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 
 HEALTHY_ADDRESS: Final = "127.0.0.1"
 HOSTILE_ADDRESS: Final = "127.0.0.2"

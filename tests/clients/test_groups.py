@@ -26,7 +26,7 @@ from driftlog_agents.protocol.messages.join_group import (
     JoinGroupRequestProtocol,
 )
 from driftlog_agents.protocol.messages.list_groups import ListGroupsRequest
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.clients.conftest import make_topic, metrics
 from tests.clients.grouping import SHORT_SESSION_MS, Members
 from tests.support.components import java, kafka_jars

@@ -89,6 +89,12 @@ SEGMENT: Final = Difference(
     r"log\.segment\.bytes=1073741824",
     "log.segment.bytes=134217728",
 )
+BOUND: Final = Difference(
+    "the bound of a config",
+    "Kafka checks some configs only together with all others; here each has its bound",
+    r"requirement failed: [^\n]*",
+    r"Invalid value \d+ for configuration [^\n]*: Value must be at least \d+",
+)
 LOGGERS: Final = Difference(
     "loggers",
     "there is one",
@@ -121,6 +127,8 @@ def test_broker_configs(pair: Pair) -> None:
             step(f"{broker} --alter --add-config num.io.threads=4", DYNAMIC),
             step(f"{broker} --alter --delete-config num.io.threads"),
             step(f"{brokers} --alter --add-config log.retention.bytes=soon"),
+            step(f"{brokers} --alter --add-config log.roll.ms=0", BOUND),
+            step(f"{brokers} --alter --add-config log.cleaner.dedupe.buffer.size=1", BOUND),
             step(f"{brokers} --alter --add-config log.retention.bytes=5000"),
             step(
                 f"{broker} --alter --add-config log.retention.bytes=6000,log.segment.bytes=2000000"

@@ -5,8 +5,10 @@ Shell.
 """
 
 import fnmatch
-from collections.abc import Mapping
-from typing import Final
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import pytest
 
@@ -17,6 +19,7 @@ from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages import create_topics as ct
 from driftlog_agents.protocol.messages import delete_topics as dt
 from driftlog_agents.protocol.messages import describe_configs as dc
+from driftlog_agents.protocol.messages import incremental_alter_configs as ia
 from tests.clients.tool_comparison import Pair
 from tests.support.kafka_peer import kafka_jars
 from tests.support.wire import ask
@@ -26,6 +29,8 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.xdist_group("kafka_tools"),
 ]
+
+TOPIC: Final = "described"
 
 Configs = Mapping[str, dc.DescribeConfigsResourceResult]
 """By name."""
@@ -94,7 +99,6 @@ OTHERWISE: Final = {
     "log.dir": "the bucket",
     "log.dirs": "the bucket",
     "log.roll.hours": "segments are of an hour",
-    "log.roll.ms": "and of a minute in `driftlog dev`",
     "log.segment.bytes": "and of 128 MiB",
     "max.connection.creation.rate": "docs/limits.md",
     "max.connections": "as many as the process may open files",
@@ -130,10 +134,49 @@ def described(port: int, kind: ResourceType, name: str) -> Configs:
     return {config.name: config for config in result.configs}
 
 
-def valued(config: dc.DescribeConfigsResourceResult) -> tuple[object, ...]:
+def valued(config: dc.DescribeConfigsResourceResult) -> tuple[Any, ...]:
     """What it comes to, and whence."""
     synonyms = [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms]
     return config.value, config.config_source, synonyms
+
+
+@contextmanager
+def each_has_a_topic(ports: tuple[int, int]) -> Iterator[None]:
+    """One with a config of its own, which is deleted at the end."""
+    config = ct.CreatableTopicConfig(name="retention.ms", value="5000")
+    topic = ct.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, configs=[config])
+    for port in ports:
+        made = ct.CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
+        (answer,) = ask(port, ApiKey.CREATE_TOPICS, 7, made).topics
+        assert answer.error_code == 0, answer.error_message
+    yield
+    gone = dt.DeleteTopicsRequest(topics=[dt.DeleteTopicState(name=TOPIC)], timeout_ms=20_000)
+    for port in ports:
+        ask(port, ApiKey.DELETE_TOPICS, 6, gone)
+
+
+def alter_all_brokers(port: int, values: Mapping[str, str | None]) -> None:
+    """Set or delete configs of all brokers; returns when the broker has them."""
+    change = ia.AlterConfigsResource(
+        resource_type=ResourceType.BROKER,
+        configs=[
+            ia.AlterableConfig(name=name, config_operation=1 if value is None else 0, value=value)
+            for name, value in values.items()
+        ],
+    )
+    request = ia.IncrementalAlterConfigsRequest(resources=[change])
+    (answer,) = ask(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+    assert answer.error_code == 0, answer.error_message
+
+    def is_done() -> bool:
+        found = described(port, ResourceType.BROKER, "")
+        now = {name: config.value for name, config in found.items() if name in values}
+        return now == {name: value for name, value in values.items() if value is not None}
+
+    deadline = time.monotonic() + 30
+    while not is_done():
+        assert time.monotonic() < deadline, values
+        time.sleep(0.1)
 
 
 def test_all_of_a_broker(ports: tuple[int, int]) -> None:
@@ -165,24 +208,8 @@ def test_all_of_a_topic(ports: tuple[int, int]) -> None:
     """
     A topic has the configs that it has in Kafka, and each says what it does here.
     """
-    made = ct.CreateTopicsRequest(
-        topics=[
-            ct.CreatableTopic(
-                name="described",
-                num_partitions=1,
-                replication_factor=1,
-                configs=[ct.CreatableTopicConfig(name="retention.ms", value="5000")],
-            )
-        ],
-        timeout_ms=20_000,
-    )
-    for port in ports:
-        (topic,) = ask(port, ApiKey.CREATE_TOPICS, 7, made).topics
-        assert topic.error_code == 0, topic.error_message
-    kafka, driftlog = (described(port, ResourceType.TOPIC, "described") for port in ports)
-    gone = dt.DeleteTopicsRequest(topics=[dt.DeleteTopicState(name="described")], timeout_ms=20_000)
-    for port in ports:
-        ask(port, ApiKey.DELETE_TOPICS, 6, gone)
+    with each_has_a_topic(ports):
+        kafka, driftlog = (described(port, ResourceType.TOPIC, TOPIC) for port in ports)
 
     assert kafka.keys() == driftlog.keys()
     for of in (kafka, driftlog):
@@ -196,3 +223,41 @@ def test_all_of_a_topic(ports: tuple[int, int]) -> None:
         name for name in kafka if valued(kafka[name]) != valued(driftlog[name])
     }
     assert [] == [name for name, config in driftlog.items() if not config.documentation]
+
+
+ALTERED: Final = {
+    "compression.gzip.level": "5",
+    "log.cleaner.backoff.ms": "14000",
+    "log.cleaner.dedupe.buffer.size": "67108864",
+    "log.retention.ms": "7000000",
+    "log.roll.ms": "6000000",
+    "producer.id.expiration.ms": "80000000",
+}
+
+
+def test_what_is_set_on_all_brokers(ports: tuple[int, int]) -> None:
+    """
+    A broker and a topic have Kafka's values, sources and synonyms, but for the default hours of
+    segments.
+    """
+    found = []
+    for port in ports:
+        alter_all_brokers(port, ALTERED)
+    with each_has_a_topic(ports):
+        for port in ports:
+            broker = described(port, ResourceType.BROKER, "1")
+            topic = described(port, ResourceType.TOPIC, TOPIC)
+            names = "compression.gzip.level", "retention.ms", "segment.ms"
+            found.append(
+                {name: valued(broker[name]) for name in (*ALTERED, "log.retention.hours")}
+                | {f"topic's {name}": valued(topic[name]) for name in names}
+            )
+    for port in ports:
+        alter_all_brokers(port, dict.fromkeys(ALTERED))
+
+    kafka, driftlog = found
+    hours = [("log.roll.hours", default, ConfigSource.DEFAULT) for default in ("168", "1")]
+    for name in ("log.roll.ms", "topic's segment.ms"):
+        assert hours == [of[name][2].pop() for of in found]
+        assert ("6000000", ConfigSource.DYNAMIC_DEFAULT_BROKER) == driftlog[name][:2]
+    assert kafka == driftlog

@@ -31,7 +31,7 @@ from driftlog_agents.protocol.messages import offset_commit as oc
 from driftlog_agents.protocol.messages import offset_delete as od
 from driftlog_agents.protocol.messages import offset_fetch as of
 from driftlog_agents.protocol.messages import sync_group as sg
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.clients.seen_topics import until_seen
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import KafkaPeer, kafka_jars

@@ -1,7 +1,8 @@
 """Every `sh` and `python` block of the README and docs/ runs, against one `driftlog dev`.
 
-A block has topics of its own: it needs no other block, but where `_TOGETHER` says so.  `python`
-blocks of one unit share a process, and so Spark's session: its start is most of what they take.
+A block has topics of its own: it needs no other block, but on the pages of `_TOGETHER`.  These are
+read as a whole, and their blocks run in one process (`support/page_program`): the start of a
+session of Spark is most of what they take.
 
 Shell.
 """
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,19 +25,19 @@ from tests.support.components import REPOSITORY
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import install_tools, kafka_jars
 
-pytestmark = [pytest.mark.xdist_group("page_snippets"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("page_snippets"), pytest.mark.timeout(540)]
 
-_BLOCK: Final = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_PAGE: Final = "a page in its order"
-_PAIR: Final = "python after the sh before it"
-_TOGETHER: Final = {"README.md": _PAGE, "spark.md": _PAIR, "formats.md": _PAIR}
-_ELSEWHERE: Final = {"deploy.md"}
+_BLOCK: Final = re.compile(r"^( *)```(sh|python)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+_TOGETHER: Final = ("README.md", "spark.md", "formats.md")
+_ELSEWHERE: Final = ("deploy.md",)
 """tests/terraform/test_apply.py runs its blocks: they need what `terraform apply` makes."""
 
+_CODE: Final = re.compile(r"^ {4,}(?:from driftlog|import |driftlog spark ).*", re.MULTILINE)
 _NAMES: Final = re.compile(
     r"\b(greetings|flights|numbers|digits|letters|departures|arrivals|"
-    r"readers|billing|kcats|subscribers|scripts|board|visits)\b(?!\.ndjson)"
+    r"readers|billing|kcats|subscribers|scripts|board|visits|users)\b(?!\.ndjson)"
 )
+_PROGRAM: Final = REPOSITORY / "tests" / "support" / "page_program.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +53,22 @@ class Unit:
 
 
 def _units() -> Iterator[Unit]:
-    for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]:
+    for page in PAGES:
         if page.name in _ELSEWHERE:
             continue
-        groups: list[list[tuple[str, str]]] = []
-        together = _TOGETHER.get(page.name)
-        for language, text in _BLOCK.findall(page.read_text()):
-            joins = together == _PAGE or (together == _PAIR and language == "python")
-            if groups and joins:
-                groups[-1].append((language, text))
-            else:
-                groups.append([(language, text)])
-        for number, blocks in enumerate(groups):
-            yield Unit(f"{page.name}-{number}", blocks)
+        blocks = _blocks(page.read_text())
+        if page.name in _TOGETHER:
+            yield Unit(page.name, blocks)
+        else:
+            yield from (Unit(f"{page.name}-{n}", [block]) for n, block in enumerate(blocks))
 
 
+def _blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of each, also of those in lists."""
+    return [(language, textwrap.dedent(text)) for _, language, text in _BLOCK.findall(page)]
+
+
+PAGES: Final = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 UNITS: Final = [pytest.param(unit, id=unit.name) for unit in _units()]
 
 
@@ -86,10 +89,11 @@ def environment(
         install_tools(commands)
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     addresses = ("DRIFTLOG_BOOTSTRAP", "DRIFTLOG_BOOTSTRAP_SERVERS")
+    jars = ",".join(map(str, _kafka_source()))
     python = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=1 "
-        "--conf spark.ui.enabled=false pyspark-shell",
+        f"--conf spark.ui.enabled=false {jars and f'--jars {jars}'} pyspark-shell",
     }
     return {**os.environ, **dict.fromkeys(addresses, agent.bootstrap), **python, "PATH": path}
 
@@ -101,51 +105,66 @@ def test_the_blocks_run(
     """
     As they stand there, with fewer records, and each line of a `sh` block succeeds.
     """
-    needed = [("kcat", "kcat"), ("pyspark", "java"), ("kafka-", "java")]
+    needed = [("kcat", "kcat"), ("session(", "java"), ("kafka-", "java")]
     for word, command in needed:
         if word in unit.text and shutil.which(command) is None:
             pytest.skip(f"{command} is not installed")
     if "kafka-console" in unit.text and kafka_jars() is None:
         pytest.skip("Kafka's jars are missing: make kafka-jars")
-    own = f"_{uuid.uuid4().hex[:8]}"
-    programs: list[tuple[str, list[Path]]] = []
-    for number, (language, text) in enumerate(unit.blocks):
-        program = tmp_path / f"{number}.{language}"
-        program.write_text(_as_here(text, own, agent))
-        if language == "python" and programs and programs[-1][0] == language:
-            programs[-1][1].append(program)
-        else:
-            programs.append((language, [program]))
-    for language, paths in programs:
-        start = {"sh": ["bash", "-euo", "pipefail"], "python": [sys.executable, "-c", _RUN]}
-        done = subprocess.run(
-            [*start[language], *map(str, paths)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-            cwd=tmp_path,
-            env=environment,
-        )
-
-        assert 0 == done.returncode, f"{paths[0].read_text()}\n{done.stdout}\n{done.stderr}"
-
-
-_RUN: Final = """
-import runpy, sys
-for path in sys.argv[1:]:
-    runpy.run_path(path, run_name="__main__")
-"""
-
-
-def _as_here(text: str, own: str, agent: DriftlogProcess) -> str:
-    """A block with topics of the unit's own, and the addresses of *agent*."""
-    program = _NAMES.sub(lambda name: name[0] + own, text)
-    for written, real in {
+    if '"kafka"' in unit.text and not _kafka_source():
+        pytest.skip("Spark's Kafka source is missing: make spark-jars")
+    places = {
         "127.0.0.1:9092": agent.bootstrap,
         "127.0.0.1:9644": agent.http.removeprefix("http://"),
+        "old-kafka:9092": agent.bootstrap,
+        "agents:9092": agent.bootstrap,
+        "s3://bucket/prefix": str(agent.directory / "objects"),
         "/tmp/log": str(agent.directory),
+        "s3a://": f"{tmp_path}/",
+        "/opt/spark-jars": str(_kafka_source()[0].parent) if _kafka_source() else "",
         "1_000_000": "3_000",
-    }.items():
-        program = program.replace(written, real)
-    return program
+    }
+    own = f"_{uuid.uuid4().hex[:8]}"
+    programs = [tmp_path / f"{n}.{language}" for n, (language, _) in enumerate(unit.blocks)]
+    for program, (_, text) in zip(programs, unit.blocks, strict=True):
+        text = _NAMES.sub(lambda name: name[0] + own, text)
+        for written, real in places.items():
+            text = text.replace(written, real)
+        program.write_text(text)
+
+    done = subprocess.run(
+        [sys.executable, "-P", str(_PROGRAM), *map(str, programs)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+        cwd=tmp_path,
+        env=environment,
+    )
+
+    assert 0 == done.returncode, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", _TOGETHER)
+def test_all_code_of_a_page_that_runs_is_in_blocks(page: str) -> None:
+    """
+    What is indented is output: it does not run.
+    """
+    (path,) = (path for path in PAGES if path.name == page)
+
+    assert [] == _CODE.findall(_BLOCK.sub("", path.read_text()))
+
+
+def test_a_block_in_a_list_runs_as_it_is_read() -> None:
+    """
+    Without the indentation of its item.
+    """
+    page = "* Do:\n\n  ```sh\n  for i in 1 2; do\n    echo\n  done\n  ```\n"
+
+    assert [("sh", "for i in 1 2; do\n  echo\ndone\n")] == _blocks(page)
+
+
+def _kafka_source() -> list[Path]:
+    """The jars of Spark's Kafka source, without those of S3A; empty where nobody fetched them."""
+    folder = REPOSITORY / ".cache" / "spark-jars"
+    return [*folder.glob("*kafka*.jar"), *folder.glob("commons-pool2-*.jar")]

@@ -276,7 +276,7 @@ def test_the_command_says_what_is_wrong_and_what_is_next(tmp_path: Path) -> None
         agent.kill()
     from_id = _cluster_id(objects)
     store = ("restore", "--store", str(objects))
-    look = (*store, "--dry-run", "--from-cluster", from_id)
+    look = (*store, "--dry-run", f"--from-cluster={from_id}")
     restore = (*store, "--from-cluster", from_id, "--dir", str(new), "--agents-stopped")
     discard = ("restore", "--discard", "--dir")
     damaged = sorted(objects.glob("flush/*/*.flush"))[0]
@@ -289,7 +289,7 @@ def test_the_command_says_what_is_wrong_and_what_is_next(tmp_path: Path) -> None
         assert rc == done.returncode, text
         return text
 
-    assert f"give --from-cluster {from_id}" in said(*store, "--dry-run", rc=2)
+    assert f"give --from-cluster={from_id}" in said(*store, "--dry-run", rc=2)
     assert "the restore would be refused: 1 flush objects cannot be read" in said(*look, rc=1)
     assert "run the restore again, with the same --etcd or --dir" in said(*restore, rc=1)
     assert "a restore has begun: its own --etcd or --dir goes on with it" in said(*look, rc=1)

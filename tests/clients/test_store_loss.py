@@ -12,6 +12,7 @@ import pytest
 
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_agents.log.garbage.unreferenced_objects import HOUR_MS
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_metadata.schema.keys import CLUSTER_KEY
@@ -193,11 +194,13 @@ async def _look_for_hours(etcd: EtcdCluster, folder: Path, witness: StoreWitness
     later = _Later(DirectoryObjectStore(folder / "objects"))
     disk = PosixDisk(folder / "collector")
     collector = Collector(
-        metadata=store,
-        objects=later,  # type: ignore[arg-type]
+        stores=ConfirmedStores(
+            store,
+            later,  # type: ignore[arg-type]
+            MetadataStoreMonitor(store).confirm,
+        ),
         disk=disk,
         offload=asyncio.to_thread,
-        confirm=MetadataStoreMonitor(store).confirm,
     )
     for quarter in range(53):
         later.hours = quarter / 4

@@ -3,6 +3,7 @@
 Shell.
 """
 
+import json
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ def test_each_manifest_fits_its_schema(version: str) -> None:
 
 def test_names_and_labels_that_refer_to_each_other_agree(agents: dict[str, Any]) -> None:
     """
-    Services, the budget and the policy find the agents' pods, and the pods their configuration.
+    Services and the budget find the agents' pods, and the pods their configuration.
     """
     labels = agents["template"]["metadata"]["labels"]
     pod = agents["template"]["spec"]
@@ -68,7 +69,6 @@ def test_names_and_labels_that_refer_to_each_other_agree(agents: dict[str, Any])
         agents["selector"]["matchLabels"],
         *(service["spec"]["selector"] for service in of_kind("Service")),
         *(budget["spec"]["selector"]["matchLabels"] for budget in of_kind("PodDisruptionBudget")),
-        *(policy["spec"]["podSelector"]["matchLabels"] for policy in of_kind("NetworkPolicy")),
         *(spread["labelSelector"]["matchLabels"] for spread in pod["topologySpreadConstraints"]),
     ]
     services = {service["metadata"]["name"] for service in of_kind("Service")}
@@ -109,6 +109,48 @@ def test_the_addresses_of_an_agent_are_those_of_its_ports(
     } == paths
 
 
+def test_an_agent_that_only_seals_is_an_agent_without_clients_and_disk(
+    agents: dict[str, Any], agent: dict[str, Any]
+) -> None:
+    """
+    No service leads to it; the policy, by which leaders reach its HTTP port, is of both.  All else
+    of its pod is as the other agents have it.
+    """
+    [seals] = of_kind("Deployment")
+    labels = seals["spec"]["template"]["metadata"]["labels"]
+    pod = seals["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    [scaler] = of_kind("HorizontalPodAutoscaler")
+    [policy] = of_kind("NetworkPolicy")
+    sources = [each["from"][-1]["podSelector"] for each in policy["spec"]["ingress"]]
+    own, theirs = (
+        {variable["name"]: variable for variable in each["env"]} for each in (container, agent)
+    )
+
+    assert seals["spec"]["selector"]["matchLabels"] == labels
+    assert [] == [s for s in of_kind("Service") if s["spec"]["selector"].items() <= labels.items()]
+    assert [{"matchLabels": policy["spec"]["podSelector"]["matchLabels"]}] * 2 == sources
+    both = labels.items() & agents["template"]["metadata"]["labels"].items()
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= both
+    assert "replicas" not in seals["spec"]
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (seals["kind"], seals["metadata"]["name"]) == (target["kind"], target["name"])
+
+    assert "seal" == own.pop("DRIFTLOG_ROLES")["value"]
+    assert "$(POD_IP):9092" == own.pop("DRIFTLOG_ADVERTISED_LISTENER")["value"]
+    assert own.items() == {name: theirs[name] for name in own}.items()
+    assert theirs.keys() - own.keys() == {
+        *("POD_NAME", "POD_NAMESPACE", "DRIFTLOG_ADVERTISED_LISTENER")
+    }
+    for each in (container, agent):
+        del each["env"], each["resources"]["requests"]["cpu"]
+    assert agent == container
+    assert "emptyDir" in pod["volumes"].pop()
+    expected = json.dumps(agents["template"]["spec"] | {"containers": []}, sort_keys=True)
+    found = json.dumps(pod | {"containers": []}, sort_keys=True)
+    assert expected == found.replace('"seal-agent"', '"agent"')
+
+
 def test_a_pod_is_confined_and_has_time_to_drain(
     agents: dict[str, Any], agent: dict[str, Any]
 ) -> None:
@@ -135,7 +177,9 @@ def test_an_agent_reads_the_configuration(agent: dict[str, Any], tmp_path: Path)
     text = configuration["data"]["agent.toml"]
     command = str(driftlog_command())
     told = _told(command, "agent", "run", "--help").stdout
-    variables = [v["name"] for v in agent["env"] if v["name"].startswith("DRIFTLOG_")]
+    [seals] = of_kind("Deployment")
+    given = [*agent["env"], *seals["spec"]["template"]["spec"]["containers"][0]["env"]]
+    variables = [v["name"] for v in given if v["name"].startswith("DRIFTLOG_")]
     options = [name.removeprefix("DRIFTLOG_").lower().replace("_", "-") for name in variables]
 
     named = [*tomllib.loads(text), *options]

@@ -3,6 +3,7 @@
     connection   what a socket brings: whole streams through framing, decoders and the batch check
     request      one frame, decoded as an agent does
     response     one frame, decoded as a client does
+    section      the compressed records of a batch, in one or more frames
 
 A target returns for input that it accepts and for input that it refuses in the way it
 promises; whatever else it raises is a bug.
@@ -22,8 +23,10 @@ from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.api import Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import produce
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import Codec, CorruptRecordsError
+from driftlog_tiering.batches.compression import compress, decompress
 from driftlog_tiering.stores.buffer_pool import BufferPool
 from tests.agents.protocol.random_messages import MessageMaker
 from tests.simulation.batches import make_batch
@@ -46,6 +49,9 @@ REQUEST_MAX_BYTES: Final = 100 << 20
 
 TRUSTED_BYTES: Final = 2 << 20
 """What a connection may hold for a frame that is only announced."""
+
+SECTION_BYTES: Final = 2 << 20
+"""Limit of decompressed records here: 2 million objects in place of them would show."""
 
 _shared = memoryview(bytearray(256 * 1024))
 _pool = BufferPool(16 << 20)
@@ -156,6 +162,34 @@ def read_response(data: bytes) -> None:
         assert response == api.decode_response(version, again[4:])[1]
 
 
+def read_section(data: bytes) -> None:
+    """Decompress as an agent does: the codec in a byte, then the records.
+
+    Raises:
+        Anything but CorruptRecordsError: a bug.
+    """
+    if data and data[0] < len(Codec):
+        try:
+            out = decompress(Codec(data[0]), memoryview(data)[1:], SECTION_BYTES)
+        except CorruptRecordsError:
+            return
+        assert len(out) <= SECTION_BYTES, "more than was allowed"
+
+
+@functools.cache
+def _good_sections() -> Sequence[bytes]:
+    """Of every codec: one frame and several, of which some are empty, and a bomb."""
+    sections = []
+    for codec in Codec:
+        little = bytes(compress(codec, b"a record, and another record " * 40))
+        empty, bomb = bytes(compress(codec, b"")), bytes(compress(codec, bytes(SECTION_BYTES - 1)))
+        several = (little, empty + little, little + empty, empty * 50 + little, little * 3)
+        sections += [bytes([codec]) + each for each in several] * 16  # bombs take milliseconds
+        if codec is not Codec.NONE:
+            sections += [bytes([codec]) + bomb, bytes([codec]) + empty + bomb]
+    return sections
+
+
 @functools.cache
 def _good(kind: str) -> Sequence[bytes]:
     return [
@@ -211,4 +245,5 @@ TARGETS: Mapping[str, Target] = {
     "connection": Target(read_connection, _good_streams),
     "request": Target(read_request, lambda: _good("Request")),
     "response": Target(read_response, lambda: _good("Response")),
+    "section": Target(read_section, _good_sections),
 }

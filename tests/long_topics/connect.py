@@ -80,6 +80,9 @@ class ConnectWorker:
             "key.converter": _STRINGS,
             "value.converter": _STRINGS,
             "offset.flush.interval.ms": "1000",
+            # A task that is given up on a busy machine goes on beside the next one, and stores its
+            # older offsets last.
+            "task.shutdown.graceful.timeout.ms": "30000",
             "scheduled.rebalance.max.delay.ms": "0",
             "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "1000",

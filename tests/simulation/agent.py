@@ -23,7 +23,7 @@ from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
+from driftlog_agents.process.composition.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX
 from driftlog_metadata.schema.model import Role, TopicPartition

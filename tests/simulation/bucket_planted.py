@@ -5,11 +5,12 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log.garbage import collector, garbage_objects
+from driftlog_agents.log.garbage import collector
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.common import garbage_objects
+from driftlog_agents.log.garbage.common.garbage_objects import SessionObjects
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.deletions import Deletions
-from driftlog_agents.log.garbage.garbage_objects import SessionObjects
 from driftlog_agents.log.objects import manifest_cache as manifests
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.formats import layout

@@ -6,15 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
-from driftlog_agents.log.garbage.sealed import superseded_versions, unnamed_objects
-from driftlog_agents.log.garbage.sealed.manifest_names import EVERYTHING
-from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
-from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead
-from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
-from driftlog_agents.log.garbage.sealed.unjudged_objects import ListedPartition
-from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
-from driftlog_agents.log.garbage.sealed.version_pairs import (
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage, GarbageReason
+from driftlog_agents.log.garbage.common.version_pairs import (
     NamedPartition,
     Pair,
     Version,
@@ -22,7 +15,14 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     Wait,
     next_pair,
 )
-from driftlog_agents.process.agent import AgentProcess
+from driftlog_agents.log.garbage.sealed import superseded_versions, unnamed_objects
+from driftlog_agents.log.garbage.sealed.manifest_names import EVERYTHING
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead
+from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
+from driftlog_agents.log.garbage.sealed.unjudged_objects import ListedPartition
+from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
+from driftlog_agents.process.composition.agent import AgentProcess
 from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest, empty_manifest

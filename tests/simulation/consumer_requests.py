@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.handlers.api import list_offsets
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State

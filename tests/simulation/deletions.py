@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.handlers.api import delete_records
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsPartition,

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from driftlog_agents.groups.storage_format import decode_group
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.table import HANDLERS
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError

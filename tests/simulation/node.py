@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from driftlog_agents.log.local.buffer_format import entries
 from driftlog_agents.log.local.leftovers import decode_leftovers
-from driftlog_agents.process.cluster_identity import WrongClusterError
+from driftlog_agents.process.composition.cluster_identity import WrongClusterError
 from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.aimed import aim

@@ -17,7 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.foundation.offload import inline
-from driftlog_agents.process.cluster_identity import WrongClusterError
+from driftlog_agents.process.composition.cluster_identity import WrongClusterError
 from driftlog_agents.restore.old_agents import until_old_agents_stop
 from driftlog_agents.restore.restorer import RestorePorts, Restorer
 from driftlog_metadata.schema.codec import decode_cluster

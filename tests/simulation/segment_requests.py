@@ -105,8 +105,7 @@ class SimSegmentTransport:
                 engine = node.process.engine
                 if self._rng.random() < _REFUSED or engine is None:
                     break
-                if engine.segment_service.turns.are_taken:
-                    raise BusyError
+                engine.segment_service.turns.check()
                 return node.process
         raise RemoteError("no connection")
 

@@ -3,15 +3,22 @@
 If it failed: a job that moves over would read other records, or run where it failed before.
 """
 
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
+from driftlog_spark_reader.common.errors import ReadTopicError
+from driftlog_spark_reader.source.data_source import DriftlogSource
 from tests.spark.conftest import kafka_jars
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -24,6 +31,10 @@ pytestmark = [
     ),
 ]
 
+SOURCES: Final = ("kafka", "driftlog")
+QUICK: Final = {"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "10"}
+"""Of every query: what the Kafka source refuses after a look at the topics, it tries again."""
+
 T0 = 1_700_000_000_000
 PARTITIONS = {"first": 3, "second": 1, "short": 2, "none": 1}
 RECORDS = 60
@@ -33,8 +44,16 @@ RECORDS = 60
 class Log(NamedTuple):
     """A cluster whose topics are sealed: both sources can read all of it."""
 
-    bootstrap: str
-    location: str
+    agent: DriftlogProcess
+
+    def options(self, source: str, options: dict[str, str]) -> dict[str, str]:
+        """Those of a job: for driftlog, with the location."""
+        given = {**QUICK, "kafka.bootstrap.servers": self.agent.bootstrap, **options}
+        return given if source == "kafka" else {**given, "location": self.location}
+
+    @property
+    def location(self) -> str:
+        return str(self.agent.directory / "objects")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +80,7 @@ def log() -> Iterator[Log]:
                         headers=[("n", str(number).encode())] if number % 2 else None,
                         on_delivery=_delivered,
                     )
-                if number in (19, 39):  # several segments
+                if topic == "first" and number in (19, 39):  # several segments
                     assert 0 == producer.flush(30)
                     agent.seal(topic)
         assert 0 == producer.flush(30)
@@ -71,7 +90,7 @@ def log() -> Iterator[Log]:
         for outcome in deleted.values():
             outcome.result(30)
         agent.seal("short")
-        yield Log(agent.bootstrap, str(agent.directory / "objects"))
+        yield Log(agent)
 
 
 def _delivered(error: object, _: object) -> None:
@@ -80,15 +99,17 @@ def _delivered(error: object, _: object) -> None:
 
 def batch(spark: SparkSession, source: str, log: Log, options: dict[str, str]) -> DataFrame:
     """The DataFrame of a source."""
-    reader = spark.read.format(source).options(**options)
-    reader = reader.option("kafka.bootstrap.servers", log.bootstrap)
-    return (reader.option("location", log.location) if source == "driftlog" else reader).load()
+    return spark.read.format(source).options(**log.options(source, options)).load()
 
 
 def rows(df: DataFrame) -> list[Any]:
     """All columns of all rows, in order of topic, partition and offset."""
     found = df.withColumn("timestamp", F.unix_micros("timestamp")).collect()
-    return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))
+    return sorted(found, key=_place)
+
+
+def _place(row: Any) -> tuple[str, int, int]:
+    return row.topic, row.partition, row.offset
 
 
 def every(topic: str, value: int) -> str:
@@ -98,12 +119,10 @@ def every(topic: str, value: int) -> str:
 
 
 SAME: dict[str, dict[str, str]] = {
-    "all of a topic": {"subscribe": "first"},
     "headers": {"subscribe": "first", "includeHeaders": "true"},
     "several topics": {"subscribe": "first, second,none"},
     "pattern": {"subscribePattern": "f.*|second"},
     "a pattern is found anywhere in a name": {"subscribePattern": "irs"},
-    "assign": {"assign": '{"first":[0,2],"second":[0]}'},
     "no records": {"subscribe": "none"},
     "names of options in any case": {"SUBSCRIBE": "first", "STARTINGoffsets": " Earliest "},
     "offsets": {
@@ -112,18 +131,20 @@ SAME: dict[str, dict[str, str]] = {
         "endingOffsets": '{"first":{"0":-1,"1":7,"2":41}}',
     },
     "offsets of assigned partitions": {
-        "assign": '{"first":[1]}',
-        "startingOffsets": '{"first":{"1":59}}',
+        "assign": '{"first":[0,2],"second":[0]}',
+        "startingOffsets": '{"first":{"0":0,"2":59},"second":{"0":-2}}',
     },
     "an empty range": {"subscribe": "second", "startingOffsets": '{"second":{"0":60}}'},
-    "timestamp": {"subscribe": "first", "startingTimestamp": str(T0 + 30_001)},
     "timestamps": {
         "subscribe": "first,second",
         "startingTimestamp": str(T0 + 19_000),
         "endingTimestamp": f" {T0 + 40_000} ",
     },
-    "a timestamp before all": {"subscribe": "first", "startingTimestamp": "0"},
-    "an ending timestamp after all": {"subscribe": "first", "endingTimestamp": str(T0 * 2)},
+    "timestamps around all": {
+        "subscribe": "first",
+        "startingTimestamp": "0",
+        "endingTimestamp": str(T0 * 2),
+    },
     "timestamp wins over offsets": {
         "subscribe": "second",
         "startingTimestamp": str(T0 + 50_000),
@@ -145,17 +166,28 @@ SAME: dict[str, dict[str, str]] = {
         "startingTimestamp": str(T0 + 3_000),
     },
     "min partitions": {"subscribe": "first", "minPartitions": "10"},
-    "fewer than there are": {"subscribe": "first", "minPartitions": "1"},
-    "max records": {"subscribe": "first", "maxRecordsPerPartition": "7"},
-    "both": {"subscribe": "first", "minPartitions": "5", "maxRecordsPerPartition": "13"},
+    "min partitions and max records": {
+        "subscribe": "first",
+        "minPartitions": "5",
+        "maxRecordsPerPartition": "13",
+    },
     "lost records that may be lost": {
         "subscribe": "short",
         "startingOffsets": every("short", 3),
         "failOnDataLoss": "false",
     },
-    "options of streams": {"subscribe": "second", "maxOffsetsPerTrigger": "3"},
-    "options of the consumer": {"subscribe": "second", "kafka.max.poll.records": "11"},
-    "options without a meaning": {"subscribe": "second", "groupIdPrefix": "g", "colour": "red"},
+    "options without a meaning here": {
+        "subscribe": "second",
+        "maxOffsetsPerTrigger": "3",
+        "minOffsetsPerTrigger": "2",
+        "maxTriggerDelay": "1s",
+        "groupIdPrefix": "g",
+        "kafka.group.id": "g",
+        "kafka.max.poll.records": "11",
+        "kafkaConsumer.pollTimeoutMs": "60000",
+        "topic": "of the sink",
+        "colour": "red",
+    },
 }
 
 
@@ -231,10 +263,15 @@ def test_what_one_source_refuses_the_other_refuses(
 ) -> None:
     """
     Wrong options fail, instead of giving some rows.
+
+    Ours is planned here, as Spark plans it in a process of its own.
     """
-    for source in ("kafka", "driftlog"):
-        with pytest.raises(Exception):  # noqa: B017  # each source has errors of its own
-            rows(batch(spark, source, log, REFUSED[case]))
+    source = DriftlogSource(log.options("driftlog", REFUSED[case]))
+
+    with pytest.raises(Exception):  # noqa: B017  # the Kafka source has many
+        rows(batch(spark, "kafka", log, REFUSED[case]))
+    with pytest.raises((ValueError, ReadTopicError)):
+        source.reader(source.schema()).partitions()
 
 
 def test_a_partition_that_is_not_there_is_an_error(spark: SparkSession, log: Log) -> None:
@@ -245,56 +282,201 @@ def test_a_partition_that_is_not_there_is_an_error(spark: SparkSession, log: Log
         rows(batch(spark, "driftlog", log, {"assign": '{"second":[1]}'}))
 
 
+@dataclass
+class Stream:
+    """A query on one source, and the rows of its batches."""
+
+    query: StreamingQuery
+    batches: list[list[Any]]
+
+    @property
+    def rows(self) -> list[Any]:
+        return sorted((row for found in self.batches for row in found), key=_place)
+
+
+def streams(
+    spark: SparkSession, log: Log, folder: Path, options: dict[str, str], **trigger: Any
+) -> list[Stream]:
+    """A query on each source, side by side; their checkpoints are in *folder*.
+
+    Args:
+        trigger: of the queries; as default, Trigger.AvailableNow.
+    """
+    found = []
+    for source in SOURCES:
+        seen: list[list[Any]] = []
+        query = (
+            spark.readStream.format(source)
+            .options(**log.options(source, options))
+            .load()
+            .writeStream.foreachBatch(_collector(seen))
+            .option("checkpointLocation", str(folder / source))
+            .trigger(**trigger or {"availableNow": True})
+            .start()
+        )
+        found.append(Stream(query, seen))
+    return found
+
+
+def ended(
+    spark: SparkSession, log: Log, folder: Path, options: dict[str, str]
+) -> tuple[list[Any], list[Any]]:
+    """The rows of Spark's Kafka source and of ours, once both have read all there is."""
+    kafka, driftlog = streams(spark, log, folder, options)
+    for stream in (kafka, driftlog):
+        assert stream.query.awaitTermination(120)
+    return kafka.rows, driftlog.rows
+
+
+def _collector(seen: list[list[Any]]) -> Callable[[DataFrame, int], None]:
+    def collect(df: DataFrame, _: int) -> None:
+        seen.append(rows(df))
+
+    return collect
+
+
 STREAMS: dict[str, dict[str, str]] = {
-    "from the earliest": {"subscribe": "first,second", "startingOffsets": "earliest"},
-    "from the latest": {"subscribe": "first"},
+    "from the earliest, with headers": {
+        "subscribe": "first,second",
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+    },
     "from offsets": {"subscribe": "first", "startingOffsets": '{"first":{"0":5,"1":-2,"2":-1}}'},
     "from a time": {"subscribe": "first", "startingTimestamp": str(T0 + 12_000)},
+    "from times by partition, or the end": {
+        "subscribe": "first",
+        "startingOffsetsByTimestamp": f'{{"first":{{"0":{T0 + 9_001},"1":{T0 * 2},"2":{T0}}}}}',
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
     "limited": {
         "subscribePattern": "f.*|se.*|none",
         "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": "50",
+        "maxOffsetsPerTrigger": "100",
     },
-    "with a minimum": {
+    "lost records that may be lost": {
+        "subscribe": "short",
+        "startingOffsets": every("short", 3),
+        "failOnDataLoss": "false",
+    },
+    "options without a meaning here": {
         "assign": '{"first":[0]}',
         "startingOffsets": "earliest",
-        "minOffsetsPerTrigger": "10",
+        "endingTimestamp": str(T0 + 5_000),
+        "minPartitions": "3",
+        "maxRecordsPerPartition": "7",
+        "groupIdPrefix": "g",
+        "kafka.group.id": "g",
+        "kafka.max.poll.records": "11",
+        "kafkaConsumer.pollTimeoutMs": "60000",
     },
 }
 
 
 @pytest.mark.parametrize("case", STREAMS)
 def test_a_stream_has_the_same_rows(
-    spark: SparkSession, log: Log, case: str, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, log: Log, case: str, tmp_path: Path
 ) -> None:
     """
-    With Trigger.AvailableNow: every row once, and both end at the same offsets.
+    With Trigger.AvailableNow: every column of every row, once.
     """
-    found = {}
-    for source in ("kafka", "driftlog"):
-        reader = spark.readStream.format(source).options(**STREAMS[case])
-        reader = reader.option("kafka.bootstrap.servers", log.bootstrap)
-        if source == "driftlog":
-            reader = reader.option("location", log.location)
-        seen: list[Any] = []
-        query = (
-            reader.load()
-            .writeStream.foreachBatch(_collector(seen))
-            .option("checkpointLocation", str(tmp_path_factory.mktemp("checkpoint")))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120)
-        assert query.exception() is None
-        found[source] = sorted(seen)
+    kafka, driftlog = ended(spark, log, tmp_path, STREAMS[case])
 
-    assert found["kafka"] == found["driftlog"]
+    assert len(kafka) > 0
+    assert kafka == driftlog
 
 
-def _collector(seen: list[Any]) -> Callable[[DataFrame, int], None]:
-    def collect(df: DataFrame, _: int) -> None:
-        seen.extend(
-            (row.topic, row.partition, row.offset, bytes(row.value or b"")) for row in df.collect()
-        )
+ERRORS: dict[str, tuple[dict[str, str], str, str]] = {
+    "lost records": (
+        {"subscribe": "short", "startingOffsets": every("short", 3)},
+        r"Could not read records in offset \[3",
+        "short-0: offsets 3 to 19 are gone",
+    ),
+    "no such time": (
+        {
+            "subscribe": "second",
+            "startingOffsetsByTimestamp": every("second", T0 * 2),
+            "startingOffsetsByTimestampStrategy": "error",
+        },
+        f"No offset matched .* {T0 * 2}",
+        f"no record has timestamp {T0 * 2}",
+    ),
+}
+"""Options, and what the error of each source says."""
 
-    return collect
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_a_stream_that_fails_on_one_source_fails_on_the_other(
+    spark: SparkSession, log: Log, case: str, tmp_path: Path
+) -> None:
+    """
+    With an error that says the same.
+    """
+    options, *said = ERRORS[case]
+
+    for stream, words in zip(streams(spark, log, tmp_path, options), said, strict=True):
+        with pytest.raises(StreamingQueryException, match=words):
+            stream.query.awaitTermination(120)
+
+
+def test_a_topic_that_appears_later_is_read_from_its_first_record(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """
+    By a stream that began at the latest offsets, when it is started again.
+    """
+    options = {"subscribePattern": "second|later"}
+    producer = Producer({"bootstrap.servers": log.agent.bootstrap})
+
+    before = ended(spark, log, tmp_path, options)
+    for number in range(3):
+        producer.produce("later", f"{number}", on_delivery=_delivered)
+    assert 0 == producer.flush(30)
+    log.agent.seal("later")
+    kafka, driftlog = ended(spark, log, tmp_path, options)
+
+    assert ([], []) == before
+    assert [("later", 0, 0), ("later", 0, 1), ("later", 0, 2)] == list(map(_place, kafka))
+    assert kafka == driftlog
+
+
+WAITS: Final = {
+    "assign": '{"first":[0]}',
+    "startingOffsets": "earliest",
+    "minOffsetsPerTrigger": "25",
+    "maxOffsetsPerTrigger": "25",
+}
+
+
+def test_what_is_less_than_the_minimum_comes_after_the_delay(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """
+    In batches of at most the maximum; ours end where segments end.
+    """
+    kafka, driftlog = streams(
+        spark, log, tmp_path, {**WAITS, "maxTriggerDelay": "1s"}, processingTime="0 seconds"
+    )
+    try:
+        until = time.monotonic() + 120
+        while min(len(kafka.rows), len(driftlog.rows)) < RECORDS:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        kafka.query.stop()
+        driftlog.query.stop()
+
+    assert kafka.rows == driftlog.rows
+    assert [25, 25, 10] == list(map(len, kafka.batches))
+    assert [20, 20, 20] == list(map(len, driftlog.batches))
+
+
+def test_available_now_reads_to_the_end_where_batches_have_a_minimum(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """
+    As Spark asks of Python sources; its Kafka source leaves the rest for the next run.
+    """
+    kafka, driftlog = ended(spark, log, tmp_path, WAITS)
+
+    assert RECORDS == len(driftlog)
+    assert kafka == driftlog[:50]

@@ -1,4 +1,5 @@
-"""A stream that starts at the latest offset goes on there, also if it dies in its first batch.
+"""A stream that starts at the latest offset goes on there, also if it dies in its first batch; one
+that starts behind it waits.
 
 If it failed: such a query could not start again, or would skip what came meanwhile.
 """
@@ -10,6 +11,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from driftlog_spark_reader.options.source_options import parse_options
+from driftlog_spark_reader.source.stream_reader import StreamReader
 from tests.spark.test_read_topic import message
 from tests.support.sealed_topics import SealedTopic
 
@@ -54,3 +57,27 @@ def test_the_first_batch_runs_again_without_records(spark: SparkSession, tmp_pat
     assert [(0, 5), (0, 6), (0, 7), (1, 0), (1, 1)] == sorted(
         row for rows in seen.values() for row in rows
     )
+
+
+def test_a_stream_waits_for_an_offset_that_is_not_sealed_yet(tmp_path: Path) -> None:
+    """
+    It begins there, and not where the log ended when it was started.
+    """
+    topic = SealedTopic(str(tmp_path), "t").create()
+    topic.seal(0, 0, [message(0, n) for n in range(5)])
+    given = {"location": str(tmp_path), "subscribe": "t", "startingOffsets": '{"t":{"0":8}}'}
+    reader = StreamReader(str(tmp_path), parse_options(given, streaming=True))
+
+    start = reader.initialOffset()
+    waits = reader.latestOffset(start, reader.getDefaultReadLimit())
+    topic.seal(0, 5, [message(0, n) for n in range(5, 11)])
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    offsets = [
+        offset
+        for task in reader.partitions(start, end)
+        for batch in reader.read(task)
+        for offset in batch.column("offset").to_pylist()
+    ]
+
+    assert start == waits
+    assert [8, 9, 10] == offsets

@@ -19,7 +19,7 @@ from typing import Self
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.foundation.offload import on_threads
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.log_session import Engine
@@ -27,7 +27,7 @@ from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
-from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
+from driftlog_agents.process.composition.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_metadata.schema.model import Listener
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore

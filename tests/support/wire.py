@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from driftlog_agents.protocol.api import ApiKey
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 
 
 def ask(port: int, key: ApiKey, version: int, request: Any) -> Any:

@@ -121,7 +121,10 @@ def prepared(checkout: Path) -> Path:
     }.items():
         (folder / "moto_override.tf").write_text(overrides)
     (example / "test.auto.tfvars").write_text(
-        'deletion_protection = false\nbroker_configs = { "auto.create.topics.enable" = "true" }\n'
+        "deletion_protection = false\n"
+        "seal_min_size = 1\n"
+        "seal_max_size = 2\n"
+        'broker_configs = { "auto.create.topics.enable" = "true" }\n'
     )
     return example
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,11 @@ from typing import Any, Final
 import botocore.session
 import pytest
 
+from driftlog_tiering.compaction.rewrite_report import Outcome
 from tests.support.components import REPOSITORY, java, kafka_jars, kcat
 from tests.support.driftlog_process import driftlog_command
 from tests.support.kafka_peer import install_tools
+from tests.support.spark_jobs import imported, merged
 from tests.terraform import aws_cli
 from tests.terraform.checkout import copied, mirror, resources, terraform, typed
 from tests.terraform.machine_files import MachineFiles, machine_files
@@ -47,12 +50,18 @@ _STATE, _APPLY, _KAFKA_TOOLS, _ON_A_MACHINE, _SEAL = re.findall(
 )
 """All its commands that run here."""
 
+[_PRODUCE] = re.findall(r"^.* kcat -P .*$", _KAFKA_TOOLS, re.MULTILINE)
+
 _STATES: Final = "example-terraform-states"
 
+_GROUPS: Final = ("module.agents", "module.seal_agents[0]")
 _ALWAYS_CHANGED: Final = {
-    "module.agents.aws_autoscaling_group.agents",
-    "module.agents.aws_autoscaling_policy.cpu",
-    "module.agents.aws_autoscaling_policy.network",
+    f"{group}.{resource}"
+    for group in _GROUPS
+    for resource in (
+        *("aws_autoscaling_group.agents", "aws_autoscaling_policy.cpu"),
+        "aws_autoscaling_policy.network",
+    )
 }
 """moto forgets the warm-up of a group, and answers settings of policies that were not asked for."""
 
@@ -81,9 +90,10 @@ class Applied:
         ]
         return [machine_files(user_data) for user_data in found]
 
-    def agent_machine(self) -> MachineFiles:
-        template = self.resources["module.agents.aws_launch_template.agents"]
-        return machine_files(template["user_data"])
+    def agent_machines(self) -> list[MachineFiles]:
+        """One of those that serve, and one of those that only seal."""
+        templates = [self.resources[f"{group}.aws_launch_template.agents"] for group in _GROUPS]
+        return [machine_files(template["user_data"]) for template in templates]
 
     def policy(self, address: str) -> dict[str, Any]:
         policy: dict[str, Any] = json.loads(self.resources[address]["policy"])
@@ -144,9 +154,11 @@ def test_machines_get_the_units_of_this_checkout(cluster: Applied) -> None:
     """
     What is tested of deploy/systemd is what runs; the configuration is TOML that agents know.
     """
-    machine = cluster.agent_machine()
+    machine, seals = cluster.agent_machines()
     tested = cluster.example.parents[2] / "deploy" / "systemd"
-    settings = tomllib.loads(machine.contents["/etc/driftlog/agent.toml"])
+    settings, others = (
+        tomllib.loads(each.contents["/etc/driftlog/agent.toml"]) for each in (machine, seals)
+    )
     options = subprocess.run(
         [str(driftlog_command()), "agent", "run", "--help"],
         capture_output=True, text=True, check=True,
@@ -159,6 +171,8 @@ def test_machines_get_the_units_of_this_checkout(cluster: Applied) -> None:
         name: settings.pop(name) for name in ["auto"]
     }
     assert [] == [name for name in settings if f"--{name} " not in options]
+    assert (["serve"], ["seal"]) == (settings.pop("roles"), others.pop("roles"))
+    assert settings == {name: others[name] for name in settings}
 
 
 def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(cluster: Applied) -> None:
@@ -179,23 +193,27 @@ def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(cluster: Applied
 
 
 def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
-    cluster: Applied, tmp_path: Path
+    cluster: Applied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Members form etcd with certificates, agents join, clients write and read by the page's commands;
     each action of the agents' policy is used, and none beside it; a reader's role reads what is
-    sealed; SIGTERM drains each agent in its time.
+    sealed, by the agent that only seals; so does a writer's, which imports a topic and merges;
+    SIGTERM drains each agent in its time.
     """
     java(), kcat(), kafka_jars()
-    machine = cluster.agent_machine()
+    machine, seals = cluster.agent_machines()
     command = machine.exec_start("driftlog.service")
     assert ["/opt/driftlog/bin/driftlog", "agent", "run"] == command[:3]
     path = {"PATH": f"{aws_cli.install(tmp_path / 'bin')}:/usr/local/bin:/usr/bin:/bin"}
     policy = cluster.policy("module.bucket.aws_iam_policy.agent")
-    reader = cluster.policy('module.bucket.aws_iam_role_policy.user["reader"]')
-    location = cluster.outputs["location"]
+    reader, writer = (
+        cluster.policy(f'module.bucket.aws_iam_role_policy.user["{role}"]')
+        for role in ("reader", "writer")
+    )
+    location, moto = cluster.outputs["location"], cluster.account["AWS_ENDPOINT_URL"]
     with (
-        PolicyProxy(cluster.account["AWS_ENDPOINT_URL"], policy) as proxy,
+        PolicyProxy(moto, policy) as proxy,
         EtcdMembers(tmp_path, cluster.member_machines(), {**cluster.account, **path}) as etcd,
     ):
         for name in etcd.names:
@@ -214,35 +232,46 @@ def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
             "DRIFTLOG_ETCD_CACERT": str(certificates / "ca.pem"),
             "DRIFTLOG_ETCD_CERT": str(certificates / "client.pem"),
             "DRIFTLOG_ETCD_KEY": str(certificates / "client-key.pem"),
-            "DRIFTLOG_NEW_CLUSTER_GRACE_MS": "1000",
+            "DRIFTLOG_NEW_CLUSTER_GRACE_MS": "5000",
         }
         agents = [
-            Agent(tmp_path / zone, machine, environment, zone)
-            for zone in ("use1-az1", "use1-az2", "use1-az3")
+            Agent(tmp_path / zone, of, environment, zone)
+            for zone, of in (("euc1-az1", machine), ("euc1-az2", machine), ("euc1-az3", seals))
         ]
         with agents[0], agents[1], agents[2]:
             type_here = _shell(cluster, agents[0], tmp_path / "bin")
-            for lines in (_KAFKA_TOOLS, _ON_A_MACHINE.replace("greetings", "others")):
-                done = type_here(lines)
+            type_there = _shell(cluster, agents[1], tmp_path / "bin")
+            for type_at, lines in (
+                (type_here, _KAFKA_TOOLS),
+                (type_there, _ON_A_MACHINE.replace("greetings", "others")),
+            ):
+                done = type_at(lines)
                 assert (0, "hello") == (done.returncode, done.stdout.splitlines()[-1]), done.stderr
-            # Refused while a partition is on its way to another agent.
-            _wait_until(lambda: 0 == type_here(_SEAL).returncode, _SEAL_SECONDS, pause_s=3.1)
-            with PolicyProxy(cluster.account["AWS_ENDPOINT_URL"], reader) as readers:
-                table = _read({**cluster.account, "AWS_ENDPOINT_URL": readers.url}, location)
+            for value in ("first", "second"):
+                done = type_here(f"{_PRODUCE.replace('hello', value)} -p 0")
+                assert 0 == done.returncode, done.stderr
+                # Refused while a partition is on its way to another agent.
+                _wait_until(lambda: 0 == type_here(_SEAL).returncode, _SEAL_SECONDS, pause_s=3.1)
+            sealed = [_metric(agent, "driftlog_sealed_bytes_total") for agent in agents]
+            with PolicyProxy(moto, writer) as writers:
+                for name, setting in {**cluster.account, "AWS_ENDPOINT_URL": writers.url}.items():
+                    monkeypatch.setenv(name, setting)
+                imported(location, agents[0].listener, "history", [b"old"])
+                _wait_until(lambda: merged(location, "greetings").outcome is Outcome.DONE, 60)
+            with PolicyProxy(moto, reader) as readers:
+                under = {**cluster.account, "AWS_ENDPOINT_URL": readers.url}
+                tables = [_read(under, location, topic) for topic in ("greetings", "history")]
             _wait_until(lambda: "s3:DeleteObject" in proxy.used, _COLLECT_SECONDS)
             codes = [agent.stop() for agent in agents]
     made = ssm.get_parameters_by_path(Path="/log", Recursive=True)["Parameters"]
     [deleted] = re.findall(r"`aws ssm delete-parameters --names ([^`]+)`", _PAGE)
 
-    granted = {
-        a
-        for s in policy["Statement"]
-        for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])
-    }
     assert [0, 0, 0] == codes
-    assert ([], []) == (proxy.refused, readers.refused)
-    assert "hello" == table
-    assert granted == proxy.used
+    assert ([], [], []) == (proxy.refused, readers.refused, writers.refused)
+    assert ["first hello second", "old"] == tables
+    assert sealed[0] == sealed[1] == 0 < sealed[2]
+    for granting, used in ((policy, proxy.used), (reader, readers.used), (writer, writers.used)):
+        assert _granted(granting) == used
     assert {parameter["Name"] for parameter in made} == set(deleted.split())
 
 
@@ -277,10 +306,11 @@ def test_another_size_is_applied_in_place(cluster: Applied) -> None:
     told = applied(cluster.example, cluster.account, "min_size=4", "max_size=8")
 
     [name] = re.findall(r"describe-auto-scaling-groups --auto-scaling-group-names (\S+)", _PAGE)
-    autoscaling = cluster.client("autoscaling")
-    [group] = autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])[
-        "AutoScalingGroups"
-    ]
+    [seals] = re.findall(r"a second group, `(\S+)`", _PAGE)
+    answer = cluster.client("autoscaling").describe_auto_scaling_groups()
+    groups = {group["AutoScalingGroupName"]: group for group in answer["AutoScalingGroups"]}
+    group = groups[name]
+    assert {name, seals} == set(groups)
     assert (4, 8) == (group["MinSize"], group["MaxSize"])
     assert re.search(r"Resources: 0 added, \d+ changed, 0 destroyed", told)
 
@@ -320,14 +350,28 @@ def _shell(
     return type_here
 
 
-def _read(environment: Mapping[str, str], location: str) -> str:
-    """The one value of the topic, read from its files as Spark's driver does."""
+def _granted(policy: Mapping[str, Any]) -> set[str]:
+    """The actions that *policy* allows."""
+    actions = [statement["Action"] for statement in policy["Statement"]]
+    return {a for each in actions for a in ([each] if isinstance(each, str) else each)}
+
+
+def _metric(agent: Agent, name: str) -> float:
+    """A figure of an agent, which has no labels."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://{agent.http}/metrics", timeout=60) as answer:
+        [value] = re.findall(rf"(?m)^{name} (\S+)$", answer.read().decode())
+    return float(value)
+
+
+def _read(environment: Mapping[str, str], location: str, topic: str) -> str:
+    """The values of the topic in their order, read from its files as Spark's driver does."""
     code = (
         "import sys, driftlog_spark_reader as d;"
-        "t = d.read_arrow(sys.argv[1], 'greetings');"
-        "print(*(value.decode() for value in t.column('value').to_pylist()))"
+        "t = d.read_arrow(*sys.argv[1:]);"
+        "print(*sorted(value.decode() for value in t.column('value').to_pylist()))"
     )
-    command = [sys.executable, "-c", code, location]
+    command = [sys.executable, "-c", code, location, topic]
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=False
     )

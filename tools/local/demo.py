@@ -52,6 +52,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools.local.demo")
+    parser.add_argument(
+        "--run", help="folder of the process's id: a later start knows the process by it"
+    )
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--store", required=True)
     parser.add_argument("--topic", required=True)

@@ -100,9 +100,10 @@ def aws_environment(at: Addresses) -> dict[str, str]:
 # ── LocalStack ──
 
 
-def localstack_command() -> list[str]:
-    """LocalStack in host mode."""
-    return [str(LOCALSTACK_PYTHON), "-m", "localstack.runtime.main"]
+def localstack_command(directory: Path) -> list[str]:
+    """LocalStack in host mode.  It reads no argument: a later start on *directory* knows it by its
+    command line."""
+    return [str(LOCALSTACK_PYTHON), "-m", "localstack.runtime.main", str(directory / "localstack")]
 
 
 def localstack_environment(at: Addresses, directory: Path) -> dict[str, str]:
@@ -187,7 +188,7 @@ def agent_environment(at: Addresses) -> dict[str, str]:
     return {**without_settings(os.environ), **aws_environment(at)}
 
 
-def demo_command(at: Addresses, topic: str, arguments: Sequence[str]) -> list[str]:
+def demo_command(at: Addresses, directory: Path, topic: str, arguments: Sequence[str]) -> list[str]:
     """The demo, in a process of its own."""
-    module = [sys.executable, "-m", "tools.local.demo"]
+    module = [sys.executable, "-m", "tools.local.demo", "--run", str(directory / "run")]
     return [*module, "--bootstrap", at.bootstrap, "--store", LOCATION, "--topic", topic, *arguments]

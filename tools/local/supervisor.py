@@ -5,6 +5,7 @@
 
     an agent, etcd or the demo ends ──▶ it is started again
     LocalStack ends ──▶ all end, their files go, and all begin again: it keeps objects in memory
+    this process is killed ──▶ all end with it; the next start begins again, empty
 
 This process has one thread: see `local_process`.
 
@@ -135,13 +136,21 @@ class Supervisor:
         mark = self._directory / _MARK
         if self._directory.exists() and any(self._directory.iterdir()) and not mark.exists():
             raise LocalError(f"{self._directory} is not of `make local`: give another --dir")
-        self._run.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-        with (self._run / "lock").open("w") as lock:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        mark.touch()  # first: after a kill at any moment the next start knows the directory
+        self._run.mkdir(exist_ok=True)
+        with (self._run / "lock").open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise LocalError(f"`make local` runs on {self._directory} already") from error
+                lock.seek(0)
+                raise LocalError(
+                    f"`make local` runs on {self._directory} already (process "
+                    f"{lock.read().strip()}): stop it first"
+                ) from error
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
             for line in end_leftovers(self._run, self._directory):
                 self._say(line)
             yield
@@ -179,7 +188,7 @@ class _Life:
         self._directory, self._run = directory, run
         self.localstack = self._process(
             "localstack",
-            servers.localstack_command(),
+            servers.localstack_command(directory),
             servers.localstack_environment(at, directory),
         )
         self.etcd = self._process("etcd", at.etcd.command(), local_etcd.environment())
@@ -234,7 +243,7 @@ class _Life:
 
     def begin_demo(self, topic: str, arguments: Sequence[str]) -> None:
         """Start the demo."""
-        command = servers.demo_command(self.at, topic, arguments)
+        command = servers.demo_command(self.at, self._directory, topic, arguments)
         environment = {**os.environ, **servers.aws_environment(self.at)}
         self.demo = self._process("demo", command, environment)
         self.demo.start()

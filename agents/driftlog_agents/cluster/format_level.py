@@ -13,10 +13,10 @@ there is writes a file that is missing.
 Shell.
 """
 
-import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_metadata.schema.codec import (
     decode_agent,
     decode_agent_release,
@@ -31,12 +31,7 @@ from driftlog_metadata.schema.keys import (
     release_key,
 )
 from driftlog_metadata.schema.model import RELEASES, AgentRelease
-from driftlog_metadata.stores.errors import (
-    DeclinedError,
-    FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
+from driftlog_metadata.stores.errors import DeclinedError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import Get, GetPrefix, KeyValue
 from driftlog_metadata.transactions import session_transactions as transactions
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
@@ -47,7 +42,9 @@ from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 FIRST: Final = AgentRelease(RELEASES[0], 1)
 """What an agent knows that does not say it."""
 
-_RETRY_S: Final = 0.2
+_RETRY: Final = Retry(wait_s=0.2, longest_wait_s=0.2, errors=(AlreadyExistsError, *NO_ANSWER))
+"""A cluster file that exists already: a restore or a change of grace was faster, or an answer was
+lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +65,7 @@ async def raise_level(
         FencedError: the metadata store is not the one that this process has seen.
         CorruptError: a key cannot be read.
     """
-    while True:
-        try:
-            found = await _try(store, level, validate_only=validate_only)
-        except (UnavailableError, OutcomeUnknownError):
-            found = False
-        if not isinstance(found, bool):
-            return found
-        if found:
-            return None
-        await asyncio.sleep(_RETRY_S)
+    return await _RETRY.run(lambda: _try(store, level, validate_only=validate_only))
 
 
 async def write_level(objects: ObjectStore, cluster_id: str, level: int) -> None:
@@ -90,26 +78,30 @@ async def write_level(objects: ObjectStore, cluster_id: str, level: int) -> None
         NotFoundError: the bucket has no cluster file.
         CorruptError: it is damaged.
     """
-    while True:
-        try:
-            number, body = await newest_cluster_file(objects)
-            there = bucket_files.decode_cluster(body)
-            if there.cluster_id != cluster_id:
-                raise FencedError(f"the bucket is of cluster {there.cluster_id} now")
-            if there.format_version >= level:
-                return
+
+    async def write() -> None:
+        number, body = await newest_cluster_file(objects)
+        there = bucket_files.decode_cluster(body)
+        if there.cluster_id != cluster_id:
+            raise FencedError(f"the bucket is of cluster {there.cluster_id} now")
+        if there.format_version < level:
             key = layout.cluster_key(number + 1)
             await objects.create(key, [bucket_files.with_level(body, level)])
-        except DeclinedError:
-            raise
-        except (UnavailableError, OutcomeUnknownError, TimeoutError):
-            await asyncio.sleep(_RETRY_S)
-        except AlreadyExistsError:
-            pass  # a restore or a change of grace was faster, or an answer was lost
+
+    await _RETRY.run(write, _raise_declined)
 
 
-async def _try(store: WitnessedStore, level: int, *, validate_only: bool) -> AgentBehind | bool:
-    """An agent that is behind; whether the level is reached, or could be."""
+async def _raise_declined(error: Exception) -> None:
+    if isinstance(error, DeclinedError):
+        raise error
+
+
+async def _try(store: WitnessedStore, level: int, *, validate_only: bool) -> AgentBehind | None:
+    """An agent that is behind; None: the level is reached, or could be.
+
+    Raises:
+        UnavailableError: an agent came meanwhile; besides, as `raise_level`.
+    """
     read = await store.txn(
         (), [Get(CLUSTER_KEY), GetPrefix(AGENTS_PREFIX), GetPrefix(RELEASES_PREFIX)]
     )
@@ -118,15 +110,16 @@ async def _try(store: WitnessedStore, level: int, *, validate_only: bool) -> Age
     store.witness.check()
     cluster = decode_at(CLUSTER_KEY, at[0].value, decode_cluster)
     if cluster.format_version >= level:
-        return True
+        return None
     behind = _behind(agents, releases, level)
     if behind is not None or validate_only:
-        return behind or True
+        return behind
     txn = transactions.raise_level(cluster, at[0].mod_revision, level, read.revision)
     raised = await store.txn(txn.compares, txn.then)
-    if raised.succeeded:
-        store.witness.read_cluster(raised.reads[1])
-    return raised.succeeded
+    if not raised.succeeded:
+        raise UnavailableError("the agents have changed")
+    store.witness.read_cluster(raised.reads[1])
+    return None
 
 
 def _behind(

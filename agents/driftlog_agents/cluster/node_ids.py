@@ -4,9 +4,10 @@
                                     └── an agent with the id lives ──▶ the mark is removed
 
 An agent that starts on the directory removes the mark before its session begins
-(`process/cluster_identity`), and detects there that another directory has the id.  An agent that
-has no session for that long ends (`process/agent`).  Marks and deletes compare the id's key, and
-that the agent's key does not exist.  The dynamic configs of the broker are deleted with its id.
+(`process/composition/cluster_identity`), and detects there that another directory has the id.  An
+agent that has no session for that long ends (`process/composition/agent`).  Marks and deletes
+compare the id's key, and that the agent's key does not exist.  The dynamic configs of the broker
+are deleted with its id.
 
 Shell.
 """

@@ -3,10 +3,10 @@
 Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from driftlog_agents.configs.definitions import (
     ConfigDef,
@@ -17,6 +17,7 @@ from driftlog_agents.configs.definitions import (
     definitions_of,
     setting,
     setting_of,
+    synonyms_of,
     values_of,
 )
 from driftlog_agents.configs.group_settings import GroupSettings
@@ -25,25 +26,11 @@ from driftlog_agents.configs.topic import TOPIC_CONFIGS, broker_default
 from driftlog_tiering.batches.producers import EXPIRATION_MS, MAX_BODY_BYTES, STATE_BYTES
 from driftlog_tiering.foundation.types import GiB
 
-_MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
-_RETENTION_BYTES: Final = TOPIC_CONFIGS["retention.bytes"]
-_CLEANUP: Final = TOPIC_CONFIGS["cleanup.policy"]
-_COMPRESSION: Final = TOPIC_CONFIGS["compression.type"]
-_SEGMENT_BYTES: Final = TOPIC_CONFIGS["segment.bytes"]
-_TIMESTAMP: Final = TOPIC_CONFIGS["message.timestamp.type"]
-_BEFORE_MS: Final = TOPIC_CONFIGS["message.timestamp.before.max.ms"]
-_AFTER_MS: Final = TOPIC_CONFIGS["message.timestamp.after.max.ms"]
-_DELETE_MS: Final = TOPIC_CONFIGS["delete.retention.ms"]
-_MIN_LAG_MS: Final = TOPIC_CONFIGS["min.compaction.lag.ms"]
-_MAX_LAG_MS: Final = TOPIC_CONFIGS["max.compaction.lag.ms"]
-_DIRTY_RATIO: Final = TOPIC_CONFIGS["min.cleanable.dirty.ratio"]
-_INHERITED: Final = (
-    *(_CLEANUP, _COMPRESSION, _MAX_BATCH, _RETENTION_BYTES, _SEGMENT_BYTES),
-    *(_TIMESTAMP, _BEFORE_MS, _AFTER_MS),
-    *(_DELETE_MS, _MIN_LAG_MS, _MAX_LAG_MS, _DIRTY_RATIO),
-)
-"""Configs of topics whose default is a setting of the agent."""
-_MINUTE_MS: Final = 60_000
+
+def _topic_default(name: str, parse: Callable[[str], object] = int) -> Any:
+    """A field of settings with the default of the topic config *name*."""
+    config = TOPIC_CONFIGS[name]
+    return setting_of(broker_default(config), parse(config.default or ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +51,7 @@ class BrokerSettings:
         "bucket replicates.",
         check=between(1, 32_767),
     )
-    message_max_bytes: int = setting_of(broker_default(_MAX_BATCH), int(_MAX_BATCH.default or ""))
+    message_max_bytes: int = _topic_default("max.message.bytes")
     socket_request_max_bytes: int = setting(
         104_857_600, "Largest request; a larger one closes its connection."
     )
@@ -140,31 +127,31 @@ class BrokerSettings:
         "The default of retention.ms, in hours; -1: no limit.",
         check=PositiveOrUnlimited(),
     )
-    log_retention_bytes: int = setting_of(broker_default(_RETENTION_BYTES), -1)
-    log_segment_bytes: int = setting_of(
-        broker_default(_SEGMENT_BYTES), int(_SEGMENT_BYTES.default or "")
+    log_retention_bytes: int = _topic_default("retention.bytes")
+    log_roll_ms: int | None = setting(
+        None,
+        "The default of segment.ms; partitions below 1 MiB are sealed at this age, too. It goes "
+        "before log.roll.hours.",
+        ConfigType.LONG,
     )
-    log_cleanup_policy: tuple[str, ...] = setting_of(broker_default(_CLEANUP), ("delete",))
-    compression_type: str = setting_of(broker_default(_COMPRESSION), _COMPRESSION.default)
-    log_message_timestamp_type: str = setting_of(broker_default(_TIMESTAMP), _TIMESTAMP.default)
-    log_message_timestamp_before_max_ms: int = setting_of(
-        broker_default(_BEFORE_MS), int(_BEFORE_MS.default or "")
+    log_roll_hours: int | None = setting(
+        None,
+        "The default of segment.ms, in hours; partitions below 1 MiB are sealed at this age, too.",
+        shown="1",
     )
-    log_message_timestamp_after_max_ms: int = setting_of(
-        broker_default(_AFTER_MS), int(_AFTER_MS.default or "")
-    )
-    log_cleaner_delete_retention_ms: int = setting_of(
-        broker_default(_DELETE_MS), int(_DELETE_MS.default or "")
-    )
-    log_cleaner_min_compaction_lag_ms: int = setting_of(
-        broker_default(_MIN_LAG_MS), int(_MIN_LAG_MS.default or "")
-    )
-    log_cleaner_max_compaction_lag_ms: int = setting_of(
-        broker_default(_MAX_LAG_MS), int(_MAX_LAG_MS.default or "")
-    )
-    log_cleaner_min_cleanable_ratio: float = setting_of(
-        broker_default(_DIRTY_RATIO), float(_DIRTY_RATIO.default or "")
-    )
+    log_segment_bytes: int = _topic_default("segment.bytes")
+    log_cleanup_policy: tuple[str, ...] = _topic_default("cleanup.policy", lambda one: (one,))
+    compression_type: str = _topic_default("compression.type", str)
+    compression_gzip_level: int = _topic_default("compression.gzip.level")
+    compression_lz4_level: int = _topic_default("compression.lz4.level")
+    compression_zstd_level: int = _topic_default("compression.zstd.level")
+    log_message_timestamp_type: str = _topic_default("message.timestamp.type", str)
+    log_message_timestamp_before_max_ms: int = _topic_default("message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: int = _topic_default("message.timestamp.after.max.ms")
+    log_cleaner_delete_retention_ms: int = _topic_default("delete.retention.ms")
+    log_cleaner_min_compaction_lag_ms: int = _topic_default("min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = _topic_default("max.compaction.lag.ms")
+    log_cleaner_min_cleanable_ratio: float = _topic_default("min.cleanable.dirty.ratio", float)
     log_retention_check_interval_ms: int = setting(
         300_000,
         "How often a partition is checked for segments that have expired. A partition that has not "
@@ -203,9 +190,6 @@ class BrokerSettings:
     """Names of the configs that were set at the start, even to their defaults."""
     log_level: str = "info"
     """Level of the log on standard error: `--log-level`."""
-    seal_ms: float | None = None
-    """Age at which batches are sealed, in small partitions too (`driftlog dev`: a minute); None: by
-    topic configs."""
     groups: GroupSettings = field(default_factory=GroupSettings)
     location: str = ""
     """Location of the objects, for display: a directory or s3://bucket/prefix."""
@@ -216,33 +200,23 @@ class BrokerSettings:
         return values_of(self) | self.groups.configs
 
     @property
-    def retention_ms(self) -> int:
-        """The default of `retention.ms`; −1: no limit (LogConfig#retentionTimeMillis)."""
-        if self.log_retention_ms is not None:
-            limit_ms = self.log_retention_ms
-        elif self.log_retention_minutes is not None:
-            limit_ms = self.log_retention_minutes * _MINUTE_MS
-        else:
-            limit_ms = self.log_retention_hours * 60 * _MINUTE_MS
-        return max(limit_ms, -1)
-
-    @property
     def topic_defaults(self) -> dict[str, str]:
-        """What topics inherit and differs from Kafka's defaults, as `Inherited` has it."""
+        """What topics inherit and is not the default, as `Inherited` has it."""
         configs = self.configs
-        found = {
-            c.broker_name: configs[c.broker_name]
-            for c in _INHERITED
-            if configs[c.broker_name] != c.default
+        return {
+            name: configs[name] for name in _INHERITED if configs.get(name) != _DEFAULTS.get(name)
         }
-        retention = TOPIC_CONFIGS["retention.ms"]
-        if str(self.retention_ms) != retention.default:
-            found[retention.name] = str(self.retention_ms)
-        if self.log_retention_ms is not None:
-            found[retention.broker_override] = str(self.retention_ms)
-        return found
 
 
 STARTUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(BrokerSettings))
 """The configs that an agent takes at its start: fields of `BrokerSettings` and its nested
 settings."""
+
+_DEFAULTS: Final = values_of(BrokerSettings())
+_INHERITED: Final = tuple(
+    name
+    for config in TOPIC_CONFIGS.values()
+    for name in synonyms_of(config.broker_name)
+    if name in STARTUP_CONFIGS
+)
+"""Configs that topics inherit."""

@@ -16,7 +16,6 @@ from driftlog_agents.configs.definitions import (
     ConfigType,
     ConfigValue,
     Inherited,
-    Synonym,
 )
 from driftlog_agents.configs.topic import TOPIC_CONFIGS, broker_default
 
@@ -174,7 +173,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("log.flush.scheduler.interval.ms", LONG, "9223372036854775807", _LOG_FILES),
     ("log.flush.start.offset.checkpoint.interval.ms", INT, "60000", _LOG_FILES),
     ("log.message.format.version", STRING, "3.0-IV1", "Record batches are version 2."),
-    ("log.roll.hours", INT, "1", "The default of segment.ms, in hours."),
     (
         "log.roll.jitter.hours",
         INT,
@@ -187,7 +185,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         None,
         "The default of segment.jitter.ms; it changes nothing here.",
     ),
-    ("log.roll.ms", LONG, None, "The default of segment.ms."),
     (
         "max.request.partition.size.limit",
         INT,
@@ -308,15 +305,16 @@ def resolve_broker(
         given: names of configs that were set at its start, even to their defaults.
         dynamic: as in `Inherited`.
     """
-    found, inherited = [], Inherited(dynamic=dynamic)
+    defaults = {name: c.default for name, c in BROKER_CONFIGS.items() if c.default is not None}
+    at_start = {
+        name: value
+        for name, value in settings.items()
+        if value is not None and (value != defaults.get(name) or name in given)
+    }
+    inherited = Inherited(at_start, dynamic)
+    found = []
     for name, definition in BROKER_CONFIGS.items():
-        value, source = settings.get(name, definition.default), ConfigSource.DEFAULT
-        synonyms: list[Synonym] = list(inherited.synonyms(name))
-        if value != definition.default or name in given:
-            synonyms.append((name, value, ConfigSource.STATIC_BROKER))
-        if synonyms:
-            _, value, source = synonyms[0]
-        if definition.default is not None:
-            synonyms.append((name, definition.default, ConfigSource.DEFAULT))
+        synonyms = inherited.synonyms(name, defaults)
+        _, value, source = synonyms[0] if synonyms else (name, None, ConfigSource.DEFAULT)
         found.append(ConfigValue(definition, value, source, tuple(synonyms)))
     return found

@@ -11,9 +11,11 @@ tests/agents/handlers/test_kafka_says_so.py compares this with a real Kafka wher
 Pure.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
+from itertools import dropwhile
 from typing import Any, Final, TypeVar
 
 
@@ -73,8 +75,7 @@ Check = Callable[[Value], str | None]
 class ConfigDef:
     """One config: its type, its default as text, and its valid values.
 
-    ``broker_name``: for a topic config, the broker config with its default.  ``broker_override``:
-    one that replaces its default where it is set, and has no default itself (`log.retention.ms`).
+    ``broker_name``: for a topic config, the broker config with its default; see `synonyms_of`.
     """
 
     name: str
@@ -83,7 +84,29 @@ class ConfigDef:
     documentation: str
     check: Check | None = None
     broker_name: str = ""
-    broker_override: str = ""
+
+    def given(self, configs: Mapping[str, str], agent: Mapping[str, str]) -> str | None:
+        """The value that is set on a resource, which has *configs*, or else on its agent; None:
+        on neither.  *agent*: as in `Inherited`."""
+        if (own := configs.get(self.name)) is not None:
+            return own
+        for name, unit_ms in synonyms_of(self.broker_name).items():
+            if (text := agent.get(name)) is not None:
+                return text if unit_ms is None else str(max(int(text) * unit_ms, -1))
+        return None
+
+    def effective(self, configs: Mapping[str, str], agent: Mapping[str, str]) -> str | None:
+        """As `given`, or the default."""
+        found = self.given(configs, agent)
+        return self.default if found is None else found
+
+    @property
+    def broker_defaults(self) -> dict[str, str]:
+        """The default, by the broker config that has it."""
+        *_, (name, unit_ms) = synonyms_of(self.broker_name).items()
+        if not name or self.default is None:
+            return {}
+        return {name: self.default if unit_ms is None else str(int(self.default) // unit_ms)}
 
     def parse(self, text: str) -> Value:
         """Parse *text* by the config's type.
@@ -333,6 +356,26 @@ def _text(value: object) -> str:
 
 # ── Effective values ──
 
+_SYNONYMS: Final[tuple[Mapping[str, int | None], ...]] = (
+    {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000},
+    {"log.roll.ms": 1, "log.roll.hours": 3_600_000},
+)
+"""Broker configs of one time, with their units in ms.  The first one that is set holds, whatever
+its source; only the last one has a default."""
+
+
+def synonyms_of(name: str) -> Mapping[str, int | None]:
+    """The broker config *name* and those that hold where it is not set, with their units in ms;
+    None: that of the topic config.
+
+    Source: org.apache.kafka.server.config.DynamicBrokerConfig#brokerConfigSynonyms.
+    """
+    for units_ms in _SYNONYMS:
+        if name in units_ms:
+            return dict(dropwhile(lambda each: each[0] != name, units_ms.items()))
+    return {name: None}
+
+
 Synonym = tuple[str, str | None, ConfigSource]
 """A name of a config, its value under this name, and where that is set."""
 
@@ -342,8 +385,7 @@ class Inherited:
     """What resources inherit from their agent.
 
     Args:
-        agent: the agent's settings that differ from Kafka's defaults, by broker name; and defaults
-            of topics that several of them make, by topic config.
+        agent: the agent's settings that are not the defaults, by broker name.
         dynamic: configs of the broker and of all brokers, by broker name: first the ones that win.
         at_start: as *agent*, without *dynamic*; None: the same.
     """
@@ -352,14 +394,24 @@ class Inherited:
     dynamic: Sequence[tuple[ConfigSource, Mapping[str, str]]] = ()
     at_start: Mapping[str, str] | None = None
 
-    def synonyms(self, broker_name: str) -> Iterator[Synonym]:
-        """The values of a broker config, but for its default; the first one is effective."""
-        for source, values in self.dynamic:
-            if (value := values.get(broker_name)) is not None:
-                yield broker_name, value, source
+    def synonyms(self, name: str, defaults: Mapping[str, str]) -> list[Synonym]:
+        """The values of a broker config and of its synonyms, the effective one first; none if it
+        is not set and has no default.
+
+        Source: kafka.server.ConfigHelper#configSynonyms.
+        """
         at_start = self.agent if self.at_start is None else self.at_start
-        if (value := at_start.get(broker_name)) is not None:
-            yield broker_name, value, ConfigSource.STATIC_BROKER
+        found = [
+            (each, values[each], source)
+            for source, values in (
+                *self.dynamic,
+                (ConfigSource.STATIC_BROKER, at_start),
+                (ConfigSource.DEFAULT, defaults),
+            )
+            for each in synonyms_of(name)
+            if each in values
+        ]
+        return list(dropwhile(lambda synonym: synonym[0] != name, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,12 +422,6 @@ class ConfigValue:
     value: str | None
     source: ConfigSource
     synonyms: tuple[Synonym, ...] = ()
-
-    @property
-    def parsed(self) -> Value:
-        """The value by the config's type, of a config that has one."""
-        assert self.value is not None, f"{self.definition.name} has no value"
-        return self.definition.parse(self.value)
 
 
 def resolve(
@@ -396,17 +442,11 @@ def resolve(
 def _resolve_one(
     definition: ConfigDef, configs: Mapping[str, str], inherited: Inherited, own: ConfigSource
 ) -> ConfigValue:
-    synonyms: list[Synonym] = []
+    synonyms = inherited.synonyms(definition.broker_name, definition.broker_defaults)
     if (itself := configs.get(definition.name)) is not None:
-        synonyms.append((definition.name, itself, own))
-    broker_name = definition.broker_name or definition.broker_override
-    synonyms += inherited.synonyms(broker_name)
-    if definition.broker_name:
-        synonyms.append((broker_name, definition.default, ConfigSource.DEFAULT))
-    if not synonyms:
-        default = inherited.agent.get(definition.name, definition.default)
-        return ConfigValue(definition, default, ConfigSource.DEFAULT)
-    _, value, source = synonyms[0]
+        synonyms.insert(0, (definition.name, itself, own))
+    value = definition.effective(configs, inherited.agent)
+    source = synonyms[0][2] if synonyms else ConfigSource.DEFAULT
     return ConfigValue(definition, value, source, tuple(synonyms))
 
 
@@ -458,18 +498,21 @@ def changed(
                         f"Can't {change.operation.name} to key {change.name} because its type "
                         f"is not LIST."
                     )
-                now = after.get(change.name)
-                if now is None:
-                    now = agent.get(definition.broker_name, definition.default) or ""
+                now = definition.effective(after, agent) or ""
                 after[change.name] = _relisted(now, change.operation, change.value)
     return after
 
 
 def _relisted(now: str, operation: ConfigOperation, value: str) -> str:
-    parts = [part for part in now.split(",") if part]
-    for part in value.split(","):
-        if operation is ConfigOperation.APPEND and part not in parts:
-            parts.append(part)
-        elif operation is ConfigOperation.SUBTRACT and part in parts:
-            parts.remove(part)
-    return ",".join(parts)
+    """*now* after the operation; its time is linear, because a value may have 32 KB."""
+    parts, named = [part for part in now.split(",") if part], value.split(",")
+    if operation is ConfigOperation.APPEND:
+        before = set(parts)
+        return ",".join(parts + [part for part in dict.fromkeys(named) if part not in before])
+    gone, rest = Counter(named), []
+    for part in parts:
+        if gone[part]:
+            gone[part] -= 1
+        else:
+            rest.append(part)
+    return ",".join(rest)

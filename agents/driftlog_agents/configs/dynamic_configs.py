@@ -21,6 +21,7 @@ from driftlog_agents.configs.definitions import ConfigDef, ConfigSource, Invalid
 from driftlog_agents.configs.group import GROUP_CONFIGS
 from driftlog_agents.configs.group_settings import ConsumerSettings, GroupSettings
 from driftlog_agents.configs.start_configs import with_configs
+from driftlog_agents.log.engine_settings import EngineSettings
 
 _RETENTION: Final = frozenset(
     {
@@ -39,7 +40,12 @@ _CONNECTIONS: Final = frozenset(
 )
 _OTHERS: Final = frozenset(
     {
+        "compression.gzip.level",
+        "compression.lz4.level",
         "compression.type",
+        "compression.zstd.level",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
         "log.cleaner.delete.retention.ms",
         "log.cleaner.max.compaction.lag.ms",
         "log.cleaner.min.cleanable.ratio",
@@ -47,8 +53,10 @@ _OTHERS: Final = frozenset(
         "log.message.timestamp.after.max.ms",
         "log.message.timestamp.before.max.ms",
         "log.message.timestamp.type",
+        "log.roll.ms",
         "log.segment.bytes",
         "message.max.bytes",
+        "producer.id.expiration.ms",
     }
 )
 DYNAMIC: Final = _RETENTION | _CONNECTIONS | _OTHERS
@@ -105,6 +113,16 @@ def combined(at_start: BrokerSettings, dynamic: DynamicConfigs) -> BrokerSetting
     merged = {**dynamic.of_all, **dynamic.of_broker}
     found = with_configs(at_start, [f"{name}={text}" for name, text in merged.items()])
     return replace(found, given=at_start.given)
+
+
+def configure(log: EngineSettings, settings: BrokerSettings) -> None:
+    """Gives *log*, which the sessions of an agent share, the dynamic configs of the log that are
+    no defaults of topics."""
+    log.compaction.backoff_ms = log.merging.interval_ms = settings.log_cleaner_backoff_ms
+    log.compaction.cleaner = replace(
+        log.compaction.cleaner, map_bytes=settings.log_cleaner_dedupe_buffer_size
+    )
+    log.producers.expiration_ms = settings.producer_id_expiration_ms
 
 
 @dataclass(frozen=True, slots=True)

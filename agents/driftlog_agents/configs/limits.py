@@ -26,6 +26,7 @@ from driftlog_agents.configs.definitions import (
     definitions_of,
     setting,
 )
+from driftlog_agents.log.segments.write_turns import AT_ONCE
 from driftlog_agents.protocol.errors import SOCKET_REQUEST_BYTES
 from driftlog_tiering.batches.batch import MAX_RECORDS
 from driftlog_tiering.batches.batch_limits import BatchLimits
@@ -150,6 +151,11 @@ class Limits:
     driftlog_max_topic_seals_per_minute: int = setting(
         20, "Most seals of one topic a minute that one agent accepts over HTTP."
     )
+    driftlog_max_segment_writes: int = setting(
+        AT_ONCE,
+        "Most segments that the agent writes at a time for other agents, which send it batches "
+        "over HTTP.",
+    )
 
     # ── Batches ──
 
@@ -232,6 +238,7 @@ MAX_SESSION_TIMEOUT: Final = "group.max.session.timeout.ms"
 MIN_SESSION_TIMEOUT: Final = "group.min.session.timeout.ms"
 OFFSET_METADATA: Final = "offset.metadata.max.bytes"
 PRODUCER_STATE: Final = "driftlog.producer.state.max.bytes"
+SEGMENT_WRITES: Final = "driftlog.max.segment.writes"
 
 ELSEWHERE: Final = (
     CONNECTIONS_MAX_IDLE,

@@ -14,14 +14,12 @@ from typing import Final
 from driftlog_agents.configs.definitions import (
     ConfigDef,
     ConfigType,
-    Inherited,
     InvalidConfigError,
     Value,
     at_least,
     between,
     gzip_level,
     one_of,
-    resolve,
     throttled_replicas,
 )
 from driftlog_agents.log.retention.policy import TopicRetention
@@ -275,7 +273,7 @@ _ALL: Final = (
         type=LONG,
         default=str(7 * _DAY_MS),
         check=at_least(-1),
-        broker_override="log.retention.ms",
+        broker_name="log.retention.ms",
         documentation="Age of a segment's largest record timestamp above which the segment goes; "
         "-1: never. Where it is less than segment.ms, batches are sealed at this age. Only where "
         "cleanup.policy has delete.",
@@ -311,10 +309,11 @@ _ALL: Final = (
         type=LONG,
         default=str(int(_SEAL.segment_ms)),
         check=at_least(1),
+        broker_name="log.roll.ms",
         documentation="Age at which committed batches become a segment, however few, counted from "
-        "their flush (not from record timestamps). Where it is not set on the topic, "
-        "less than 1 MiB waits a day: small files slow Spark down. A partition that more "
-        "than 8 sessions of agents have flushed is sealed earlier.",
+        "their flush (not from record timestamps). Where neither it nor log.roll.ms or "
+        "log.roll.hours is set, less than 1 MiB waits a day: small files slow Spark down. A "
+        "partition that more than 8 sessions of agents have flushed is sealed earlier.",
     ),
     ConfigDef(
         name="unclean.leader.election.enable",
@@ -386,6 +385,8 @@ class TopicLimits:
     timestamp_before_max_ms: int = INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
     compacted: bool = False
+    deletes_records: bool = True
+    """DeleteRecords is allowed: old records are deleted, too."""
 
     @property
     def bounds_age(self) -> bool:
@@ -407,9 +408,7 @@ def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicL
     """The limits from *configs*, which are valid; *agent* as in `Inherited`."""
 
     def value(name: str) -> Value:
-        definition = TOPIC_CONFIGS[name]
-        inherited = agent.get(definition.broker_name, definition.default)
-        return definition.parse(configs.get(name, inherited or ""))
+        return _value(name, configs, agent)
 
     word, policies = value("compression.type"), value("cleanup.policy")
     assert isinstance(word, str)
@@ -423,59 +422,45 @@ def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicL
         timestamp_before_max_ms=_int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=_int(value("message.timestamp.after.max.ms")),
         compacted="compact" in policies,
+        deletes_records="compact" not in policies or "delete" in policies,
     )
 
 
 def topic_retention(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicRetention:
     """Retention from *configs*, which are valid; *agent* as in `Inherited`."""
-    found = {c.definition.name: c for c in resolve(_RETENTION, configs, Inherited(agent))}
-    policies = found["cleanup.policy"].parsed
+    policies = _value("cleanup.policy", configs, agent)
     assert isinstance(policies, list)
     if "delete" not in policies:
         return TopicRetention()
     return TopicRetention(
-        ms=_limit(found["retention.ms"].parsed), size_bytes=_limit(found["retention.bytes"].parsed)
+        ms=_limit(_value("retention.ms", configs, agent)),
+        size_bytes=_limit(_value("retention.bytes", configs, agent)),
     )
 
 
-def _segment_bytes(configs: Mapping[str, str], agent: Mapping[str, str]) -> int | None:
-    found = configs.get("segment.bytes", agent.get("log.segment.bytes"))
-    return None if found is None else int(found)
-
-
 def topic_sealing(
-    configs: Mapping[str, str],
-    agent: Mapping[str, str],
-    seal_ms: float | None,
-    longest_ms: float | None = None,
+    configs: Mapping[str, str], agent: Mapping[str, str], longest_ms: float | None = None
 ) -> TopicSealPolicy:
     """The sealing policy from *configs*; None in a field: the agent's setting applies; *agent* as
-    in `Inherited`.
-
-    *seal_ms*: batches of this age are sealed whatever the topic's configs; None: no such age.
-    *longest_ms*: see `TopicSealPolicy`.
-    """
-    own_ms = configs.get("segment.ms")
-    ages = [float(own_ms)] if own_ms is not None else []
-    if seal_ms is not None:
-        ages.append(seal_ms)
+    in `Inherited`.  *longest_ms*: see `TopicSealPolicy`."""
+    segment_bytes, segment_ms = (
+        TOPIC_CONFIGS[name].given(configs, agent) for name in ("segment.bytes", "segment.ms")
+    )
     return TopicSealPolicy(
-        segment_bytes=_segment_bytes(configs, agent),
-        segment_ms=min(ages) if ages else None,
+        segment_bytes=None if segment_bytes is None else int(segment_bytes),
+        segment_ms=None if segment_ms is None else int(segment_ms),
         longest_ms=longest_ms,
     )
 
 
-_COMPACTION: Final = {
-    name: TOPIC_CONFIGS[name]
-    for name in (
-        "cleanup.policy",
-        "delete.retention.ms",
-        "max.compaction.lag.ms",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-    )
-}
+_COMPACTION: Final = (
+    "cleanup.policy",
+    "delete.retention.ms",
+    "max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "segment.bytes",
+)
 
 
 def topic_compaction(
@@ -483,15 +468,8 @@ def topic_compaction(
 ) -> CompactionPolicy | None:
     """The policy of compaction from *configs*, which are valid; None: the topic is not compacted.
     *agent* as in `Inherited`."""
-    given = resolve(_COMPACTION, configs, Inherited(agent))
-    found = {c.definition.name: c.value or "" for c in given}
-    segment_bytes = _segment_bytes(configs, agent) or _SEAL.segment_bytes
-    return compaction_policy({**found, "segment.bytes": str(segment_bytes)})
-
-
-_RETENTION: Final = {
-    name: TOPIC_CONFIGS[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")
-}
+    found = {name: TOPIC_CONFIGS[name].effective(configs, agent) or "" for name in _COMPACTION}
+    return compaction_policy(found)
 
 
 def _limit(value: Value) -> int | None:
@@ -499,9 +477,13 @@ def _limit(value: Value) -> int | None:
     return None if limit < 0 else limit
 
 
-def _long(configs: Mapping[str, str], name: str) -> int:
+def _value(name: str, configs: Mapping[str, str], agent: Mapping[str, str]) -> Value:
     definition = TOPIC_CONFIGS[name]
-    return _int(definition.parse(configs.get(name, definition.default or "")))
+    return definition.parse(definition.effective(configs, agent) or "")
+
+
+def _long(configs: Mapping[str, str], name: str) -> int:
+    return _int(_value(name, configs, {}))
 
 
 def _int(value: object) -> int:

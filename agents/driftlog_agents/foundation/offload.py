@@ -1,6 +1,7 @@
 """Work for another thread, while the event loop continues.
 
     call ──▶ on the loop (`inline`) │ in a pool (`on_threads`) │ one at a time (`SerialOffload`)
+         ──▶ timed: does its oldest call return? (`WatchedOffload`)
 
 A call of `on_threads` that has begun is waited for, also by a caller that is cancelled: the thread
 still uses its arguments.  The callers of a `SerialOffload` wait here and not in the queue of the
@@ -15,9 +16,13 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 from driftlog_tiering.foundation.types import Offload
+
+HUNG_MS: Final = 60_000.0
+"""How long a call may take.  One of sealing takes a second or two, on a busy machine some more.
+Longer: work is sent to an agent that does none; shorter: a slow agent counts as one that hangs."""
 
 
 async def inline(fn: Callable[..., Any], *args: Any) -> Any:
@@ -41,6 +46,36 @@ def on_threads(pool: Executor | None = None) -> Callable[..., Coroutine[Any, Any
             raise
 
     return offload
+
+
+class WatchedOffload:
+    """An `Offload` that knows whether its calls return.
+
+    Args:
+        offload: runs the calls.
+        now_ms: a monotonic clock.
+    """
+
+    def __init__(self, offload: Offload, now_ms: Callable[[], float]) -> None:
+        self._offload = offload
+        self._now_ms = now_ms
+        self._began_ms: dict[object, float] = {}
+
+    async def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """As an `Offload`."""
+        call = object()
+        self._began_ms[call] = self._now_ms()
+        try:
+            return await self._offload(fn, *args)
+        finally:
+            del self._began_ms[call]
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call has not returned for `HUNG_MS`: its thread waits for a disk, perhaps for
+        ever."""
+        oldest_ms = next(iter(self._began_ms.values()), None)
+        return oldest_ms is not None and self._now_ms() - oldest_ms >= HUNG_MS
 
 
 class SerialOffload:

@@ -19,20 +19,21 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from driftlog_agents.cluster.newer_objects import newer_group_snapshot
-from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.common.garbage_objects import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
-from driftlog_metadata.stores.store import KeyValue, MetadataStore
+from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
 from driftlog_tiering.foundation.types import Offload
-from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
+from driftlog_tiering.stores.object_store import AlreadyExistsError
 
 GROUP_SNAPSHOT_INTERVAL_MS: Final = 60_000.0
 """Longer: a restore forgets the offsets of a longer time; shorter: more PUTs."""
@@ -54,25 +55,22 @@ class GroupSnapshots:
 
     Args:
         deleter: deletes old snapshots.
-        confirm: raises FencedError if a store is not the cluster's.
     """
 
     def __init__(
         self,
         *,
-        metadata: MetadataStore,
-        objects: ObjectStore,
+        stores: ConfirmedStores,
         cluster_id: str,
         offload: Offload,
         deleter: Deleter,
-        confirm: Callable[[], Awaitable[None]],
     ) -> None:
-        self._metadata = metadata
-        self._objects = objects
+        self._metadata = stores.metadata
+        self._objects = stores.objects
         self._cluster_id = cluster_id
         self._offload = offload
         self._deleter = deleter
-        self._confirm = confirm
+        self._confirm = stores.confirm
         self._seen: tuple[int, int] | None = None
         """Largest revision and number of the keys of the last snapshot; None: another agent may
         have put one since."""

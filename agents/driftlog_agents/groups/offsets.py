@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from driftlog_agents.groups.sizes import text_bytes
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.schema.keys import INT32_MAX, INT64_MAX
 from driftlog_metadata.schema.model import TopicPartition
@@ -57,7 +58,7 @@ class Committed:
     @property
     def size_bytes(self) -> int:
         """Its approximate memory."""
-        return OFFSET_BYTES + len(self.metadata)
+        return OFFSET_BYTES + text_bytes(self.metadata)
 
 
 def is_int64(number: int) -> bool:
@@ -101,6 +102,45 @@ def verdict(committed: Committed, offset_metadata_max_bytes: int) -> ErrorCode:
     units = len(committed.metadata.encode("utf-16-le")) // 2
     too_large = units > offset_metadata_max_bytes
     return ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+
+
+class PageTexts:
+    """Bytes of the metadata texts of each page, as they will be once *changes* are stored.
+
+    A commit of one partition writes its whole page, and 256 texts of 4,096 characters are a
+    megabyte.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[PageId, dict[int, int]] = {}
+        """By page and partition; partitions without a text are absent."""
+
+    def add(self, changes: Changes) -> None:
+        """These will be stored."""
+        for tp, committed in changes.items():
+            page_id = page_of(tp)
+            sizes = self._sizes.get(page_id)
+            if committed is not None and committed.metadata:
+                sizes = self._sizes.setdefault(page_id, {})
+                sizes[tp.partition] = len(committed.metadata.encode())
+            elif sizes is not None:
+                sizes.pop(tp.partition, None)
+                if not sizes:
+                    del self._sizes[page_id]
+
+    def are_too_large(self, changes: Changes, most_bytes: int) -> bool:
+        """Whether *changes* make the texts of a page larger, and larger than *most_bytes*."""
+        new: dict[PageId, dict[int, int]] = {}
+        for tp, committed in changes.items():
+            if committed is not None and committed.metadata:
+                page = new.setdefault(page_of(tp), {})
+                page[tp.partition] = len(committed.metadata.encode())
+        for page_id, sizes in new.items():
+            before = self._sizes.get(page_id, {})
+            size = sum((before | sizes).values())
+            if size > most_bytes and size > sum(before.values()):
+                return True
+        return False
 
 
 class GroupOffsets:

@@ -29,7 +29,7 @@ class ClusterTopics:
         topics: (name, id, partitions) of each.
     """
 
-    __slots__ = ("by_id", "by_name", "version")
+    __slots__ = ("by_id", "by_name", "partitions", "version")
 
     def __init__(self, version: int, topics: Iterable[tuple[str, UUID, int]]) -> None:
         self.version: Final = version
@@ -38,6 +38,8 @@ class ClusterTopics:
         self.by_id: Final[Mapping[UUID, TopicInfo]] = MappingProxyType(
             {topic.topic_id: topic for topic in by_name.values()}
         )
+        self.partitions: Final = sum(topic.partitions for topic in by_name.values())
+        """Partitions of all topics."""
 
     def ids(self, names: Iterable[str]) -> frozenset[UUID]:
         """Ids of the existing topics among *names*."""

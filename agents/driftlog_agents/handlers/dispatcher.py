@@ -23,8 +23,8 @@ import structlog
 from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large, work_for
 from driftlog_agents.groups.coordinator.budget import ASKING
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
-from driftlog_agents.handlers.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
@@ -45,12 +45,13 @@ from driftlog_agents.protocol.errors import (
     ELEMENTS,
     RESPONSE_BYTES,
     CorruptFrameError,
+    ErrorCode,
     OverLimitError,
     RefusedError,
 )
 from driftlog_agents.protocol.messages import fetch, produce
-from driftlog_agents.protocol.one_batch import OneBatch
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.requests.one_batch import OneBatch
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_metadata.stores.errors import CorruptError, StoreError
 from driftlog_tiering.foundation.types import Offload
 
@@ -58,6 +59,9 @@ _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 
 _MANY_ELEMENTS: Final = 2_000
 """A thread encodes an answer of more elements, which takes some milliseconds."""
+
+_MANY_BYTES: Final = 1024 * 1024
+"""The same of more bytes, where its handler counts them."""
 
 _SWEEP_S: Final = 0.1
 
@@ -396,11 +400,12 @@ class Dispatcher:
             client_host=connection.client_host,
             listener=connection.listener,
             answer=AnswerBytes(self._broker.settings.limits.driftlog_max_response_bytes),
+            room=partial(_room, connection),
             on_close=connection.on_close,
         )
         try:
             response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
-            answer = await self._encoded(header, response)
+            answer = await self._encoded(header, response, context.answer)
         except (RefusedError, StoreError, CorruptFrameError) as error:
             if isinstance(error, OverLimitError):
                 self._broker.refusals.count(error.limit)
@@ -430,23 +435,42 @@ class Dispatcher:
             if not connection.closed:
                 slot.respond([answer])
 
-    async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
+    async def _encoded(self, header: RequestHeader, response: Any, counted: AnswerBytes) -> bytes:
         """The answer's frame; a thread encodes a large one.
 
         Raises:
             OverLimitError: it is over the limit of an answer.
         """
-        encode, version = API[header.api_key].encode_response, header.api_version
-        if has_more_elements(response, _MANY_ELEMENTS):
-            answer = await off_the_loop(encode, version, header.correlation_id, response)
-        else:
-            answer = encode(version, header.correlation_id, response)
+        encode = API[header.api_key].encode_response
         most = self._broker.settings.limits.driftlog_max_response_bytes
-        if len(answer) > most:
-            raise OverLimitError(
-                RESPONSE_BYTES, f"an answer of {len(answer)} bytes, of {most} allowed: ask for less"
-            )
-        return answer
+        arguments = header.api_version, header.correlation_id, response, most
+        is_large = counted.counted_bytes > _MANY_BYTES
+        if is_large or has_more_elements(response, _MANY_ELEMENTS):
+            return await off_the_loop(encode, *arguments)
+        return encode(*arguments)
+
+
+async def _room(connection: ClientConnection, size_bytes: int) -> None:
+    """Claim *size_bytes* for the answer, once there is room.
+
+    Raises:
+        RefusedError: the connection was closed meanwhile.
+    """
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def over() -> None:
+        if not turn.done():
+            turn.set_result(None)
+
+    if connection.answers.room(size_bytes, over):
+        return
+    connection.on_close.add(over)
+    try:
+        await turn
+    finally:
+        connection.on_close.discard(over)
+    if connection.closed:
+        raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "the client has left")
 
 
 def _names_chars(request: produce.ProduceRequest) -> int:

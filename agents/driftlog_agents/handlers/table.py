@@ -47,9 +47,12 @@ from driftlog_agents.handlers.api import (
     unregister_broker,
     update_features,
 )
-from driftlog_agents.handlers.api_versions_table import ADVERTISED, unsupported_version_response
+from driftlog_agents.handlers.common.api_versions_table import (
+    ADVERTISED,
+    unsupported_version_response,
+)
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.api import ApiKey
 
 __all__ = ["ADVERTISED", "HANDLERS", "OF_MANY", "Handler", "unsupported_version_response"]

@@ -4,6 +4,7 @@
     draining                     it was told to stop
     metadata_store_not_trusted   the store went back or was replaced: an operator must act
     unfit                        it alone cannot commit: it has given its partitions up
+    sealing_hangs                it only seals, and a thread waits for its disk for a minute
     no_session                   between two sessions, or the lease is over
     metadata_store_failing       no answer for 5 s
     commits_failing              no flush was committed for 5 s
@@ -56,6 +57,8 @@ class AgentFacts:
     distrusted: str = ""
     """Why the metadata store is not the one that the process has seen."""
     unfit: bool = False
+    hangs: bool = False
+    """Whether it only seals, and a thread that seals does not return."""
     session: SessionFacts | None = None
     """None: between two sessions."""
 
@@ -88,6 +91,12 @@ class Readiness:
         if agent.unfit:
             text = "unfit: this agent cannot commit while other agents can; the log says why"
             found.append(NotReady("unfit", text))
+        if agent.hangs:
+            text = (
+                "a thread that seals has waited for its disk for a minute: other agents write "
+                "segments.  Look at the disk of DIR, and restart the agent"
+            )
+            found.append(NotReady("sealing_hangs", text))
         session = agent.session
         if session is None or not session.serves:
             return [*found, NotReady("no_session", f"between two sessions{_silence(session)}")]

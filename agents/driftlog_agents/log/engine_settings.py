@@ -44,11 +44,14 @@ class EngineSettings:
     outage leaves less to the next start; shorter: a stop is quicker."""
 
     def within(self, grace: Grace) -> "EngineSettings":
-        """These settings, with the bounds of what names objects for the cluster's *grace*."""
+        """A copy, with the bounds of what names objects for the cluster's *grace*; what may change
+        during a session is the copy's own."""
         return replace(
             self,
             flush=replace(self.flush, max_object_age_ms=grace.named_within_ms),
             consolidation=replace(self.consolidation, named_within_ms=grace.short_ms),
             seal=replace(self.seal, grace=grace),
             compaction=self.compaction.within(grace),
+            merging=replace(self.merging),
+            producers=replace(self.producers),
         )

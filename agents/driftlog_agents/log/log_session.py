@@ -263,7 +263,8 @@ class Engine:
             ports=self.upkeep.rewrite_ports,
             session=self.session,
             cluster=cluster,
-            settings=settings,
+            compaction=settings.compaction,
+            merging=settings.merging,
             counters=ports.counters,
             topics=topics,
         )

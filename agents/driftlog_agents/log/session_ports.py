@@ -12,6 +12,7 @@ from driftlog_agents.cluster.cluster_file import Ownership
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.segments.remote_segments import SealAgents
+from driftlog_agents.log.segments.write_turns import WriteTurns
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
@@ -49,6 +50,8 @@ class Ports:
     *offload*."""
     seal_agents: SealAgents | None = None
     """Agents that write segments for this session; None: it writes them all itself."""
+    write_turns: WriteTurns = field(default_factory=WriteTurns)
+    """Of the segments that this agent writes for others."""
     decoding: BatchDecoder = field(default_factory=BatchDecoder)
     """Decodes large batches, one at a time in the process."""
     keep_alive: KeepAlive | None = None

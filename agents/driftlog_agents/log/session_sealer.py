@@ -51,7 +51,7 @@ class SessionSealer:
             counters=ports.counters,
             decoding=ports.decoding,
         )
-        self.service = SegmentService(segments, session)
+        self.service = SegmentService(segments, session, ports.write_turns)
         remote = None
         if ports.seal_agents is not None:
             remote = RemoteSegments(
@@ -68,7 +68,7 @@ class SessionSealer:
             reader=RangeReader(ports.objects, look_again),
             segments=segments,
             remote=remote,
-            producer_expiration_ms=settings.producers.expiration_ms,
+            producers=settings.producers,
         )
         self.sealer = Sealer(
             session=session,

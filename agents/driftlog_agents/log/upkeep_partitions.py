@@ -15,7 +15,9 @@ class UpkeepPartitions:
     """See the module.
 
     Args:
-        led: the partitions that the session leads.
+        led: the partitions that the session leads.  No upkeep of a partition begins before the view
+            has its topic as it was when the partition was claimed: records may have been accepted
+            under a policy that keeps what the one before deletes.
         roles: of its agent.
         compacted_topics: names of the topics that are compacted now.
     """
@@ -27,10 +29,19 @@ class UpkeepPartitions:
         roles: frozenset[Role],
         compacted_topics: Collection[str],
     ) -> None:
-        self.led = led
+        self._led = led
         self._view = view
         self._roles = roles
         self._compacted_topics = compacted_topics
+
+    def led(self) -> list[PartitionLog]:
+        """The partitions that the session leads, and whose topics' policies the view has."""
+        topics = self._view.topics
+        return [
+            log
+            for log in self._led()
+            if (entry := topics.get(log.topic_id)) and entry.mod_revision >= log.topic_revision
+        ]
 
     @property
     def are_rewritten_here(self) -> bool:

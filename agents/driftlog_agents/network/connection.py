@@ -41,7 +41,7 @@ from driftlog_agents.protocol.errors import (
     CorruptFrameError,
     FrameTooLargeError,
 )
-from driftlog_agents.protocol.one_batch import OneBatchReader
+from driftlog_agents.protocol.requests.one_batch import OneBatchReader
 
 _MAX_UNANSWERED: Final = 10_000
 """Unanswered Produce requests of a connection; Kafka admits 1, clients send 5, a raw benchmark
@@ -85,14 +85,14 @@ class Connection(asyncio.BufferedProtocol):
         self.client = Client(address)
         self.listener = listener
         """The name of the listener that accepted the connection."""
-        self._frames = FrameReader(
+        self.frames = FrameReader(
             server.socket_request_max_bytes,
             server.shared,
             server.pool,
             server.frame_budget,
             server.requests.budget,
         )
-        self._frames.on_memory = self._pause_or_resume
+        self.frames.on_memory = self._pause_or_resume
         self._rest: tuple[Iterator[memoryview], int] | None = None
         """Received frames that are not taken yet, and the bytes that they hold."""
         self.share = server.loop_share
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.client_id: str | None = None
         self.closed = False
-        self.one_batch = OneBatchReader()
+        self.one_batch = OneBatchReader(server.prefixes)
         self.produces = False
         """Whether it has sent a Produce request: then it waits while the log can take no more."""
         self.on_close: set[Callable[[], None]] = set()
@@ -138,11 +138,11 @@ class Connection(asyncio.BufferedProtocol):
         self._server.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.buffer(busy=self.share.used_up)
+        return self.frames.buffer(busy=self.share.used_up)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.source.heard_ms = self._server.now_ms()
-        self._take(self._frames.received(nbytes), nbytes)
+        self._take(self.frames.received(nbytes), nbytes)
         self._pause_or_resume()
 
     def _take_later(self, frames: Iterator[memoryview], size_bytes: int) -> None:
@@ -151,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_rest(frames, size_bytes)
 
     def _keep_rest(self, frames: Iterator[memoryview], size_bytes: int) -> None:
-        size_bytes = 0 if self._frames.kept_bytes else size_bytes  # counted already
+        size_bytes = 0 if self.frames.kept_bytes else size_bytes  # counted already
         self._rest = frames, size_bytes
         self._server.requests.budget.note(size_bytes)
 
@@ -169,14 +169,14 @@ class Connection(asyncio.BufferedProtocol):
                     self._take_later(frames, size_bytes)
                     break
                 if (look or self.writer.queued) and (limit := self._enough()) is not None:
-                    self._frames.taken()
+                    self.frames.taken()
                     self._keep_rest(frames, size_bytes)
                     self._count_held_up(limit)
                     break
             else:
                 self._held_up = False
             if self._rest is None and self._large is None:
-                self._frames.taken()
+                self.frames.taken()
         except ForeignProtocolError as error:
             self._server.refuse_foreign(self, error.protocol)
         except FrameTooLargeError as error:
@@ -242,7 +242,8 @@ class Connection(asyncio.BufferedProtocol):
             self.on_loop(hear)
         self.on_close.clear()
         self.writer.lost()
-        self._frames.release()
+        self.frames.release()
+        self.one_batch.forget()
         if self._large is not None:
             self._large.frame = None
             self._large = None
@@ -279,10 +280,10 @@ class Connection(asyncio.BufferedProtocol):
         """
         requests = self._server.requests
         slot = QueuedRequest(self, requests, frame, weight, begin)
-        if self._frames.kept_bytes:
-            requests.budget.pass_on(self._frames, slot)
-            slot.take_over(self._frames.kept_bytes)
-            self._frames.kept_bytes = 0
+        if self.frames.kept_bytes:
+            requests.budget.pass_on(self.frames, slot)
+            slot.take_over(self.frames.kept_bytes)
+            self.frames.kept_bytes = 0
             slot.hold(REQUEST_BYTES)
         else:
             slot.hold(REQUEST_BYTES + len(frame))
@@ -307,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         """The large Produce is in the log, or refused."""
         self._large = None
         if not self.closed:
-            self._frames.taken()
+            self.frames.taken()
             self.soon(self.take_rest)
             self._pause_or_resume()
 
@@ -343,9 +344,9 @@ class Connection(asyncio.BufferedProtocol):
             self.writer.paused
             or self._rest is not None
             or self._large is not None
-            or (not self._frames.has_memory and self._enough() is not None)
+            or (not self.frames.has_memory and self._enough() is not None)
             or self.answers.unwritten_bytes >= _EARLY_BYTES
-            or self._frames.waiting
+            or self.frames.waiting
             or self._waiting_bytes >= _MOST_WAITING_BYTES
             or self.has_to_wait
         )
@@ -364,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def look_for_progress(self, now_ms: float, *, untrusted_progress: bool) -> None:
         """Others wait for memory: close this connection if it holds some without progress."""
-        frames = self._frames
+        frames = self.frames
         if frames.waiting:
             accused = frames.has_memory and not frames.trusted and not untrusted_progress
         else:
@@ -380,15 +381,15 @@ class Connection(asyncio.BufferedProtocol):
             self._hang_up_stalled()
 
     def _hang_up_stalled(self) -> None:
-        arrived, patience_s = self._frames.arrived_bytes, self._server.stalled_ms / 1000
+        arrived, patience_s = self.frames.arrived_bytes, self._server.stalled_ms / 1000
         if self._large is not None:
             self.hang_up(
                 "frame_stalled",
-                f"a Produce of {self._frames.kept_bytes} bytes has waited {patience_s:g} s behind "
+                f"a Produce of {self.frames.kept_bytes} bytes has waited {patience_s:g} s behind "
                 "a request that is not answered yet, while others wait for the memory: produce on "
                 "a connection of its own",
             )
-        elif self._frames.waiting:
+        elif self.frames.waiting:
             self.hang_up(
                 "frame_given_up",
                 f"{arrived} bytes of a request came, and there was no memory for the rest in "
@@ -411,12 +412,12 @@ class Connection(asyncio.BufferedProtocol):
         what a producer sent before it left is read when the log can take more."""
         if self._reading or self.closed:
             return None
-        return self._file if self._waits_for_answers or self._frames.waiting else None
+        return self._file if self._waits_for_answers or self.frames.waiting else None
 
     @property
     def missing_bytes(self) -> int:
         """Missing bytes of a frame whose wait for memory stops reading; 0: there is none."""
-        return 0 if self._waits_for_answers else self._frames.missing_bytes
+        return 0 if self._waits_for_answers else self.frames.missing_bytes
 
     @property
     def _waits_for_answers(self) -> bool:
@@ -431,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def frames_trusted(self) -> bool:
         """Whether the client has sent a large frame completely."""
-        return self._frames.trusted
+        return self.frames.trusted
 
     @property
     def request_bytes(self) -> int:

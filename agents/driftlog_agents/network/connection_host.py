@@ -13,6 +13,7 @@ from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.network.limits.loop_share import LoopShare
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.queued_requests import RequestQueue
+from driftlog_agents.protocol.requests.one_batch import PrefixMemory
 from driftlog_tiering.stores.buffer_pool import BufferPool
 
 
@@ -22,6 +23,7 @@ class ConnectionHost(Protocol):
     requests: RequestQueue
     frame_budget: MemoryBudget
     answers: MemoryBudget
+    prefixes: PrefixMemory
     loop: asyncio.AbstractEventLoop
     loop_share: LoopShare
     shared: memoryview

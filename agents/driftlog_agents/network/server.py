@@ -25,6 +25,7 @@ from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.limits.stalled_connections import StalledConnections
 from driftlog_agents.network.listeners import OPTION, ListenAt, refused, take_all
 from driftlog_agents.network.queued_requests import RequestQueue
+from driftlog_agents.protocol.requests.one_batch import PrefixMemory
 from driftlog_metadata.schema.model import Listener
 from driftlog_tiering.stores.buffer_pool import BufferPool
 
@@ -83,6 +84,7 @@ class Server:
             MemoryBudget(limits.queued_max_request_bytes, self._pressed),
         )
         self.answers = MemoryBudget(limits.driftlog_max_response_queue_bytes, self._pressed)
+        self.prefixes = PrefixMemory()
         self.max_queued = limits.driftlog_connection_max_queued_requests
         """Queued requests of one connection."""
         self.refusals = refusals

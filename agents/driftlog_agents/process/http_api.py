@@ -38,15 +38,15 @@ from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
-from driftlog_agents.process.agent import now_ms
-from driftlog_agents.process.http_guard import HttpGuard
+from driftlog_agents.process.composition.agent import now_ms
+from driftlog_agents.process.http_guard import HttpGuard, HttpPatience
 from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.segment_http import SegmentHttp
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
 from driftlog_agents.topics.validation import NewTopic
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 
 _SEAL_DEADLINE_S: Final = 600
@@ -73,6 +73,8 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ImportChange = Callable[[dict[str, Any], UUID, Engine], Awaitable[dict[str, Any]]]
 """Makes a step of an import: the body, the topic's id and the engine; returns the answer."""
 
+_PATIENCE: Final = HttpPatience()
+
 _FINISH_S: Final = 1.0
 """How long `stop` waits for answers; a seal may wait for a bucket that is unavailable."""
 
@@ -90,23 +92,33 @@ class HttpApi:
         names: hosts by which the agent is advertised.
     """
 
-    def __init__(self, observed: Observed, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        observed: Observed,
+        names: Sequence[str] = (),
+        patience: HttpPatience = _PATIENCE,
+    ) -> None:
         self._observed = observed
         self._scrapes = Scrapes(observed)
         self._agent = observed.agent
         self._names = names
+        self._patience = patience
         self._readiness = Readiness()
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
         settings = self._agent.settings.broker
-        self._segments = SegmentHttp(self._serving, settings.socket_request_max_bytes)
+        self._segments = SegmentHttp(
+            self._serving, settings.socket_request_max_bytes, lambda: self._agent.sealing.hangs
+        )
         limits = settings.limits
         self._seals = SealQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on *sockets*, which are bound."""
         settings = self._agent.settings
-        guard = self._guard = HttpGuard(settings.broker.limits, self._names, self._agent.refusals)
+        guard = self._guard = HttpGuard(
+            settings.broker.limits, self._names, self._agent.refusals, self._patience
+        )
         app = web.Application(middlewares=[guard.middleware])
         app.add_routes(
             [
@@ -177,6 +189,7 @@ class HttpApi:
             stopping=agent.stopping,
             distrusted="" if evidence is None else evidence.reason,
             unfit=agent.fitness.unfit,
+            hangs=agent.sealing.hangs and Role.SERVE not in agent.settings.roles,
             session=None if engine is None else _session_facts(engine),
         )
 

@@ -19,6 +19,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
@@ -34,15 +35,20 @@ CHANGE_HEADER: Final = "X-Driftlog"
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_FIRST_S: Final = 10.0
-"""Time from the connection to the end of the first request's header."""
-
-_IDLE_S: Final = 75.0
-"""Time between two requests: longer than monitors wait."""
-
 _LOOK_S: Final = 1.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPatience:
+    """How long a connection may be silent."""
+
+    first_s: float = 10.0
+    """From the connection to the end of the first request's header."""
+
+    idle_s: float = 75.0
+    """Between two requests: longer than monitors wait."""
 
 
 def is_foreign(host: str, origin: str | None, ours: Iterable[str]) -> str | None:
@@ -92,9 +98,16 @@ class HttpGuard:
         names: of this machine; requests may have them as ``Host``.
     """
 
-    def __init__(self, limits: Limits, names: Iterable[str], refusals: Refusals) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        names: Iterable[str],
+        refusals: Refusals,
+        patience: HttpPatience,
+    ) -> None:
         self._names = frozenset({*(name.lower() for name in names), socket.gethostname().lower()})
         self._refusals = refusals
+        self._patience = patience
         self._most = most = limits.driftlog_http_max_connections
         self._loop = asyncio.get_running_loop()
         self._seen: dict[Any, tuple[str, float, float]] = {}
@@ -143,7 +156,7 @@ class HttpGuard:
             self._busy.discard(connection)
             if connection in self._seen:
                 address = self._seen[connection][0]
-                self._seen[connection] = address, self._loop.time(), _IDLE_S
+                self._seen[connection] = address, self._loop.time(), self._patience.idle_s
 
     def _serve(self, address: str) -> asyncio.BaseProtocol:
         assert self._server is not None
@@ -156,7 +169,7 @@ class HttpGuard:
             idle = [c for c in self._seen if c not in self._busy]
             if idle:
                 self._close(min(idle, key=lambda c: self._seen[c][1]))
-        self._seen[connection] = address, self._loop.time(), _FIRST_S
+        self._seen[connection] = address, self._loop.time(), self._patience.first_s
 
     def went(self, connection: Any) -> None:
         """*connection* is closed; a repeated call does nothing."""

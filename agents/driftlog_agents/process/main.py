@@ -15,13 +15,13 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -51,9 +51,9 @@ from driftlog_agents.network.listeners import (
     take_all,
 )
 from driftlog_agents.network.server import Server
-from driftlog_agents.process.agent import AgentPorts, AgentProcess, now_ms, wall_ms
-from driftlog_agents.process.allocator import use_memory_again
-from driftlog_agents.process.cluster_identity import ClusterIdentity, look_first
+from driftlog_agents.process.composition.agent import AgentPorts, AgentProcess, now_ms, wall_ms
+from driftlog_agents.process.composition.allocator import use_memory_again
+from driftlog_agents.process.composition.cluster_identity import ClusterIdentity, look_first
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.otel_traces import OtelTraces, open_traces
@@ -105,7 +105,7 @@ _POOLS: Final = (
 )
 """Worker threads of an agent: the number, the name and the lower priority of each pool."""
 
-_OVERDUE_S: Final = 28.0
+_STOP_S: Final = 28.0
 """From SIGTERM to the forced end: longer than a drain takes, and shorter than the 30 s after which
 supervisors kill."""
 
@@ -230,12 +230,12 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         watching = asyncio.ensure_future(loop_watch.run())
         stack.callback(watching.cancel)
         looks = [disk.removed, *([] if embedded is None else [embedded.removed])]
-        overdue = _Overdue(log)
-        lost = await _run(agent, options, location, overdue, looks)
+        deadline = StopDeadline(partial(_end_at_once, log))
+        lost = await run_until_stopped(agent, _announce(agent, options, location), deadline, looks)
         if lost is not None:
-            overdue.call_off()  # only this process can save the metadata
+            deadline.call_off()  # only this process can save the metadata
             farewell = await _farewell(options, lost, embedded, disk)
-            overdue.set()
+            deadline.set()
             raise DirectoryLostError(farewell)
 
 
@@ -492,44 +492,17 @@ def _in_bucket(location: str) -> bool:
     return location.startswith(("s3://", "s3a://"))
 
 
-async def _run(
-    agent: AgentProcess,
-    options: Options,
-    location: str,
-    overdue: "_Overdue",
-    looks: Sequence[Callable[[], str | None]],
-) -> str | None:
-    """Serve until a signal, or until one of *looks* finds something removed; returns that."""
-    loop = asyncio.get_running_loop()
+class StopDeadline:
+    """Calls *end* so long after `set`, for a stop that hangs; a repeated `set` does nothing."""
 
-    def stop() -> None:
-        agent.stop()
-        overdue.set()
-
-    watch = DirectoryMonitor(looks, stop)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(agent.run())
-        watching = tasks.create_task(watch.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        announce = tasks.create_task(_announce(agent, options, location))
-        await asyncio.wait([running])
-        announce.cancel()
-        watching.cancel()
-    # The timer continues: what follows may hang, too.
-    return watch.lost
-
-
-class _Overdue:
-    """Ends the process `_OVERDUE_S` after `set`; a repeated `set` does nothing."""
-
-    def __init__(self, log: ProcessLog) -> None:
-        self._log = log
+    def __init__(self, end: Callable[[], None], seconds: float = _STOP_S) -> None:
+        self._end = end
+        self._seconds = seconds
         self._timer: threading.Timer | None = None
 
     def set(self) -> None:
         if self._timer is None:
-            self._timer = threading.Timer(_OVERDUE_S, partial(_end_at_once, self._log))
+            self._timer = threading.Timer(self._seconds, self._end)
             self._timer.daemon = True
             self._timer.start()
 
@@ -539,12 +512,39 @@ class _Overdue:
             self._timer = None
 
 
+async def run_until_stopped(
+    agent: AgentProcess,
+    announce: Coroutine[Any, Any, None],
+    deadline: StopDeadline,
+    looks: Sequence[Callable[[], str | None]],
+) -> str | None:
+    """Serve until a signal, or until one of *looks* finds something removed; returns that."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        agent.stop()
+        deadline.set()
+
+    watch = DirectoryMonitor(looks, stop)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(agent.run())
+        watching = tasks.create_task(watch.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        announcement = tasks.create_task(announce)
+        await asyncio.wait([running])
+        announcement.cancel()
+        watching.cancel()
+    # The timer continues: what follows may hang, too.
+    return watch.lost
+
+
 def _end_at_once(log: ProcessLog) -> None:
     """End a stop that hangs, before a supervisor kills the process: no acknowledged record needs
     the rest of the stop."""
     structlog.get_logger().error(
         "stop_overdue",
-        seconds=_OVERDUE_S,
+        seconds=_STOP_S,
         advice="the process ends now, as if it were killed; please report what it waits for, below",
     )
     log.say_stacks()

@@ -2,7 +2,11 @@
 
     POST /segments    frames of a `segment_request`; JSON: the reference of the segment
                       429 before any batch is sent: the agent writes as many segments as it can
+                      503 before any batch is sent: its threads hang, so none of them will end
                       422: a batch cannot be decoded
+
+Frames of several batches have 8 MiB at most.  A larger one is a single batch, of up to 100 MiB: one
+of those is read at a time, and held until its batch is decoded.
 
 The agent gives up when the leader is silent or sends too slowly, and at the size that no segment
 has.
@@ -12,7 +16,7 @@ Shell.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Final
 
 from aiohttp import ClientError, StreamReader, web
@@ -21,6 +25,7 @@ from aiohttp.http import HttpProcessingError
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.segments.segment_request import (
     LENGTH_BYTES,
+    MOST_CHUNK_BYTES,
     BusyError,
     RangeBudget,
     RemoteError,
@@ -42,6 +47,7 @@ _HEAD_S: Final = 10.0
 _HEAD_BYTES: Final = 4096
 
 _FULL: Final = "the agent writes as many segments as it can"
+_HANGS: Final = "a thread of this agent has waited for its disk for a minute: look at /readyz"
 
 
 class SegmentHttp:
@@ -50,11 +56,16 @@ class SegmentHttp:
     Args:
         engine: the present session's; None: between two.
         frame_bytes: most bytes of one frame: of the largest batch.
+        hangs: whether the threads that write segments do not return.
     """
 
-    def __init__(self, engine: Callable[[], Engine | None], frame_bytes: int) -> None:
+    def __init__(
+        self, engine: Callable[[], Engine | None], frame_bytes: int, hangs: Callable[[], bool]
+    ) -> None:
         self._engine = engine
         self._frame_bytes = frame_bytes
+        self._large = asyncio.Lock()
+        self._hangs = hangs
 
     def route(self) -> web.RouteDef:
         """Of the HTTP port."""
@@ -63,25 +74,38 @@ class SegmentHttp:
     async def _expect(self, request: web.Request) -> web.Response | None:
         """Asks for the batches, or answers without them."""
         engine = self._engine()
-        refused = _refusal(engine)
+        refused = self._refusal(engine)
         if refused is not None:
             return refused
         assert engine is not None
-        if engine.segment_service.turns.are_taken:
-            return _answer(429, _FULL)
+        try:
+            engine.segment_service.turns.check()
+        except BusyError as error:
+            return _refused(error)
         if request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
 
+    def _refusal(self, engine: Engine | None) -> web.Response | None:
+        """The answer of an agent that writes no segments for others now."""
+        if engine is None:
+            return _answer(503, "the agent is between two sessions")
+        if Role.SEAL not in engine.agent.roles:
+            return _answer(409, "the agent lacks the role seal")
+        if self._hangs():
+            return _answer(503, _HANGS)  # not 429: leaders leave it alone, and wait for full ones
+        return None
+
     async def _write(self, request: web.Request) -> web.Response:
         engine = self._engine()
-        refused = _refusal(engine)
+        refused = self._refusal(engine)
         if refused is not None:
             return refused
         assert engine is not None
         try:
             async with asyncio.timeout(_HEAD_S):
-                asked = decode_request(await _frame(request.content, _HEAD_BYTES))
+                size = await _length(request.content, _HEAD_BYTES)
+                asked = decode_request(await _content(request.content, size))
             async with aclosing(
                 self._chunks(request.content, asked, engine.ports.offload)
             ) as chunks:
@@ -108,40 +132,54 @@ class SegmentHttp:
         while True:
             began_s = now_s()
             async with asyncio.timeout(budget.left_s):
-                content = await _frame(body, self._frame_bytes)
-            if not content:
+                size = await _length(body, self._frame_bytes)
+            took_s = now_s() - began_s
+            if not size:
                 if next_offset != asked.named.end:
                     raise CorruptError(f"the range ends at {next_offset}")
                 return
-            budget.add(len(content), now_s() - began_s)
-            batches, next_offset = await offload(batches_from, content, asked.named, next_offset)
-            yield batches
+            async with self._large if size > MOST_CHUNK_BYTES else nullcontext():
+                began_s = now_s() - took_s
+                async with asyncio.timeout(budget.left_s - took_s):
+                    content = await _content(body, size)
+                budget.add(size, now_s() - began_s)
+                batches, next_offset = await offload(
+                    batches_from, content, asked.named, next_offset
+                )
+                yield batches
+                del content, batches
 
 
-async def _frame(body: StreamReader, most_bytes: int) -> bytes:
-    """The content of the next frame.
+async def _length(body: StreamReader, most_bytes: int) -> int:
+    """The bytes of the next frame's content.
 
     Raises:
         CorruptError: it is larger than *most_bytes*.
         UnavailableError, TimeoutError: the leader is gone, or silent.
     """
+    size = int.from_bytes(await _content(body, LENGTH_BYTES), "big")
+    if size > most_bytes:
+        raise CorruptError(f"a frame of {size} bytes; at most {most_bytes} are read")
+    return size
+
+
+async def _content(body: StreamReader, size: int) -> bytearray:
+    """The next *size* bytes; `readexactly` would hold a large frame twice.
+
+    Raises:
+        UnavailableError, TimeoutError: the leader is gone, or silent.
+    """
+    content = bytearray()
     try:
         async with asyncio.timeout(SILENT_S):
-            size = int.from_bytes(await body.readexactly(LENGTH_BYTES), "big")
-            if size > most_bytes:
-                raise CorruptError(f"a frame of {size} bytes; at most {most_bytes} are read")
-            return await body.readexactly(size)
+            while len(content) < size:
+                part = await body.read(size - len(content))
+                if not part:
+                    raise EOFError(f"{len(content)} of {size} bytes came")
+                content += part
     except (EOFError, ConnectionError, ClientError, HttpProcessingError) as error:
         raise UnavailableError(f"the leader sent no more: {error or repr(error)}") from error
-
-
-def _refusal(engine: Engine | None) -> web.Response | None:
-    """The answer of an agent that writes no segments for others now."""
-    if engine is None:
-        return _answer(503, "the agent is between two sessions")
-    if Role.SEAL not in engine.agent.roles:
-        return _answer(409, "the agent lacks the role seal")
-    return None
+    return content
 
 
 def _refused(error: Exception) -> web.Response:

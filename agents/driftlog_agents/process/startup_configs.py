@@ -18,6 +18,7 @@ import structlog
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.definitions import InvalidConfigError
+from driftlog_agents.configs.dynamic_configs import configure
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.start_configs import with_configs
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
@@ -30,11 +31,10 @@ from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_agents.log.verification.schedule import VerificationSettings
 from driftlog_agents.network.limits.open_files import connections_possible
-from driftlog_agents.process.agent import AgentSettings
+from driftlog_agents.process.composition.agent import AgentSettings
 from driftlog_agents.process_log.process_log import TEXT
 from driftlog_metadata.schema.grace import DEFAULT_GRACE_MS
 from driftlog_metadata.schema.model import ALL_ROLES, AgentRelease, Role
-from driftlog_tiering.compaction.policy import CleanerSettings
 
 if TYPE_CHECKING:
     from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
@@ -86,6 +86,8 @@ class Options:
     etcd: "EtcdSettings | None" = None
     """None: the embedded metadata store, in the directory."""
     seal_ms: float | None = None
+    """Age at which batches are sealed, in small partitions too, where neither their topic nor the
+    broker configs set one; None: that of `SealSettings`."""
     auto_create_topics: bool = False
     """Unless ``auto.create.topics.enable`` is set.  False: a typo makes no topic."""
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
@@ -119,7 +121,6 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
     classic = ClassicSettings(initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms)
     broker = BrokerSettings(
         location=location,
-        seal_ms=options.seal_ms,
         auto_create_topics_enable=options.auto_create_topics,
         log_level=options.log_level,
         groups=GroupSettings(classic=classic),
@@ -139,37 +140,29 @@ def agent_settings(options: Options, location: str, *, in_bucket: bool) -> Agent
             "(ulimit -n)",
         )
         broker = replace(broker, max_connections=possible)
+    engine = EngineSettings(
+        session=SessionSettings(
+            ttl_ms=options.session_timeout_ms,
+            knows=AgentRelease(version("driftlog")),
+        ),
+        flush=flush,
+        seal=seal,
+        compaction=CompactionSettings(enabled=broker.log_cleaner_enable),
+        merging=MergeSettings(enabled=broker.driftlog_segment_merge_enable),
+        retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
+        verification=VerificationSettings(
+            interval_ms=broker.driftlog_verification_interval_ms,
+            bytes_per_s=broker.driftlog_verification_bytes_per_second,
+        ),
+        producers=ProducerSettings(state_bytes=broker.driftlog_producer_state_max_bytes),
+    )
+    configure(engine, broker)
     return AgentSettings(
         rack=options.rack,
         roles=options.roles,
         broker=broker,
         connections_possible=possible,
-        engine=EngineSettings(
-            session=SessionSettings(
-                ttl_ms=options.session_timeout_ms,
-                knows=AgentRelease(version("driftlog")),
-            ),
-            flush=flush,
-            seal=seal,
-            compaction=CompactionSettings(
-                enabled=broker.log_cleaner_enable,
-                backoff_ms=broker.log_cleaner_backoff_ms,
-                cleaner=CleanerSettings(map_bytes=broker.log_cleaner_dedupe_buffer_size),
-            ),
-            merging=MergeSettings(
-                enabled=broker.driftlog_segment_merge_enable,
-                interval_ms=broker.log_cleaner_backoff_ms,
-            ),
-            retention=RetentionSettings(check_interval_ms=broker.log_retention_check_interval_ms),
-            verification=VerificationSettings(
-                interval_ms=broker.driftlog_verification_interval_ms,
-                bytes_per_s=broker.driftlog_verification_bytes_per_second,
-            ),
-            producers=ProducerSettings(
-                expiration_ms=broker.producer_id_expiration_ms,
-                state_bytes=broker.driftlog_producer_state_max_bytes,
-            ),
-        ),
+        engine=engine,
     )
 
 

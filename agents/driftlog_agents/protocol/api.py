@@ -21,7 +21,11 @@ from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
 from driftlog_agents.protocol.compiler import Cuts, Decode, Encode, compile_decoder, compile_encoder
-from driftlog_agents.protocol.errors import CorruptFrameError, OverLimitError
+from driftlog_agents.protocol.errors import (
+    CorruptFrameError,
+    OverLimitError,
+    answer_too_large,
+)
 from driftlog_agents.protocol.types import parse_versions, skip_tagged_fields
 from driftlog_tiering.foundation.types import Buffer
 
@@ -34,6 +38,9 @@ MAX_REQUEST_ELEMENTS: Final = 1 << 18
 """Elements of all arrays of a request together, at most, unless a limit is lower.  The largest
 request of an honest client names each of 100,000 partitions once; 100 MB of two-byte elements would
 be gigabytes of objects."""
+
+NO_LIMIT: Final = 1 << 62
+"""Bytes of a message that may be as large as it is."""
 
 MAX_TAGGED_FIELDS: Final = 10_000
 """Unknown tagged fields of a message, at most, unless a limit is lower."""
@@ -231,15 +238,21 @@ class Api(Generic[Q, R]):
         except _UNREADABLE as error:
             raise _corrupt(self.request, version, error) from error
 
-    def encode_response(self, version: int, correlation_id: int, response: R) -> bytes:
+    def encode_response(
+        self, version: int, correlation_id: int, response: R, most_bytes: int = NO_LIMIT
+    ) -> bytes:
         """The whole frame.  Fields that *version* does not have are left out.
 
         Raises:
+            OverLimitError: it has more than *most_bytes*; not much more of it is made.
             AssertionError: *response* cannot be encoded in *version* (a null that is not allowed, a
                 number out of range): a bug of the agent.
         """
         out = bytearray(self._response_header(version, correlation_id))
-        return _joined(out, self._encode_response(version, response, out))
+        cuts = self._encode_response(version, response, out, most_bytes)
+        if len(out) > most_bytes:
+            raise answer_too_large(most_bytes)
+        return _joined(out, cuts)
 
     def encode_response_parts(self, version: int, correlation_id: int, response: R) -> list[Buffer]:
         """As `encode_response`, in buffers to be written one after the other.
@@ -247,7 +260,7 @@ class Api(Generic[Q, R]):
         Records are not copied: their buffers are in the list as they were given.
         """
         out = bytearray(self._response_header(version, correlation_id))
-        return _parts(out, self._encode_response(version, response, out))
+        return _parts(out, self._encode_response(version, response, out, NO_LIMIT))
 
     # ── What a client does ──
 
@@ -263,7 +276,7 @@ class Api(Generic[Q, R]):
         encode = self._request_encoders.get(version) or self._compiled(
             self._request_encoders, compile_encoder, self.request, version
         )
-        return _joined(out, _encoded(encode, self.request, version, request, out))
+        return _joined(out, _encoded(encode, self.request, version, request, out, NO_LIMIT))
 
     def decode_response(self, version: int, frame: Buffer) -> tuple[int, R]:
         """Read the bytes after the size: the correlation id, and the response.
@@ -299,11 +312,11 @@ class Api(Generic[Q, R]):
             return _RESPONSE_HEADER_V1.pack(0, correlation_id)
         return _RESPONSE_HEADER_V0.pack(0, correlation_id)
 
-    def _encode_response(self, version: int, response: R, out: bytearray) -> Cuts:
+    def _encode_response(self, version: int, response: R, out: bytearray, most_bytes: int) -> Cuts:
         encode = self._response_encoders.get(version) or self._compiled(
             self._response_encoders, compile_encoder, self.response, version
         )
-        return _encoded(encode, self.response, version, response, out)
+        return _encoded(encode, self.response, version, response, out, most_bytes)
 
     def _compiled(
         self,
@@ -344,6 +357,23 @@ def _elements(message: Any, most: int) -> int:
     return count
 
 
+def message_bytes(message: Any) -> int:
+    """About as many bytes as *message* has when it is encoded, without encoding it."""
+    return sum(_value_bytes(getattr(message, name)) for name in message.__slots__)
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, str):
+        return 4 + (len(value) if value.isascii() else len(value.encode()))
+    if isinstance(value, Buffer):
+        return 4 + len(value)
+    if isinstance(value, list):
+        if value and isinstance(value[0], int):
+            return 4 + 4 * len(value)
+        return 4 + sum(map(_value_bytes, value))
+    return message_bytes(value) if hasattr(value, "__slots__") else 4
+
+
 def _half_open(versions: str) -> range:
     first, last = parse_versions(versions)
     return range(first, last + 1)
@@ -354,10 +384,12 @@ def _corrupt(cls: type[Any], version: int, error: Exception) -> CorruptFrameErro
     return CorruptFrameError(f"{cls.__name__} v{version}: {what}")
 
 
-def _encoded(encode: Encode, cls: type[Any], version: int, message: Any, out: bytearray) -> Cuts:
+def _encoded(
+    encode: Encode, cls: type[Any], version: int, message: Any, out: bytearray, most_bytes: int
+) -> Cuts:
     cuts: Cuts = []
     try:
-        encode(message, out, cuts)
+        encode(message, out, cuts, most_bytes)
     except (struct.error, TypeError, ValueError, AttributeError) as error:
         raise AssertionError(f"{cls.__name__} v{version} cannot be encoded") from error
     return cuts

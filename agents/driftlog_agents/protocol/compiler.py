@@ -6,10 +6,11 @@ fields (and the lengths that follow them) in one `struct.Struct`, and no call pe
 has nothing from the wire; it is the docstring of the compiled function.
 
     decode(buffer: memoryview, at: int, end: int, elements: int, tagged: int) -> message
-    encode(message, out: bytearray, cuts: list[(position in out, records)]) -> None
+    encode(message, out: bytearray, cuts: list[(position in out, records)], most) -> None
 
-Records are not written into *out*: *cuts* says where they belong, so that a fetched batch
-goes from where it lies to the socket without being copied.
+An encoder stops at the element with which *out* has more than *most* bytes.  Records are not
+written into *out*: *cuts* says where they belong, so that a fetched batch goes from where it lies
+to the socket without being copied.
 Pure.
 """
 
@@ -23,6 +24,7 @@ from driftlog_agents.protocol.errors import (
     TAGGED_FIELDS,
     CorruptFrameError,
     OverLimitError,
+    answer_too_large,
 )
 from driftlog_agents.protocol.schema import (
     Array,
@@ -50,7 +52,7 @@ from driftlog_agents.protocol.types import (
 
 Cuts = list[tuple[int, Any]]
 Decode = Callable[[memoryview, int, int, int, int], Any]
-Encode = Callable[[Any, bytearray, Cuts], None]
+Encode = Callable[[Any, bytearray, Cuts, int], None]
 
 _MAX_MESSAGE_CHARS: Final = MAX_STRING_BYTES // 4
 
@@ -73,12 +75,13 @@ def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
 def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encode:
     """The function that writes *version* of a message.
 
-    Fields that *version* does not have are left out, whatever they hold.
+    Fields that *version* does not have are left out, whatever they hold.  It raises OverLimitError
+    before an element of an array when there are more bytes than its last argument.
     """
     writer = _EncoderWriter(version, flexible)
     writer.struct("o", cls, "w")
     writer.line("return")
-    return writer.compile("encode(o, w, c)", f"{cls.__name__} v{version} encoder")
+    return writer.compile("encode(o, w, c, m)", f"{cls.__name__} v{version} encoder")
 
 
 class _Writer:
@@ -307,7 +310,7 @@ class _DecoderWriter(_Writer):
 
 
 class _EncoderWriter(_Writer):
-    """Locals: ``o`` the message, ``w`` the bytes so far, ``c`` the cuts."""
+    """Locals: ``o`` the message, ``w`` the bytes so far, ``c`` the cuts, ``m`` the most bytes."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__(version, flexible)
@@ -316,6 +319,7 @@ class _EncoderWriter(_Writer):
             "varint": encode_varint,
             "pack": struct.pack,
             "records_size": records_size,
+            "too_large": answer_too_large,
         }
 
     def flush(self, out: str) -> None:
@@ -452,6 +456,7 @@ class _EncoderWriter(_Writer):
             self.line(f"if {items}: {out} += pack(f'>{{{count}}}{element.format}', *{items})")
             return
         with self.block(f"for {item} in {items}:"):
+            self.line(f"if len({out}) > m: raise too_large(m)")
             if isinstance(element, Struct):
                 self.struct(item, element.cls, out)
             else:

@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS
+from driftlog_agents.protocol.api import NO_LIMIT
 from driftlog_agents.protocol.compiler import Decode, Encode, compile_decoder, compile_encoder
-from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.errors import CorruptFrameError, OverLimitError
 from driftlog_agents.protocol.types import Bytes, Int32, String, V
 from driftlog_tiering.foundation.types import Buffer
 
@@ -31,6 +31,9 @@ PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of groups whose metadata and assignments have this format."""
 
 LATEST_VERSION: Final = 3
+
+MAX_ELEMENTS: Final = 110_000
+"""Topics and partitions of a member, at most: all that a cluster may have are twice 50,000."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,13 +72,18 @@ def decode_version(data: Buffer) -> int:
     return int(version)
 
 
-def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription:
+def decode_subscription(
+    data: Buffer, max_elements: int = MAX_ELEMENTS
+) -> ConsumerProtocolSubscription:
     """Read a member's metadata.  Bytes after it are ignored.
 
     Raises:
         CorruptFrameError: *data* is not a subscription.
+        OverLimitError: it has more than *max_elements* topics and partitions.
     """
-    subscription: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
+    subscription: ConsumerProtocolSubscription = _decode(
+        ConsumerProtocolSubscription, data, max_elements
+    )
     return subscription
 
 
@@ -85,7 +93,7 @@ def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
     Raises:
         CorruptFrameError: *data* is not an assignment.
     """
-    assignment: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
+    assignment: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data, MAX_ELEMENTS)
     return assignment
 
 
@@ -110,11 +118,13 @@ _ENCODERS: Final[Mapping[type[Any], Sequence[Encode]]] = {
 }
 
 
-def _decode(cls: type[Any], data: Buffer) -> Any:
+def _decode(cls: type[Any], data: Buffer, max_elements: int) -> Any:
     version = min(decode_version(data), LATEST_VERSION)
     view = data if type(data) is memoryview else memoryview(data)
     try:
-        return _DECODERS[cls][version](view, _VERSION.size, len(view), MAX_REQUEST_ELEMENTS, 0)
+        return _DECODERS[cls][version](view, _VERSION.size, len(view), max_elements, 0)
+    except OverLimitError:
+        raise
     except (IndexError, struct.error, CorruptFrameError) as error:
         what = str(error) if isinstance(error, CorruptFrameError) else "is cut off"
         raise CorruptFrameError(f"{cls.__name__} v{version}: {what}") from error
@@ -123,5 +133,5 @@ def _decode(cls: type[Any], data: Buffer) -> Any:
 def _encode(message: Any, version: int) -> bytes:
     assert 0 <= version <= LATEST_VERSION
     out = bytearray(_VERSION.pack(version))
-    _ENCODERS[type(message)][version](message, out, [])
+    _ENCODERS[type(message)][version](message, out, [], NO_LIMIT)
     return bytes(out)

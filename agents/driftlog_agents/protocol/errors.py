@@ -43,6 +43,13 @@ class OverLimitError(CorruptFrameError):
         self.limit = limit
 
 
+def answer_too_large(most_bytes: int) -> OverLimitError:
+    """The error of an answer that has more than *most_bytes*."""
+    return OverLimitError(
+        RESPONSE_BYTES, f"an answer of more than {most_bytes} bytes: ask for less"
+    )
+
+
 class ErrorCode(IntEnum):
     """Error codes of the protocol, int16.
 

@@ -24,7 +24,6 @@ Shell.
 """
 
 import asyncio
-import base64
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -67,6 +66,7 @@ from driftlog_metadata.schema.model import (
     Topic,
     TopicPartition,
 )
+from driftlog_metadata.schema.random_ids import kafka_text, random_uuid
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import bucket_files, layout
@@ -231,10 +231,9 @@ class Restorer:
             raise WrongBucketError(
                 f"the bucket belongs to cluster {there}, and not to {from_id}: "
                 + ("a restore has begun: its own --etcd or --dir goes on with it, and " * begun)
-                + f"--from-cluster {there} restores what is there"
+                + f"--from-cluster={there} restores what is there"
             )
-        raw = UUID(int=self._ports.rng.getrandbits(128), version=4).bytes
-        to_id = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+        to_id = kafka_text(random_uuid(self._ports.rng))
         restore = Restore(from_id, to_id, number + 1, self._nonce())
         if not self._options.dry_run:
             await self._writes.begin(restore)

@@ -40,15 +40,11 @@ class TopicCatalog:
 
     Args:
         agent_configs: the agent's settings that topics inherit, by broker config.
-        seal_ms: the agent's `BrokerSettings.seal_ms`; None: only the topic configs count.
         check_interval_ms: between two checks of retention.
     """
 
-    def __init__(
-        self, agent_configs: dict[str, str], seal_ms: float | None, check_interval_ms: float
-    ) -> None:
+    def __init__(self, agent_configs: dict[str, str], check_interval_ms: float) -> None:
         self._agent_configs = agent_configs
-        self._seal_ms = seal_ms
         self._check_interval_ms = check_interval_ms
         self._log = structlog.get_logger()
         self.by_name: dict[str, Topic] = {}
@@ -120,7 +116,7 @@ class TopicCatalog:
             longest_ms = self._longest_ms(retention, compaction)
             return _Policies(
                 limits=topic_limits(topic.configs, agent),
-                sealing=topic_sealing(topic.configs, agent, self._seal_ms, longest_ms),
+                sealing=topic_sealing(topic.configs, agent, longest_ms),
                 retention=retention,
                 compaction=compaction,
             )
@@ -130,7 +126,7 @@ class TopicCatalog:
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
             return _Policies(
                 limits=topic_limits({}, agent),
-                sealing=topic_sealing({}, agent, self._seal_ms),
+                sealing=topic_sealing({}, agent),
                 retention=TopicRetention(),
                 compaction=None,
             )

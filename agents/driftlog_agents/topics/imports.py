@@ -59,7 +59,7 @@ class TopicImports:
 
     Args:
         check_total: raises RefusedError if the cluster may not have so many more partitions, beside
-            as many that are reserved.
+            as many that are reserved; a publication's own are reserved already.
 
     All raise RefusedError; with UNKNOWN_TOPIC_ID: the import has ended.  And FencedError: the
     session ended.
@@ -126,7 +126,7 @@ class TopicImports:
                 f"the import is of {topic.name} with {topic.partitions} partitions",
             )
         self._known.check_new_name(name)
-        self._check_total(topic.partitions, 0)
+        self._check_total(topic.partitions, -topic.partitions)
         states = await self._states(engine, topic, ends)
         for txn in put_partitions(kv, states, _lives(engine)):
             await self._transact(engine, txn, topic_id)

@@ -25,6 +25,7 @@ Shell.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -54,6 +55,7 @@ from driftlog_agents.topics.validation import (
 )
 from driftlog_metadata.schema.keys import TOPICS_PREFIX
 from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.schema.random_ids import random_uuid
 
 _SESSION_S: Final = 10.0
 """How long a change waits for a session: longer than a paused agent needs to start one.  Kafka's
@@ -82,7 +84,7 @@ class Topics:
         self._files = TopicBucketFiles(host)
         settings = host.settings
         self._known = known = TopicCatalog(
-            self.agent_configs, settings.seal_ms, settings.log_retention_check_interval_ms
+            self.agent_configs, settings.log_retention_check_interval_ms
         )
         self.by_name = known.by_name
         """Every topic, by name; also between two sessions."""
@@ -99,6 +101,10 @@ class Topics:
         host.cluster.watch_topics(self._changed)
         self._turns = TopicChangeQueue()
         self._next_session = asyncio.Event()
+        self._reserved = 0
+        """Partitions that changes add which are not in the catalog yet."""
+        self._unseen: deque[tuple[int, int]] = deque()
+        """Of these, the revision and the partitions of changes that are done."""
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
         """Tasks of topics that are created automatically, by name."""
         self._commits = TopicTransactions(self._turns, self._files, known)
@@ -116,8 +122,7 @@ class Topics:
 
     @property
     def agent_configs(self) -> dict[str, str]:
-        """The agent's settings that topics inherit and that differ from Kafka's defaults, as in
-        `Inherited`."""
+        """The agent's settings that topics inherit, as in `Inherited`."""
         return self._host.settings.topic_defaults
 
     def inherit(self) -> None:
@@ -169,6 +174,7 @@ class Topics:
         topic = self._checked(await self._led(change), new)
         if validate_only:
             return topic
+        change.added = topic.partitions
 
         async def create(engine: Engine, change: Change) -> tuple[Topic, int]:
             return await self._commits.create(engine, change, topic)
@@ -227,11 +233,13 @@ class Topics:
         do not end at *ends*.
         """
         check_topic_name(name)
+        change = Change(timeout_s)
+        change.added = len(ends)
 
         async def publish(engine: Engine, _: Change) -> tuple[Topic, int]:
             return await self.imports.publish(engine, name, topic_id, ends)
 
-        return await self._made(Change(timeout_s), publish, making=name)
+        return await self._made(change, publish, making=name)
 
     async def delete(self, topic: Topic, *, timeout_s: float | None = None) -> None:
         """Delete a topic; clients do not see it after this returns.
@@ -274,7 +282,6 @@ class Topics:
                     f"{count} would not be an increase.",
                 )
             check_partitions(count)
-            self._check_total(count - now.partitions)
             return replace(now, partitions=count)
 
         return await self._change(topic, extended, validate_only=validate_only, timeout_s=timeout_s)
@@ -314,6 +321,9 @@ class Topics:
         change = Change(timeout_s)
         await self._led(change)
         changed = alter(topic)
+        change.added = changed.partitions - topic.partitions
+        if change.added:
+            self._check_total(change.added)
         if validate_only:
             return changed
 
@@ -404,6 +414,9 @@ class Topics:
     async def _owned(self, engine: Engine, change: Change, work: _Work, making: str) -> None:
         """Run *work* independently of its waiters; a leaving agent waits a moment for it."""
 
+        reserved = change.added
+        self._reserved += reserved
+
         async def do() -> None:
             try:
                 change.done = await work(engine, change)
@@ -411,7 +424,13 @@ class Topics:
                 over()
 
         def over() -> None:
+            nonlocal reserved
             engine.changing.discard(change)
+            if reserved and change.done is not None:
+                self._unseen.append((change.done[1], reserved))
+            else:
+                self._reserved -= reserved
+            reserved = 0
             if engine.leaving:
                 self._host.cluster.wake()
 
@@ -474,6 +493,12 @@ class Topics:
     # ── Checks ──
 
     def _check_total(self, added: int, reserved: int = 0) -> None:
+        """Check that the cluster may have *added* more partitions, beside those of changes that
+        this agent has not seen in the watch of the topics."""
+        seen = self._host.view.topics_revision
+        while self._unseen and self._unseen[0][0] <= seen:
+            self._reserved -= self._unseen.popleft()[1]
+        reserved += self._reserved
         agents = len(self._host.view.serving_agents())
         most = self._host.settings.limits.driftlog_max_partitions
         try:
@@ -504,7 +529,7 @@ class Topics:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
         return Topic(
             name=new.name,
-            topic_id=UUID(int=engine.ports.rng.getrandbits(128), version=4),  # Never zero.
+            topic_id=random_uuid(engine.ports.rng),
             partitions=partitions,
             replication_factor=replication_factor,
             configs=dict(new.configs),

@@ -50,11 +50,13 @@ class Change:
         timeout_s: how long the client waits; None: no limit.
     """
 
-    __slots__ = ("_deadline_s", "done", "wanted")
+    __slots__ = ("_deadline_s", "added", "done", "wanted")
 
     def __init__(self, timeout_s: float | None) -> None:
         now_s = asyncio.get_running_loop().time()
         self._deadline_s = None if timeout_s is None else now_s + timeout_s
+        self.added = 0
+        """Partitions that the cluster has more after the change."""
         self.wanted: Topic | None = None
         """The topic that was put, or may have been put: the answer may be lost."""
         self.done: tuple[Topic, int] | None = None

@@ -58,7 +58,7 @@ _MIN_WAIT_S: Final = 0.05
 """How long the writer sleeps while a lease runs, at most and at least: the wall clock may jump."""
 
 _RESERVE_S: Final = 1.0
-"""How often the writer checks that the file has pages in reserve."""
+"""Longer: a burst of writes may use up the reserve; shorter: more looks at the file."""
 
 T = TypeVar("T")
 
@@ -80,7 +80,12 @@ class SqliteMetadataStore:
     """A `stores/store.MetadataStore` in a file.  Made by `open`, on one event loop."""
 
     def __init__(
-        self, path: Path, now_ms: Callable[[], int], files: "_Files", history_events: int
+        self,
+        path: Path,
+        now_ms: Callable[[], int],
+        files: "_Files",
+        history_events: int,
+        reserve_s: float,
     ) -> None:
         self._path = path
         self._now_ms = now_ms
@@ -96,6 +101,7 @@ class SqliteMetadataStore:
         self._next_expiry_ms = files.database.next_expiry_ms
         self._closing = False
         self._broken: BaseException | None = None
+        self._reserve_s = reserve_s
         self._reserve_due = 0.0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="driftlog-metadata-reader")
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
@@ -112,6 +118,7 @@ class SqliteMetadataStore:
         *,
         history_events: int = 10_000,
         max_bytes: int = 8 * GiB,
+        reserve_s: float = _RESERVE_S,
     ) -> Self:
         """Open the store in the file *path*, which is made if it is not there.
 
@@ -122,6 +129,7 @@ class SqliteMetadataStore:
             now_ms: the wall clock of leases; called in the writer's thread too.
             history_events: watches can resume from this many events back.
             max_bytes: refuse writes that need a larger file (etcd's quota: 8 GiB).
+            reserve_s: how often the writer checks that the file has pages in reserve.
 
         Raises:
             StoreLockedError: another agent runs on this directory.
@@ -130,7 +138,7 @@ class SqliteMetadataStore:
             UnavailableError: it cannot be opened.
         """
         files = await asyncio.to_thread(_Files, path, now_ms, max_bytes)
-        return cls(path, now_ms, files, history_events)
+        return cls(path, now_ms, files, history_events, reserve_s)
 
     # ── The port ──
 
@@ -284,7 +292,7 @@ class SqliteMetadataStore:
     def _fill_reserve(self) -> None:
         if self._broken is not None or time.monotonic() < self._reserve_due:
             return
-        self._reserve_due = time.monotonic() + _RESERVE_S
+        self._reserve_due = time.monotonic() + self._reserve_s
         try:
             self._database.fill_reserve(always=False)
         except (sqlite3.Error, OSError) as error:

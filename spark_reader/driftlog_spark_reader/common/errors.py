@@ -49,7 +49,7 @@ class TailUnavailableError(ReadTopicError):
 
 
 class SealedMeanwhileError(ReadTopicError):
-    """A range of the tail was sealed after its manifest was read: read the manifest again."""
+    """A range of the tail was sealed, or deleted, after its manifest was read: look again."""
 
 
 class WriteTopicError(Exception):

@@ -13,6 +13,7 @@ Pure.
 """
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -45,8 +46,8 @@ _KNOWN: Final = {
         *("etcd.user", "etcd.password"),
         # `load(path)`; and how long a read of the tail from agents waits.
         *("path", "kafkaConsumer.pollTimeoutMs"),
-        # Of Spark's Kafka source, without a meaning here.
-        *("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+        # Of Spark's Kafka source and sink, without a meaning here.
+        *("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "topic"),
     )
 }
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
@@ -179,10 +180,11 @@ def _selection(given: Mapping[str, str]) -> Selection:
             if not text:
                 raise ValueError("subscribePattern is empty")
             try:
-                re.compile(text)
-            except re.error as error:
+                with warnings.catch_warnings(action="error"):  # of what Java takes otherwise
+                    re.compile(text)
+            except (re.error, Warning) as error:
                 raise ValueError(
-                    f"subscribePattern {text!r} is no regular expression: {error}"
+                    f"subscribePattern {text!r} is no regular expression of Python's: {error}"
                 ) from error
             return SubscribePattern(text)
         case _:
@@ -207,7 +209,7 @@ def _check_kafka(options: Mapping[str, str]) -> None:
 
 
 def _check_stream(given: Mapping[str, str]) -> None:
-    for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+    for name in ("endingOffsets", "endingOffsetsByTimestamp"):
         if name in given:
             raise ValueError(f"{name} is not valid in streaming queries")
 

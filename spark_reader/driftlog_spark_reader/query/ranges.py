@@ -20,7 +20,7 @@ from uuid import UUID
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_spark_reader.bucket.catalog import newest_manifest, segments
 from driftlog_spark_reader.bucket.files import Files
-from driftlog_spark_reader.common.errors import RawSegmentSkippedWarning
+from driftlog_spark_reader.common.errors import RawSegmentSkippedWarning, SealedMeanwhileError
 from driftlog_spark_reader.options.bounds import Bound, NamedPartition
 from driftlog_spark_reader.options.resolution import (
     LogEnds,
@@ -39,23 +39,25 @@ from driftlog_tiering.formats.manifest import Manifest
 THREADS: Final = 32
 """Partitions whose objects are read at once.  More: many partitions are planned sooner."""
 
+_NO_TAIL: Final = LogEnds(0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition as a query sees it.
 
-    ``cut``: where its tail ends; None: without a tail.
+    ``cut``: the log as its tail says; without a tail, the manifest says all.
     """
 
     topic: Topic
     manifest: Manifest
-    cut: int | None = None
+    cut: LogEnds = _NO_TAIL
 
     @property
     def log(self) -> LogEnds:
         """What of it can be read."""
-        start = self.manifest.log_start
-        return LogEnds(start, max(start, self.manifest.end, self.cut or 0))
+        start = max(self.manifest.log_start, self.cut.start)  # the manifest's follows
+        return LogEnds(start, max(start, self.manifest.end, self.cut.end))
 
 
 def query_ranges(
@@ -131,18 +133,18 @@ def read_states(
             TopicPartition(topic.topic_id, named.partition),
             None if before is None else before.manifest,
         )
-        return PartitionState(topic, manifest, cuts.get(named))
+        return PartitionState(topic, manifest, cuts.get(named, _NO_TAIL))
 
     return dict(zip(partitions, pool.map(read, partitions), strict=True))
 
 
-def _cuts(tail: Tail, partitions: Mapping[NamedPartition, Topic]) -> dict[NamedPartition, int]:
+def _cuts(tail: Tail, partitions: Mapping[NamedPartition, Topic]) -> dict[NamedPartition, LogEnds]:
     topics = {named.topic: topic for named, topic in partitions.items()}
     found = {}
     for name, topic in topics.items():
         asked = [named.partition for named in partitions if named.topic == name]
-        for partition, end in tail.ends(topic, asked).items():
-            found[NamedPartition(name, partition)] = end
+        for partition, cut in tail.ends(topic, asked).items():
+            found[NamedPartition(name, partition)] = cut
     return found
 
 
@@ -158,7 +160,8 @@ def with_segments(
 
     Raises:
         DamagedTopicError: a segment list is damaged or missing.
-        SealedMeanwhileError: a piece of the tail was sealed since the manifests were read.
+        SealedMeanwhileError: a piece of the tail was sealed, or deleted, since the manifests were
+            read.
         StorageError: the location cannot be read.
         TailUnavailableError: the tail cannot be read.
     """
@@ -181,6 +184,11 @@ def _with_tail(tail: Tail, state: PartitionState, wanted: PartitionRange) -> Par
     if start >= wanted.end:
         return wanted
     pieces = tail.plan(state.topic, wanted.named.partition, start, wanted.end)
+    if not pieces or pieces[0].start > start:
+        raise SealedMeanwhileError(
+            f"{wanted.named}: records from offset {start} on were deleted after its log start was "
+            "read; read it again"
+        )
     return replace(wanted, tail=tuple(pieces))
 
 

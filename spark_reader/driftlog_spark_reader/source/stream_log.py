@@ -8,11 +8,9 @@ Shell.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 from driftlog_spark_reader.bucket.catalog import segments
 from driftlog_spark_reader.bucket.locations import open_files
-from driftlog_spark_reader.common.errors import SealedMeanwhileError
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.resolution import LogEnds, check_all_named
 from driftlog_spark_reader.options.source_options import SourceOptions
@@ -27,10 +25,6 @@ from driftlog_spark_reader.query.ranges import (
 from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import TailReader
-
-_LOOKS: Final = 5
-"""Of one batch: the tail is sealed between its plan and the look before it at most once in a
-while."""
 
 
 class StreamLog:
@@ -97,23 +91,12 @@ class StreamLog:
         """The ranges with their segments; a warning names those that cannot be decoded.
 
         Raises:
+            SealedMeanwhileError: the last look is too old: the ranges may be others.
             ReadTopicError: the topics cannot be read.
         """
-        for _ in range(_LOOKS - 1):
-            try:
-                found = self._with_segments(ranges)
-                break
-            except SealedMeanwhileError:
-                self.refresh()
-        else:
-            found = self._with_segments(ranges)
+        found = with_segments(self._files, self._states, ranges, self._pool, tail=self._tail)
         warn_of_undecodable(self._files, found)
         return found
-
-    def _with_segments(
-        self, ranges: Mapping[NamedPartition, tuple[int, int]]
-    ) -> list[PartitionRange]:
-        return with_segments(self._files, self._states, ranges, self._pool, tail=self._tail)
 
     def segment_ends(self, named: NamedPartition, start: int, end: int) -> Sequence[int]:
         """The ends of the partition's segments in ``(start, end]``, ascending."""

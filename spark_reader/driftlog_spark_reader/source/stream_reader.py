@@ -9,10 +9,10 @@ Shell.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,9 +24,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from driftlog_spark_reader.common.errors import SealedMeanwhileError
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.source_options import SourceOptions
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.source.batch_reader import input_partitions, read_task
 from driftlog_spark_reader.source.stream_log import StreamLog
 from driftlog_spark_reader.source.stream_offsets import (
@@ -36,6 +38,10 @@ from driftlog_spark_reader.source.stream_offsets import (
     new_offsets,
 )
 from driftlog_spark_reader.source.stream_position import Position, decode, encode
+
+_LOOKS: Final = 5
+"""Of one batch: the tail is sealed, or deleted, between its plan and the look before it once in a
+while at most."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -80,7 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; *start* where there is none yet."""
         begun = decode(start)
         log = self._opened()
-        self._latest = _up_to(self._target, log.refresh())
+        logs = log.refresh()
+        self._latest = _up_to(self._target, logs)
         ids = log.ids()
         remade = made_again(begun.offsets, begun.ids, ids)
         same = {named: begun.offsets[named] for named in begun.offsets.keys() - remade}
@@ -92,6 +99,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if most is not None:
             reached = {n: LogEnds(reach.start, ends[n]) for n, reach in self._latest.items()}
             ends = limited_ends(same, reached, most, log.segment_ends)
+        # A partition that came behind the target, and before the query's start, stays where it is.
+        ends |= {named: same[named] for named in (same.keys() & logs.keys()) - ends.keys()}
         if ends == begun.offsets and not remade:
             return start
         return encode(Position(ends, ids, start=begun.offsets if begun.is_first else None))
@@ -110,22 +119,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = decode(end)
         if last.is_first:
             return []  # The first batch had no record.
-        begun = decode(start)
-        first = begun.offsets if last.start is None else last.start
         log = self._opened()
         logs = log.logs_to(last.offsets)
-        gone = made_again(last.offsets, last.ids, log.ids())
+        for _ in range(_LOOKS - 1):
+            try:
+                ranges = self._ranges(decode(start), last, logs)
+                return self._tasks(log.with_segments(ranges))
+            except SealedMeanwhileError:
+                logs = log.refresh()
+        return self._tasks(log.with_segments(self._ranges(decode(start), last, logs)))
+
+    def _ranges(
+        self, begun: Position, last: Position, logs: Mapping[NamedPartition, LogEnds]
+    ) -> dict[NamedPartition, tuple[int, int]]:
+        """What a batch reads, as of the last look."""
+        first = begun.offsets if last.start is None else last.start
+        gone = made_again(last.offsets, last.ids, self._opened().ids())
         before = begun.ids if last.start is None else {}
-        ranges = batch_ranges(
+        return batch_ranges(
             first,
             last.offsets,
             {named: reach for named, reach in logs.items() if named not in gone},
             made_again(first.keys() & last.offsets.keys(), before, last.ids) - gone,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
-        return input_partitions(
-            self._location, self._options, log.with_segments(ranges), log.tail_reader()
-        )
+
+    def _tasks(self, ranges: list[PartitionRange]) -> list[InputPartition]:
+        reader = self._opened().tail_reader()
+        return input_partitions(self._location, self._options, ranges, reader)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""

@@ -45,6 +45,7 @@ from driftlog_spark_reader.common.errors import (
     OffsetOutOfRangeError,
     TailUnavailableError,
 )
+from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.tail.port import TailRange
 from driftlog_tiering.segments.columns import SCHEMA
 
@@ -142,33 +143,37 @@ class AgentsTail:
         self._settings = settings
         self._requests = _Requests(settings)
         self._requests.check_properties()
-        self._bounds: dict[tuple[UUID, int], tuple[int, int]] = {}
-        """Log start and high watermark of each partition, as of its last `ends`."""
+        self._bounds: dict[tuple[UUID, int], LogEnds] = {}
+        """Of each partition, as of its last `ends`."""
 
-    def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, int]:
+    def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, LogEnds]:
         """See `Tail.ends`."""
-        return {partition: end for partition, (_, end) in self._look(topic, partitions).items()}
+        ends = self._requests.offsets(topic, partitions, _OFFSETS.latest())
+        starts = self._requests.offsets(topic, partitions, _OFFSETS.earliest())
+        self._requests.check_topic(topic.name, topic.topic_id)
+        found = {p: LogEnds(starts[p][0], ends[p][0]) for p in partitions}
+        self._bounds |= {(topic.topic_id, p): bounds for p, bounds in found.items()}
+        return found
 
     def plan(self, topic: Topic, partition: int, start: int, end: int) -> list[TailRange]:
         """See `Tail.plan`; agents serve sealed offsets too."""
         if start >= end:
             return []
-        log_start, high_watermark = self._known(topic, partition)
-        if end > high_watermark:
-            log_start, high_watermark = self._look(topic, [partition])[partition]
-        if end > high_watermark:
+        log = self._known(topic, partition)
+        if end > log.end:
+            log = self.ends(topic, [partition])[partition]
+        if end > log.end:
             raise OffsetOutOfRangeError(
-                f"{topic.name}-{partition}: the end {end} is above the high watermark, "
-                f"{high_watermark}"
+                f"{topic.name}-{partition}: the end {end} is above the high watermark, {log.end}"
             )
-        start = max(start, log_start)
+        start = max(start, log.start)
         if start >= end:
             return []
         return [TailRange(topic.name, topic.topic_id, partition, start, end)]
 
     def offset_at(self, topic: Topic, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
         """See `Tail.offset_at`."""
-        _, end = self._known(topic, partition)
+        end = self._known(topic, partition).end
         found = self._requests.offsets(topic, [partition], _OFFSETS.for_timestamp(timestamp_ms))
         self._requests.check_topic(topic.name, topic.topic_id)
         offset, found_ms = found[partition]
@@ -181,18 +186,9 @@ class AgentsTail:
     def close(self) -> None:
         """Nothing to release: librdkafka's client ends with this object."""
 
-    def _known(self, topic: Topic, partition: int) -> tuple[int, int]:
+    def _known(self, topic: Topic, partition: int) -> LogEnds:
         found = self._bounds.get((topic.topic_id, partition))
-        return self._look(topic, [partition])[partition] if found is None else found
-
-    def _look(self, topic: Topic, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
-        """Log start and high watermark of each partition now."""
-        ends = self._requests.offsets(topic, partitions, _OFFSETS.latest())
-        starts = self._requests.offsets(topic, partitions, _OFFSETS.earliest())
-        self._requests.check_topic(topic.name, topic.topic_id)
-        found = {partition: (starts[partition][0], ends[partition][0]) for partition in partitions}
-        self._bounds |= {(topic.topic_id, p): bounds for p, bounds in found.items()}
-        return found
+        return self.ends(topic, [partition])[partition] if found is None else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ from driftlog_spark_reader.common.errors import (
     StorageError,
     TailUnavailableError,
 )
+from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.tail.flush_cut import (
     ObjectBatches,
     PartitionCut,
@@ -132,10 +133,10 @@ class FlushTail:
 
     # ── The port ──
 
-    def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, int]:
+    def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, LogEnds]:
         """See `Tail.ends`."""
         cuts = self._cut(topic, partitions)
-        return {partition: cuts[partition].end for partition in partitions}
+        return {p: LogEnds(cuts[p].log_start, cuts[p].end) for p in partitions}
 
     def plan(self, topic: Topic, partition: int, start: int, end: int) -> list[TailRange]:
         """See `Tail.plan`."""

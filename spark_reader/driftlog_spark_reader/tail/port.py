@@ -26,6 +26,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from driftlog_metadata.schema.model import Topic
+from driftlog_spark_reader.options.resolution import LogEnds
 
 TAIL_TASKS: Final = 4
 """Tasks of Spark that read a tail, at most, unless the query asks for more.  More: a long tail is
@@ -80,8 +81,9 @@ class TailReader(Protocol):
 class Tail(Protocol):
     """The tail of the topics of one cluster, on the driver.  For one thread at a time."""
 
-    def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, int]:
-        """The high watermark of each partition: the cut that `plan` and `offset_at` refer to.
+    def ends(self, topic: Topic, partitions: Collection[int]) -> dict[int, LogEnds]:
+        """The log start and the high watermark of each partition: the cut that `plan` and
+        `offset_at` refer to.
 
         Call it before the manifests are read: see the module.
 

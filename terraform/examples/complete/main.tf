@@ -19,6 +19,10 @@ provider "aws" {
   }
 }
 
+locals {
+  seals_apart = var.seal_max_size > 0
+}
+
 module "bucket" {
   source = "../../modules/bucket"
 
@@ -51,6 +55,7 @@ module "agents" {
   source = "../../modules/agents"
 
   name                 = var.name
+  roles                = local.seals_apart ? ["serve"] : ["serve", "seal"]
   vpc_id               = module.network.vpc_id
   subnet_ids           = module.network.subnet_ids
   client_cidr_blocks   = concat([module.network.cidr_block], var.client_cidr_blocks)
@@ -71,11 +76,36 @@ module "agents" {
   deletion_protection = var.deletion_protection
 }
 
+# Agents that only seal: a group of its own, where `seal_max_size` says so.
+module "seal_agents" {
+  source = "../../modules/agents"
+  count  = local.seals_apart ? 1 : 0
+
+  name              = var.name
+  roles             = ["seal"]
+  vpc_id            = module.network.vpc_id
+  subnet_ids        = module.network.subnet_ids
+  security_group_id = module.agents.security_group_id
+
+  bucket            = module.bucket.name
+  location          = module.bucket.location
+  bucket_policy_arn = module.bucket.agent_policy_arn
+  wheels_directory  = var.wheels_directory
+
+  etcd_endpoints                    = module.metadata.endpoints
+  etcd_client_certificate_parameter = module.metadata.client_certificate_parameter
+
+  instance_type  = var.agent_instance_type
+  min_size       = var.seal_min_size
+  max_size       = var.seal_max_size
+  broker_configs = var.broker_configs
+}
+
 module "observability" {
   source = "../../modules/observability"
 
   name                     = var.name
-  agents                   = var.min_size
+  agents                   = var.min_size + (local.seals_apart ? var.seal_min_size : 0)
   autoscaling_group_name   = module.agents.autoscaling_group_name
   target_group_arn_suffix  = module.agents.target_group_arn_suffix
   load_balancer_arn_suffix = module.agents.load_balancer_arn_suffix

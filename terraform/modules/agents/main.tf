@@ -1,4 +1,5 @@
-# Agents: a group of machines over three zones, and a load balancer with which clients begin.
+# Agents: a group of machines over three zones, and a load balancer with which clients begin. A group
+# whose agents only seal has none: it shares the security group of those that serve.
 
 data "aws_region" "current" {}
 
@@ -13,8 +14,9 @@ data "aws_ec2_instance_type" "this" {
 locals {
   architecture = one([for a in data.aws_ec2_instance_type.this.supported_architectures : a if contains(["arm64", "x86_64"], a)])
 
-  group = "${var.name}-agents"
-  hook  = "ready"
+  serves = contains(var.roles, "serve")
+  group  = "${var.name}-${local.serves ? "agents" : "seal"}"
+  hook   = "ready"
 
   arn_prefix = "arn:${data.aws_partition.current.partition}"
   bucket_arn = "${local.arn_prefix}:s3:::${var.bucket}"
@@ -23,7 +25,7 @@ locals {
 
   # Another wheel is another folder: a machine that starts while the next release is uploaded
   # installs one of the two, whole. The former folder stays until the group has the next template.
-  wheels_prefix = "artifacts/driftlog/${substr(sha256(jsonencode(local.wheels)), 0, 16)}"
+  wheels_prefix = "artifacts/driftlog/${local.group}/${substr(sha256(jsonencode(local.wheels)), 0, 16)}"
 
   # What each agent of the cluster has alike. What only the machine knows, its address and its zone,
   # comes as DRIFTLOG_* variables.
@@ -40,6 +42,7 @@ locals {
       "session-timeout-ms = ${var.session_timeout_ms}",
       "log-format = \"json\"",
     ],
+    length(var.roles) == 1 ? ["roles = ${jsonencode(var.roles)}"] : [],
     [for name, value in var.broker_configs : "${name} = ${can(regex("^(true|false|-?(0|[1-9][0-9]*)(\\.[0-9]+)?)$", value)) ? value : jsonencode(value)}"],
     [""],
   ))
@@ -72,8 +75,11 @@ locals {
   # Known only after an apply where the module metadata makes them, so they are values and no keys.
   etcd_ports = [for url in var.etcd_endpoints : tonumber(regex("[0-9]+$", url))]
 
-  # The event loop is one core of those; above nine tenths of it latency grows.
-  cpu_target_percent = min(90, floor(90 / data.aws_ec2_instance_type.this.default_vcpus))
+  # The event loop is one core of those; above nine tenths of it latency grows. Sealing, compaction and
+  # merging have threads, which use all cores, and nobody waits for them.
+  cpu_target_percent = local.serves ? min(90, floor(90 / data.aws_ec2_instance_type.this.default_vcpus)) : 70
+
+  security_group_id = local.serves ? aws_security_group.agents[0].id : var.security_group_id
 
   # CloudWatch counts bytes a minute. Bursts above the baseline end after minutes.
   network_target_bytes = floor(var.network_baseline_mbit_s * 1000000 / 8 * 60 * 0.6)
@@ -100,6 +106,8 @@ resource "aws_s3_object" "wheel" {
 # ── Who reaches whom ──
 
 resource "aws_security_group" "agents" {
+  count = local.serves ? 1 : 0
+
   name        = local.group
   description = "Agents of driftlog"
   vpc_id      = var.vpc_id
@@ -107,6 +115,8 @@ resource "aws_security_group" "agents" {
 }
 
 resource "aws_security_group" "bootstrap" {
+  count = local.serves ? 1 : 0
+
   name        = "${var.name}-bootstrap"
   description = "Load balancer with which Kafka clients begin"
   vpc_id      = var.vpc_id
@@ -114,9 +124,9 @@ resource "aws_security_group" "bootstrap" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "clients" {
-  for_each = { for pair in setproduct(["agents", "bootstrap"], var.client_cidr_blocks) : "${pair[0]} ${pair[1]}" => pair }
+  for_each = { for pair in setproduct(["agents", "bootstrap"], var.client_cidr_blocks) : "${pair[0]} ${pair[1]}" => pair if local.serves }
 
-  security_group_id = each.value[0] == "agents" ? aws_security_group.agents.id : aws_security_group.bootstrap.id
+  security_group_id = each.value[0] == "agents" ? aws_security_group.agents[0].id : aws_security_group.bootstrap[0].id
   description       = "Kafka clients"
   cidr_ipv4         = each.value[1]
   from_port         = 9092
@@ -125,42 +135,42 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "bootstrap" {
-  for_each = { kafka = 9092, health = 9644 }
+  for_each = { for name, port in { kafka = 9092, health = 9644 } : name => port if local.serves }
 
-  security_group_id            = aws_security_group.agents.id
+  security_group_id            = aws_security_group.agents[0].id
   description                  = "Load balancer: ${each.key}"
-  referenced_security_group_id = aws_security_group.bootstrap.id
+  referenced_security_group_id = aws_security_group.bootstrap[0].id
   from_port                    = each.value
   to_port                      = each.value
   ip_protocol                  = "tcp"
 }
 
 resource "aws_vpc_security_group_egress_rule" "bootstrap" {
-  for_each = { kafka = 9092, health = 9644 }
+  for_each = { for name, port in { kafka = 9092, health = 9644 } : name => port if local.serves }
 
-  security_group_id            = aws_security_group.bootstrap.id
+  security_group_id            = aws_security_group.bootstrap[0].id
   description                  = "Agents: ${each.key}"
-  referenced_security_group_id = aws_security_group.agents.id
+  referenced_security_group_id = aws_security_group.agents[0].id
   from_port                    = each.value
   to_port                      = each.value
   ip_protocol                  = "tcp"
 }
 
 resource "aws_vpc_security_group_ingress_rule" "agents" {
-  for_each = { kafka = 9092, http = 9644 }
+  for_each = { for name, port in { kafka = 9092, http = 9644 } : name => port if local.serves }
 
-  security_group_id            = aws_security_group.agents.id
+  security_group_id            = aws_security_group.agents[0].id
   description                  = "Agents among themselves: ${each.key}"
-  referenced_security_group_id = aws_security_group.agents.id
+  referenced_security_group_id = aws_security_group.agents[0].id
   from_port                    = each.value
   to_port                      = each.value
   ip_protocol                  = "tcp"
 }
 
 resource "aws_vpc_security_group_ingress_rule" "operators" {
-  for_each = toset(var.operator_cidr_blocks)
+  for_each = toset(local.serves ? var.operator_cidr_blocks : [])
 
-  security_group_id = aws_security_group.agents.id
+  security_group_id = aws_security_group.agents[0].id
   description       = "Metrics, health, sealing, imports"
   cidr_ipv4         = each.value
   from_port         = 9644
@@ -170,9 +180,9 @@ resource "aws_vpc_security_group_ingress_rule" "operators" {
 
 # S3, endpoints of AWS services, etcd and the other agents. The subnets have no way to the internet.
 resource "aws_vpc_security_group_egress_rule" "agents" {
-  for_each = { https = [443, 443], etcd = [min(local.etcd_ports...), max(local.etcd_ports...)], kafka = [9092, 9092], http = [9644, 9644] }
+  for_each = { for name, ports in { https = [443, 443], etcd = [min(local.etcd_ports...), max(local.etcd_ports...)], kafka = [9092, 9092], http = [9644, 9644] } : name => ports if local.serves }
 
-  security_group_id = aws_security_group.agents.id
+  security_group_id = aws_security_group.agents[0].id
   description       = each.key
   cidr_ipv4         = "0.0.0.0/0"
   from_port         = each.value[0]
@@ -271,7 +281,7 @@ resource "aws_launch_template" "agents" {
   instance_type          = var.instance_type
   update_default_version = true
   ebs_optimized          = true
-  vpc_security_group_ids = [aws_security_group.agents.id]
+  vpc_security_group_ids = [local.security_group_id]
   user_data              = base64gzip("#cloud-config\n${jsonencode({ write_files = local.write_files, runcmd = [["/usr/local/sbin/driftlog-boot"]] })}")
   tags                   = var.tags
 
@@ -332,10 +342,11 @@ resource "aws_autoscaling_group" "agents" {
   min_size            = var.min_size
   max_size            = var.max_size
   vpc_zone_identifier = [for zone, subnet in var.subnet_ids : subnet]
-  target_group_arns   = [aws_lb_target_group.agents.arn]
+  target_group_arns   = aws_lb_target_group.agents[*].arn
 
-  # An agent whose event loop stands still is replaced; one that waits for S3 or etcd is not.
-  health_check_type         = "ELB"
+  # An agent whose event loop stands still is replaced; one that waits for S3 or etcd is not. Without a
+  # load balancer only the machine is looked at.
+  health_check_type         = local.serves ? "ELB" : "EC2"
   health_check_grace_period = 300
   default_instance_warmup   = 60
 
@@ -353,7 +364,8 @@ resource "aws_autoscaling_group" "agents" {
     version = aws_launch_template.agents.latest_version
   }
 
-  # A new agent is ready before an old one is ended, and one goes at a time of three. Ending a machine
+  # A new agent is ready before an old one is ended, and one goes at a time of three; of those that only
+  # seal all may, because leaders write their segments meanwhile. Ending a machine
   # shuts its system down: systemd sends SIGTERM, and the agent hands its partitions over.
   #
   # AWS rolls back to what was last saved on the group, and Terraform saves the new template before it
@@ -363,7 +375,7 @@ resource "aws_autoscaling_group" "agents" {
 
     preferences {
       min_healthy_percentage = 100
-      max_healthy_percentage = 134
+      max_healthy_percentage = local.serves ? 134 : 200
       instance_warmup        = 60
       auto_rollback          = false
     }
@@ -403,7 +415,7 @@ resource "aws_autoscaling_group" "agents" {
 
 # Two policies: the group grows when one of them says so, and shrinks when both do.
 resource "aws_autoscaling_policy" "network" {
-  name                   = "network"
+  name                   = "${local.group}-network"
   autoscaling_group_name = aws_autoscaling_group.agents.name
   policy_type            = "TargetTrackingScaling"
 
@@ -411,13 +423,13 @@ resource "aws_autoscaling_policy" "network" {
     target_value = local.network_target_bytes
 
     predefined_metric_specification {
-      predefined_metric_type = "ASGAverageNetworkOut"
+      predefined_metric_type = local.serves ? "ASGAverageNetworkOut" : "ASGAverageNetworkIn"
     }
   }
 }
 
 resource "aws_autoscaling_policy" "cpu" {
-  name                   = "cpu"
+  name                   = "${local.group}-cpu"
   autoscaling_group_name = aws_autoscaling_group.agents.name
   policy_type            = "TargetTrackingScaling"
 
@@ -436,17 +448,21 @@ resource "aws_autoscaling_policy" "cpu" {
 # record passes it. Each zone has an address of its own, which leads to agents of that zone.
 
 resource "aws_lb" "bootstrap" {
+  count = local.serves ? 1 : 0
+
   name                             = "${var.name}-bootstrap"
   load_balancer_type               = "network"
   internal                         = true
   subnets                          = [for zone, subnet in var.subnet_ids : subnet]
-  security_groups                  = [aws_security_group.bootstrap.id]
+  security_groups                  = [aws_security_group.bootstrap[0].id]
   enable_cross_zone_load_balancing = false
   enable_deletion_protection       = var.deletion_protection
   tags                             = var.tags
 }
 
 resource "aws_lb_target_group" "agents" {
+  count = local.serves ? 1 : 0
+
   name                 = local.group
   port                 = 9092
   protocol             = "TCP"
@@ -465,13 +481,15 @@ resource "aws_lb_target_group" "agents" {
 }
 
 resource "aws_lb_listener" "kafka" {
-  load_balancer_arn = aws_lb.bootstrap.arn
+  count = local.serves ? 1 : 0
+
+  load_balancer_arn = aws_lb.bootstrap[0].arn
   port              = 9092
   protocol          = "TCP"
   tags              = var.tags
 
   default_action {
     type             = "forward"
-    target_group_arn = aws_lb_target_group.agents.arn
+    target_group_arn = aws_lb_target_group.agents[0].arn
   }
 }

@@ -1,21 +1,21 @@
 output "bootstrap_servers" {
-  description = "For Kafka clients anywhere in `client_cidr_blocks`."
-  value       = "${aws_lb.bootstrap.dns_name}:9092"
+  description = "For Kafka clients anywhere in `client_cidr_blocks`; null where agents only seal, as is all that is of the load balancer."
+  value       = local.serves ? "${aws_lb.bootstrap[0].dns_name}:9092" : null
 }
 
 output "bootstrap_servers_by_zone" {
   description = "For clients in one zone, by its name: they begin with an agent of their zone."
-  value       = { for zone in sort(keys(var.subnet_ids)) : zone => "${zone}.${aws_lb.bootstrap.dns_name}:9092" }
+  value       = { for zone in sort(keys(var.subnet_ids)) : zone => "${zone}.${aws_lb.bootstrap[0].dns_name}:9092" if local.serves }
 }
 
 output "client_properties" {
   description = "The `client.properties` of Kafka's tools."
-  value       = "bootstrap.servers=${aws_lb.bootstrap.dns_name}:9092\nsecurity.protocol=PLAINTEXT\n"
+  value       = local.serves ? "bootstrap.servers=${aws_lb.bootstrap[0].dns_name}:9092\nsecurity.protocol=PLAINTEXT\n" : null
 }
 
 output "security_group_id" {
   description = "Id of the agents' security group, which etcd lets in."
-  value       = aws_security_group.agents.id
+  value       = local.security_group_id
 }
 
 output "autoscaling_group_name" {
@@ -30,12 +30,12 @@ output "role_arn" {
 
 output "target_group_arn_suffix" {
   description = "The target group, as CloudWatch names it."
-  value       = aws_lb_target_group.agents.arn_suffix
+  value       = one(aws_lb_target_group.agents[*].arn_suffix)
 }
 
 output "load_balancer_arn_suffix" {
   description = "The load balancer, as CloudWatch names it."
-  value       = aws_lb.bootstrap.arn_suffix
+  value       = one(aws_lb.bootstrap[*].arn_suffix)
 }
 
 output "agent_toml" {

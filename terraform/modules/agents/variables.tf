@@ -8,6 +8,28 @@ variable "name" {
   }
 }
 
+variable "roles" {
+  description = "What the agents of this group do: `serve`, `seal`, or both. Agents that only seal are a second group: a second call of this module, beside one whose agents only serve."
+  type        = list(string)
+  default     = ["serve", "seal"]
+
+  validation {
+    condition     = length(var.roles) > 0 && length(setsubtract(var.roles, ["serve", "seal"])) == 0 && length(distinct(var.roles)) == length(var.roles)
+    error_message = "The roles are serve and seal, each once: [\"serve\", \"seal\"], [\"serve\"] or [\"seal\"]."
+  }
+}
+
+variable "security_group_id" {
+  description = "Where agents only seal: the `security_group_id` of the group that serves, whose agents send them what is to be sealed. Else null: the group makes its own."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = (var.security_group_id == null) == contains(var.roles, "serve")
+    error_message = "Agents that only seal (roles = [\"seal\"]) share the security group of those that serve: give security_group_id = module.agents.security_group_id. A group that serves makes its own: leave it out."
+  }
+}
+
 variable "vpc_id" {
   description = "Id of the VPC."
   type        = string
@@ -24,11 +46,12 @@ variable "subnet_ids" {
 }
 
 variable "client_cidr_blocks" {
-  description = "Private addresses of Kafka clients. Listeners are plaintext and know no users: whoever reaches them reads and writes everything."
+  description = "Private addresses of Kafka clients; not for agents that only seal. Listeners are plaintext and know no users: whoever reaches them reads and writes everything."
   type        = list(string)
+  default     = []
 
   validation {
-    condition     = length(var.client_cidr_blocks) > 0
+    condition     = length(var.client_cidr_blocks) > 0 || !contains(var.roles, "serve")
     error_message = "Without an address of clients no client reaches the listeners."
   }
 
@@ -145,13 +168,13 @@ variable "network_baseline_mbit_s" {
 }
 
 variable "min_size" {
-  description = "Agents at least. Three: each zone has one."
+  description = "Agents at least. Three: each zone has one. Of agents that only seal one is enough: leaders seal while there is none."
   type        = number
   default     = 3
 
   validation {
-    condition     = var.min_size >= 3
-    error_message = "At least 3: one agent in each zone."
+    condition     = var.min_size >= (contains(var.roles, "serve") ? 3 : 1)
+    error_message = "At least 3: one agent in each zone; at least 1 where agents only seal."
   }
 }
 

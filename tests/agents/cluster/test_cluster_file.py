@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from driftlog_agents.cluster.cluster_file import ClusterFile
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage, GarbageReason
 from driftlog_agents.log.garbage.deletions import Deletions
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster

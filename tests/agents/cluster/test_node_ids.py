@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.cluster.node_ids import HOUR_MS, NodeIds
 from driftlog_agents.log.local.disk import AgentDisk
-from driftlog_agents.process.cluster_identity import node_id
+from driftlog_agents.process.composition.cluster_identity import node_id
 from driftlog_metadata.schema.codec import decode_node_id_use, encode_configs, encode_node_id_use
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, agent_key, configs_key, node_id_key
 from driftlog_metadata.schema.model import Cluster, ConfigsOwner, NodeIdUse

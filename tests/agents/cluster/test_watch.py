@@ -252,7 +252,10 @@ async def test_who_waits_is_asked_after_every_change_and_gives_up_in_time() -> N
         watch.wake()
 
         assert await elsewhere
-        assert not watch._waiting
+        with watch.changes() as changed:
+            pass
+        watch.wake()
+        assert not changed.is_set()  # who has left is told of nothing
 
 
 @on_virtual_time

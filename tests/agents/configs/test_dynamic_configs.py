@@ -3,7 +3,13 @@
 import pytest
 
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
-from driftlog_agents.configs.definitions import ConfigSource, Inherited, InvalidConfigError, resolve
+from driftlog_agents.configs.definitions import (
+    ConfigSource,
+    ConfigValue,
+    Inherited,
+    InvalidConfigError,
+    resolve,
+)
 from driftlog_agents.configs.dynamic_configs import (
     DYNAMIC,
     NO_CONFIGS,
@@ -28,12 +34,12 @@ def test_a_job_follows_dynamic_configs_by_the_names_that_topics_have_for_them() 
     Else a job would drop what the cluster's defaults keep.
     """
     inherited = {name: c.broker_name for name, c in TOPIC_CONFIGS.items()}
-    inherited["retention.ms"] = "log.retention.ms"  # Kafka has three names for it
     assert BROKER_NAMES == {name: inherited[name] for name in BROKER_NAMES}
     followed = BROKER_NAMES.values()
     assert DYNAMIC >= set(followed)
     left_out = {name for name, theirs in inherited.items() if theirs in DYNAMIC - set(followed)}
-    assert not {name for name in left_out if "compact" in name or "clean" in name}
+    words = "compact", "clean", "segment"
+    assert not {name for name in left_out if any(word in name for word in words)}
 
 
 def test_each_dynamic_config_is_one_of_the_start() -> None:
@@ -59,7 +65,7 @@ def test_the_broker_wins_before_all_brokers_before_the_start() -> None:
     inherited = Inherited(now.topic_defaults, dynamic.layers, at_start.topic_defaults)
     found = {c.definition.name: c for c in resolve(TOPIC_CONFIGS, {}, inherited)}
 
-    assert (1, 20) == (now.message_max_bytes, now.retention_ms)
+    assert (1, 20) == (now.message_max_bytes, now.log_retention_ms)
     assert at_start.given == now.given
     name = "message.max.bytes"
     assert (
@@ -75,20 +81,30 @@ def test_the_broker_wins_before_all_brokers_before_the_start() -> None:
     assert ("20", OF_ALL) == (found["retention.ms"].value, found["retention.ms"].source)
 
 
-def test_retention_of_all_brokers_goes_before_the_hours_of_a_start() -> None:
+@pytest.mark.parametrize(
+    ("config", "broker", "default"),
+    [("retention.ms", "retention", "168"), ("segment.ms", "roll", "1")],
+)
+def test_milliseconds_of_all_brokers_go_before_the_hours_of_a_start(
+    config: str, broker: str, default: str
+) -> None:
     """
-    Milliseconds go before hours, wherever they stand; deleted, the hours hold again.
+    Wherever they stand, and the topic names both; deleted, the hours hold again, without a name.
     """
-    at_start = with_configs(BrokerSettings(), ["log.retention.hours=1"])
-    dynamic = DynamicConfigs({}, {"log.retention.ms": "5", "log.retention.bytes": "7"})
-    defaults = combined(at_start, dynamic).topic_defaults
+    ms, hours = f"log.{broker}.ms", f"log.{broker}.hours"
+    at_start = with_configs(BrokerSettings(), [f"{hours}=2"])
 
-    assert ("5", "5", "7") == (
-        defaults["retention.ms"],
-        defaults["log.retention.ms"],
-        defaults["log.retention.bytes"],
-    )
-    assert "3600000" == combined(at_start, NO_CONFIGS).topic_defaults["retention.ms"]
+    def described(of_all: dict[str, str]) -> ConfigValue:
+        dynamic = DynamicConfigs({}, of_all)
+        now = combined(at_start, dynamic).topic_defaults
+        inherited = Inherited(now, dynamic.layers, at_start.topic_defaults)
+        return {c.definition.name: c for c in resolve(TOPIC_CONFIGS, {}, inherited)}[config]
+
+    found, left = described({ms: "5"}), described({})
+
+    assert ("5", OF_ALL) == (found.value, found.source)
+    assert ((ms, "5", OF_ALL), (hours, "2", AT_START), (hours, default, DEFAULT)) == found.synonyms
+    assert ("7200000", DEFAULT, ()) == (left.value, left.source, left.synonyms)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +150,7 @@ def test_what_is_stored_and_invalid_is_ignored_and_deletes_nothing(
 
     assert found.faults
     assert holds == {n: v for n, v in found.dynamic.of_all.items() if n in stored}
-    kept = (found.settings.retention_ms, found.settings.log_retention_bytes)
+    kept = (found.settings.log_retention_ms, found.settings.log_retention_bytes)
     assert ((-1, -1) if keeps_all else (9, 9)) == kept
 
 
@@ -157,7 +173,9 @@ def test_a_policy_that_is_known_holds_beside_a_retention_that_is_not(
 
     defaults = found.settings.topic_defaults
     assert policy == defaults.get("log.cleanup.policy", "delete")
-    assert ("compact" in policy) is topic_limits({}, defaults).compacted
+    limits = topic_limits({}, defaults)
+    assert ("compact" in policy) is limits.compacted
+    assert (policy != "compact") is limits.deletes_records
     assert topic_retention({}, defaults).ms is None
 
 
@@ -169,7 +187,7 @@ def test_configs_that_cannot_be_read_delete_nothing() -> None:
         with_configs(BrokerSettings(), ["log.retention.ms=9"]), NO_CONFIGS, unreadable=True
     )
 
-    assert -1 == found.settings.retention_ms
+    assert -1 == found.settings.log_retention_ms
     assert loaded(BrokerSettings(), NO_CONFIGS).settings == BrokerSettings()
 
 

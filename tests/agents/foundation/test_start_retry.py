@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from driftlog_agents.foundation.start_retry import ANSWER_S, PATIENCE_S, patiently
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.objects.bucket_probe import probe_bucket
-from driftlog_agents.process.cluster_identity import (
+from driftlog_agents.process.composition.cluster_identity import (
     WrongClusterError,
     join_cluster,
     look_first,

@@ -34,7 +34,7 @@ from driftlog_agents.protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.agents.groups.classic_scripts import (
     REBALANCE_MS,
     SESSION_MS,

@@ -22,6 +22,7 @@ from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGrou
 from driftlog_agents.groups.consumer.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
+    DecideLong,
     DescribedConsumerGroup,
     Downgrade,
     ResolveRegexes,
@@ -94,16 +95,19 @@ class Group:
         self,
         cluster: ClusterTopics | None = None,
         settings: ConsumerSettings = AT_ONCE,
+        kind: type[ConsumerGroup] = ConsumerGroup,
     ) -> None:
+        self.kind = kind
         self.settings = settings
         self.cluster = cluster or topics(orders=6)
         self._made = 0
-        self.machine = ConsumerGroup("g", settings, self.cluster, self.new_member_id)
+        self.machine = kind("g", settings, self.cluster, self.new_member_id)
         self.now_ms = 1_000
         self.stored: dict[str, bytes] = {}
         self.answers: dict[int, object] = {}
         self.to_resolve: list[ResolveRegexes] = []
         self.to_store: list[Persist] = []
+        self.to_decide: DecideLong | None = None
         self.downgrades: list[Downgrade] = []
         self.holds = False
         self.requests = 0
@@ -222,6 +226,12 @@ class Group:
             resolved = regex.resolve(effect.patterns, effect.topics)
             self.perform(self.machine.regexes_resolved(resolved, self.now_ms))
 
+    def decide(self) -> None:
+        """The long decision that was held back is made."""
+        effect, self.to_decide = self.to_decide, None
+        if effect is not None:
+            self.perform(self.machine.decided(effect.decide(), self.now_ms))
+
     def store(self) -> None:
         """What was held back is stored."""
         while self.to_store:
@@ -238,7 +248,8 @@ class Group:
         """Another agent coordinates the group from what is stored."""
         self.to_store = []
         self.to_resolve = []
-        self.machine = ConsumerGroup.restore(
+        self.to_decide = None
+        self.machine = self.kind.restore(
             "g", self.stored, self.settings, self.cluster, self.new_member_id, self.now_ms
         )
 
@@ -256,7 +267,12 @@ class Group:
                     self.downgrades.append(effect)
                 case ResolveRegexes():
                     self.to_resolve.append(effect)
+                case DecideLong():
+                    assert self.to_decide is None, "two decisions at a time"
+                    assert not self.to_store, "a decision beside a write"
+                    self.to_decide = effect
         if not self.holds:
+            self.decide()
             self.store()
 
     def new_member_id(self, prefix: str) -> str:

@@ -15,7 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
+from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
+from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
@@ -27,8 +29,10 @@ from driftlog_agents.groups.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGroup
+from driftlog_agents.groups.coordinator.placement import Coordinators, coordinator_of
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.protocol.errors import ErrorCode
@@ -43,11 +47,9 @@ from driftlog_metadata.stores.store import (
     Put,
     TxnResult,
 )
-from tests.agents.log.lives import Life, World, now_ms
+from tests.agents.log.lives import Life, World
 
 SETTINGS = GroupSettings(classic=ClassicSettings(initial_rebalance_delay_ms=0))
-EPOCH_MS = 1_700_000_000_000
-"""When these tests begin, since 1970."""
 
 
 class Lossy:
@@ -109,17 +111,37 @@ class Lossy:
         return result
 
 
+class Placement(Coordinators):
+    """By the view, where the test does not say otherwise."""
+
+    def __init__(self, view: ClusterView) -> None:
+        super().__init__(view)
+        self.node_id: int | None = None
+        """Of all groups."""
+        self.moved: dict[str, int] = {}
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return (*super().nodes, *self.moved.values())
+
+    def of(self, name: str) -> int | None:
+        by_view = coordinator_of(name, super().nodes)
+        return self.moved.get(name, by_view if self.node_id is None else self.node_id)
+
+
 class Coordinated:
     """One agent, and the groups that it coordinates."""
 
     def __init__(self, life: Life, settings: GroupSettings, store: Lossy) -> None:
         self.life = life
         self.store = store
+        self.coordinators = Placement(life.cluster.view)
         self.groups = GroupCoordinator(
             engine=life.engine,
             cluster=life.cluster,
+            coordinators=self.coordinators,
             settings=settings,
-            wall_ms=lambda: EPOCH_MS + int(now_ms()),
+            budget=GroupBudget(Limits(), Refusals(), life.engine.ports.quota),
         )
         self.task = asyncio.get_running_loop().create_task(self._run())
         life.task.add_done_callback(lambda _: self.task.cancel())  # As the agent does.
@@ -167,7 +189,12 @@ class Coordinated:
 
     def believes_in(self, node_id: int) -> None:
         """From here on it takes this agent for the coordinator of all groups."""
-        self.groups._coordinators.of = lambda name: node_id  # type: ignore[method-assign]
+        self.coordinators.node_id = node_id
+
+    def moves(self, group_id: str, node_id: int) -> None:
+        """It hears of an agent that came, and that this group is that one's now."""
+        self.coordinators.moved[group_id] = node_id
+        self.life.cluster.wake()
 
     # ── Offsets ──
 

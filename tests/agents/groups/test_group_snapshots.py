@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.groups.group_snapshots import GroupSnapshots
-from driftlog_agents.log.garbage.deletions import Deletions
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, Deletions
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.store import Delete, Put
@@ -40,12 +40,10 @@ class World:
     def agent(self, metadata: Any = None, cluster_id: str = "c") -> GroupSnapshots:
         """A process."""
         return GroupSnapshots(
-            metadata=metadata or self.metadata,
-            objects=self.bucket,
+            stores=ConfirmedStores(metadata or self.metadata, self.bucket, self.confirm),
             cluster_id=cluster_id,
             offload=at_once,
             deleter=Deletions(self.bucket, self.confirm, deadline_ms=1_000),
-            confirm=self.confirm,
         )
 
     async def commit(self, group: str, value: bytes) -> None:

@@ -3,17 +3,25 @@ client.
 """
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from driftlog_agents.groups.classic.messages import Protocol
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.consumer_requests import heartbeat
+from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.protocol.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    encode_subscription,
+)
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.store import Put
-from tests.agents.groups.coordinated import Coordinated
+from tests.agents.groups.coordinated import Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 
 LARGEST = "%" * 32_767
@@ -120,16 +128,100 @@ async def test_the_last_one_that_leaves_is_answered_though_its_group_is_deleted(
 
 
 @on_virtual_time
+async def test_a_page_of_offsets_has_no_more_text_than_it_may() -> None:
+    """
+    Each commit of one of its 256 partitions writes all of it; what is not stored yet counts, too.
+    """
+    one = await Coordinated.start(World(t=256))
+    text = "x" * 4096
+
+    async def refused(partition: int, text: str) -> bool:
+        try:
+            await one.commit("g", {partition: 1}, metadata=text)
+        except RefusedError as error:
+            return error.code is ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return False
+
+    at_once = await asyncio.gather(*(refused(n, text) for n in range(17)))
+
+    assert [False] * 16 + [True] == at_once
+    assert await refused(17, "a word more")
+    assert not await refused(17, "")
+    assert not await refused(0, "y" * 4096), "in the place of another one"
+    assert not await refused(0, "")
+    assert not await refused(17, "a word more")
+    one.kill()
+    again = await Coordinated.start(one.life.world)
+    with pytest.raises(RefusedError):
+        await again.commit("g", {18: 1}, metadata=text)
+
+
+@on_virtual_time
+async def test_groups_grow_little_while_the_metadata_store_has_little_room() -> None:
+    """
+    What they have goes on, and what a consumer needs to begin.
+    """
+    one = await Coordinated.start(World(t=300))
+    quota = one.life.engine.ports.quota
+    for size, is_scarce in ((59, False), (60, True), (80, True), (59, False)):
+        usage = Usage(member="m", size_bytes=size, quota_bytes=100, full=False, revision=1)
+        quota.told([usage])
+        group = f"{size}-{is_scarce}"
+        await one.commit(group, dict.fromkeys(range(200), 1))
+        await one.commit(group, dict.fromkeys(range(200), 2))
+        growing = one.commit(f"{group}-new", dict.fromkeys(range(300), 1))
+        if is_scarce:
+            with pytest.raises(RefusedError, match="COORDINATOR_NOT_AVAILABLE"):
+                await growing
+        else:
+            await growing
+
+
+@on_virtual_time
+async def test_long_subscriptions_are_read_off_the_event_loop_when_somebody_asks() -> None:
+    """
+    Half a million names fit a JoinGroup; a rebalance needs none of them.
+    """
+    one = await Coordinated.start(World(t=1))
+    topics = ["t", *("" for _ in range(20_000))]
+    metadata = encode_subscription(0, ConsumerProtocolSubscription(topics=topics))
+    member = Member(one, "g", protocol_type="consumer")
+    member.asked = replace(member.asked, protocols=(Protocol("p", metadata),))
+    await member.join()
+    await member.sync()
+    assert "all_subscribed_topics" not in one.life.world.offloaded
+
+    group = one.groups.groups["g"]
+    subscribed = await group.subscribed(["t", "another"])
+
+    assert frozenset({"t"}) == subscribed
+    assert "all_subscribed_topics" in one.life.world.offloaded
+    assert [True, False] == [group.is_used(name, subscribed) for name in ("t", "another")]
+
+
+@on_virtual_time
 async def test_a_commit_of_nothing_leaves_no_group() -> None:
     """
     None of its partitions could be committed; or they do not fit the metadata store.
     """
-    one = await Coordinated.start(World(t=256))
+    one = await Coordinated.start(World(t=100 * 256))
     await one.commit("nothing", {})
-    with pytest.raises(RefusedError):
-        await one.commit("much", {0: 1}, metadata=Random(1).randbytes(2_000_000).hex())
+    rng = Random(1)
+    much = {
+        one.tp(256 * page + number): Committed(offset=1, metadata=rng.randbytes(2_000).hex())
+        for page in range(100)
+        for number in range(16)
+    }
+    group = await one.groups.made("much", CLASSIC)
+    with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR"):
+        await group.store(much)
 
     assert {} == one.groups.groups
+    await one.commit("g", {0: 1})
+    group = one.groups.groups["g"]
+    with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR"):
+        await group.store(much)
+    await group.store(dict(list(much.items())[:16]))
 
 
 def _beat(epoch: int) -> ConsumerHeartbeat:

@@ -17,7 +17,7 @@ from driftlog_agents.handlers.api import (
     update_features,
 )
 from driftlog_agents.handlers.api.update_features import UpgradeType
-from driftlog_agents.handlers.api_versions_table import FORMAT_FEATURE, versions_response
+from driftlog_agents.handlers.common.api_versions_table import FORMAT_FEATURE, versions_response
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

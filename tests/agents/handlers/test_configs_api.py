@@ -85,16 +85,26 @@ async def test_every_topic_config_is_said_with_where_it_comes_from(tmp_path: Pat
             {"log_retention_minutes": 9, "log_retention_ms": 77},
             "77",
             4,
-            [("log.retention.ms", "77", 4)],
+            [
+                ("log.retention.ms", "77", 4),
+                ("log.retention.minutes", "9", 4),
+                ("log.retention.hours", "168", 5),
+            ],
         ),
-        ({"log_retention_ms": -1}, "-1", 4, [("log.retention.ms", "-1", 4)]),
+        (
+            {"log_retention_ms": -1},
+            "-1",
+            4,
+            [("log.retention.ms", "-1", 4), ("log.retention.hours", "168", 5)],
+        ),
     ],
 )
 def test_the_agents_retention_is_the_default_of_topics(
     given: dict[str, int], value: str, source: int, synonyms: list[tuple[str, str, int]]
 ) -> None:
     """
-    Milliseconds before minutes before hours; only milliseconds are named, as Kafka 4.3.1 does.
+    Milliseconds before minutes before hours; minutes and hours are named only behind milliseconds,
+    as Kafka 4.3.1 does.
     """
     agent = BrokerSettings(**given).topic_defaults  # type: ignore[arg-type]
     resolved = resolve(TOPIC_CONFIGS, {}, Inherited(agent))
@@ -490,7 +500,7 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
     """
     Limits that produce asks, and the sealer's, follow the topic's configs, and go with it.
     """
-    settings = BrokerSettings(message_max_bytes=1_000, seal_ms=60_000)
+    settings = BrokerSettings(message_max_bytes=1_000, log_roll_hours=1)
     async with RunningAgent(tmp_path, settings=settings) as agent:
         topics = agent.broker.topics
         await create(agent, new("t"))
@@ -522,7 +532,7 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
 
     assert (
         TopicLimits(max_message_bytes=1_000),
-        TopicSealPolicy(segment_ms=60_000, longest_ms=WEEK_MS),
+        TopicSealPolicy(segment_ms=3_600_000, longest_ms=WEEK_MS),
     ) == before
     assert (
         TopicLimits(

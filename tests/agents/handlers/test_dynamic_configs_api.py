@@ -93,9 +93,11 @@ async def test_a_change_holds_at_once_and_after_a_restart_until_it_is_deleted(
         assert 10 == retention_ms(agent, "own")
         assert 1000 == agent.broker.topics.limits["t"].max_message_bytes
         name = "log.retention.ms"
-        four = [(name, "25", 2), (name, "20", 3), (name, "30", 4)]
+        hours = ("log.retention.hours", "168", 5)
+        four = [(name, "25", 2), (name, "20", 3), (name, "30", 4), hours]
         assert four == await synonyms(agent, BROKER, ME, name)
         assert four == await synonyms(agent, TOPIC, "t", "retention.ms")
+        assert [hours] == await synonyms(agent, BROKER, ME, "log.retention.hours")
         assert [(name, "20", 3)] == await synonyms(agent, BROKER, ALL, name)
         assert [name] == list(await configs_of(agent, BROKER, ALL))
 
@@ -104,9 +106,41 @@ async def test_a_change_holds_at_once_and_after_a_restart_until_it_is_deleted(
         await alter(agent, (name, DELETE, None), resource_type=BROKER, name=ALL)
         seen.append(retention_ms(agent))
         assert [20, 30] == seen
-        assert [(name, "30", 4)] == await synonyms(agent, BROKER, ME, name)
+        assert [(name, "30", 4), hours] == await synonyms(agent, BROKER, ME, name)
         left = await agent.metadata_store.get(configs_key(ConfigsOwner()))
         assert left is None
+
+
+async def test_the_log_takes_a_change_at_once_and_in_the_next_session(tmp_path: Path) -> None:
+    """
+    Of the cleaner and of producers; deleted, what the agent was started with holds.
+    """
+
+    def of_log(agent: RunningAgent) -> list[float]:
+        log = agent.engine.settings
+        backoffs = log.compaction.backoff_ms, log.merging.interval_ms
+        return [*backoffs, log.compaction.cleaner.map_bytes, log.producers.expiration_ms]
+
+    async with RunningAgent(tmp_path) as agent:
+        before = of_log(agent)
+        await create(agent, new("t"))
+        changes = {
+            "log.cleaner.backoff.ms": "1",
+            "log.cleaner.dedupe.buffer.size": "2000000",
+            "log.roll.ms": "3",
+            "producer.id.expiration.ms": "4",
+        }
+        set_all = [(name, SET, value) for name, value in changes.items()]
+        assert (0, None) == await alter(agent, *set_all, resource_type=BROKER, name=ALL)
+        now = of_log(agent), agent.broker.topics.sealing["t"].segment_ms
+        await agent.lose_session()
+        again = of_log(agent)
+        delete = [(name, DELETE, None) for name in changes]
+        assert (0, None) == await alter(agent, *delete, resource_type=BROKER, name=ALL)
+
+        assert ([1, 1, 2_000_000, 4], 3) == now
+        assert [1, 1, 2_000_000, 4] == again
+        assert before == of_log(agent)
 
 
 async def test_a_change_is_seen_on_the_other_agents(tmp_path: Path) -> None:

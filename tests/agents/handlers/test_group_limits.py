@@ -1,6 +1,7 @@
 """What one client can make an agent hold for its groups is bounded."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,18 @@ import pytest
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.handlers.api import join_group, leave_group, offset_commit, sync_group
-from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.handlers.api import (
+    consumer_group_describe,
+    describe_groups,
+    join_group,
+    leave_group,
+    offset_commit,
+    sync_group,
+)
+from driftlog_agents.handlers.common.context import AnswerBytes
+from driftlog_agents.protocol.errors import ErrorCode, OverLimitError
+from driftlog_agents.protocol.messages import consumer_group_describe as cd
+from driftlog_agents.protocol.messages import describe_groups as dg
 from driftlog_agents.protocol.messages import join_group as jg
 from driftlog_agents.protocol.messages import leave_group as lv
 from driftlog_agents.protocol.messages import offset_commit as oc
@@ -35,7 +46,7 @@ def agent_of(path: Path, max_size: int = 10_000, **limits: Any) -> RunningAgent:
 
 
 async def join(
-    agent: RunningAgent, group: str, metadata: bytes = b"m", **said: Any
+    agent: RunningAgent, group: str, metadata: bytes = b"m", protocols: int = 1, **said: Any
 ) -> jg.JoinGroupResponse:
     """JoinGroup of version 3: of a member without an id it is the only one that is needed."""
     fields: dict[str, Any] = {
@@ -46,7 +57,7 @@ async def join(
     }
     request = jg.JoinGroupRequest(
         group_id=group,
-        protocols=[jg.JoinGroupRequestProtocol(name="p", metadata=metadata)],
+        protocols=[jg.JoinGroupRequestProtocol(name="p", metadata=metadata)] * protocols,
         **fields,
     )
     return await join_group.handle(agent.broker, request, agent.context(3))
@@ -107,6 +118,18 @@ async def test_a_member_says_no_more_than_it_may(tmp_path: Path) -> None:
         assert (ErrorCode.NONE, ErrorCode.INVALID_REQUEST) == (joined.error_code, assigned)
         assert ["g"] == list(agent.broker.groups.groups)
         assert 3 == refused(agent, "driftlog.max.group.member.bytes")
+
+
+async def test_a_member_has_no_more_protocols_than_clients_have(tmp_path: Path) -> None:
+    """
+    Each takes memory and time at every rebalance, though it is empty.
+    """
+    async with agent_of(tmp_path) as agent:
+        many = await join(agent, "g", b"", protocols=101)
+        enough = await join(agent, "g", b"", protocols=100)
+
+        assert ErrorCode.INVALID_REQUEST == many.error_code
+        assert ErrorCode.NONE == enough.error_code
 
 
 async def test_a_group_holds_no_more_than_it_may(tmp_path: Path) -> None:
@@ -170,8 +193,8 @@ async def test_an_agent_coordinates_no_more_groups_than_it_may(tmp_path: Path) -
 
 async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> None:
     """
-    What makes them larger is refused retriably, by members and by offsets; what is in the place
-    of something goes on, and what goes makes room.
+    What makes them larger is refused retriably, by members, by offsets and by what members will
+    be assigned; what is in the place of something goes on, and what goes makes room.
     """
     async with agent_of(tmp_path, driftlog_max_groups_bytes=100 * KiB) as agent:
         await create(agent, new("t", 64))
@@ -183,17 +206,39 @@ async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> Non
         assert 80 * KiB < held < 100 * KiB
 
         second = await join(agent, "second", bytes(30 * KiB))
-        larger = await commit(agent, "offsets", "x" * 4_000, partitions=60)
+        larger = await commit(agent, "offsets", "x" * 1_000, partitions=60)
+        assigned = await join_consumer(agent, "m", group_id="assigned")
 
         unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert [unavailable] * 2 == [second.error_code, larger]
-        assert 2 == refused(agent, "driftlog.max.groups.bytes")
+        assert [unavailable] * 3 == [second.error_code, larger, assigned.error_code]
+        assert 3 == refused(agent, "driftlog.max.groups.bytes")
         assert held == agent.broker.groups.budget.held_bytes
         again = await join(agent, "g", bytes(30 * KiB), member_id=joined.member_id)
         assert ErrorCode.NONE == again.error_code
         assert ErrorCode.NONE == await commit(agent, "offsets", "y" * 500, partitions=60)
         await agent.broker.groups.groups["offsets"].delete()
         assert ErrorCode.NONE == (await join(agent, "second", bytes(30 * KiB))).error_code
+
+
+async def test_a_description_counts_every_text_of_its_answer(tmp_path: Path) -> None:
+    """
+    Names of 32 KB are larger than the metadata of members, which alone was counted.
+    """
+    async with agent_of(tmp_path) as agent:
+        await make(agent, t=1)
+        await join(agent, "classic", protocol_type="x" * 30_000)
+        names = [f"{number}{'y' * 200}" for number in range(100)]
+        await join_consumer(agent, "m", group_id="modern", subscribed_topic_names=names)
+        classic = dg.DescribeGroupsRequest(groups=["classic"])
+        modern = cd.ConsumerGroupDescribeRequest(group_ids=["modern"])
+
+        narrow = replace(agent.context(5), answer=AnswerBytes(20_000))
+        with pytest.raises(OverLimitError):
+            await describe_groups.handle(agent.broker, classic, narrow)
+        narrow = replace(agent.context(1), answer=AnswerBytes(20_000))
+        with pytest.raises(ExceptionGroup) as refused:
+            await consumer_group_describe.handle(agent.broker, modern, narrow)
+        assert isinstance(refused.value.exceptions[0], OverLimitError)
 
 
 async def test_a_full_group_is_counted(tmp_path: Path) -> None:

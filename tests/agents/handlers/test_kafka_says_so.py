@@ -30,7 +30,7 @@ from driftlog_agents.protocol.messages import init_producer_id as ip
 from driftlog_agents.protocol.messages import list_offsets as lo
 from driftlog_agents.protocol.messages import metadata as md
 from driftlog_agents.protocol.messages import offset_for_leader_epoch as ole
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from driftlog_agents.protocol.types import NULL_UUID
 from tests.agents.handlers.asking import new
 from tests.support.engine import NODE_ID, RunningAgent

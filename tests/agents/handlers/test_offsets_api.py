@@ -14,7 +14,10 @@ from driftlog_agents.handlers.api import (
     list_offsets,
     offset_for_leader_epoch,
 )
-from driftlog_agents.handlers.api_versions_table import ADVERTISED, unsupported_version_response
+from driftlog_agents.handlers.common.api_versions_table import (
+    ADVERTISED,
+    unsupported_version_response,
+)
 from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.handlers.table import HANDLERS
 from driftlog_agents.log.partition.partition import State

@@ -1,6 +1,7 @@
 """Produce and Fetch through a socket: limits after a rewrite, timeouts, errors that cost little."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.batches import Codec, encode_batch
+from driftlog_agents.handlers.produce.waiters import OneBatchWaiter, SeveralBatches
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
@@ -222,6 +224,35 @@ async def test_a_request_that_takes_too_long_is_answered_and_its_partitions_as_t
     assert (0, 2) == (after[0].error_code, after[0].base_offset)
 
 
+def unanswered() -> int:
+    """Produce requests that are in memory and have no outcome yet."""
+    kinds = (OneBatchWaiter, SeveralBatches)
+    return sum(isinstance(each, kinds) and not each.done for each in gc.get_objects())
+
+
+async def test_requests_of_a_client_that_has_left_are_not_kept_for_their_timeout(
+    agent: Serving,
+) -> None:
+    """
+    Their batches were not rewritten yet, and are not: each was kept for its 24 days, and all later
+    requests of the same timeout behind it.
+    """
+    before = unanswered()
+    async with agent.client() as client:
+        await client.create("t", 2, compression_type="lz4")
+        agent.rewrites.close()
+        for _ in range(5):
+            client.send_produce("t", {0: batch()}, timeout_ms=2**31 - 1)
+            client.send_produce("t", {0: batch(), 1: batch()}, timeout_ms=2**31 - 1)
+        await eventually(lambda: len(agent.log("t").busy) == 10)
+        assert agent.server.prefixes.held_bytes > 0
+    await eventually(lambda: not agent.server.connections)
+    assert 0 == agent.server.prefixes.held_bytes
+    agent.rewrites.open()
+
+    await eventually(lambda: not agent.log("t").busy and unanswered() == before)
+
+
 # ── What costs a connection, and what costs less ──
 
 
@@ -232,12 +263,14 @@ async def test_a_bug_in_a_rewrite_costs_its_connection_and_no_other(agent: Servi
     async with agent.client() as client, agent.client() as other:
         await other.create("t", compression_type="lz4")
         agent.rewrites.error = ValueError("a bug")
+        before = unanswered()
         client.send_produce("t", {0: batch()})
         closed = await client.closed()
         agent.rewrites.error = None
         answer = await other.produce("t", {0: batch()})
+        kept = unanswered() - before
 
-    assert closed
+    assert (True, 0) == (closed, kept)
     assert (0, 0) == (answer[0].error_code, answer[0].base_offset)
     assert 1 == agent.process.sessions
 

@@ -1,6 +1,6 @@
 """Each API version that is advertised has a handler, and no other."""
 
-from driftlog_agents.handlers.api_versions_table import ADVERTISED
+from driftlog_agents.handlers.common.api_versions_table import ADVERTISED
 from driftlog_agents.handlers.table import HANDLERS
 from driftlog_agents.protocol.api import ApiKey
 

@@ -42,7 +42,7 @@ from driftlog_agents.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from driftlog_agents.protocol.types import NULL_UUID
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.keys import deleted_key, leaders_prefix, partitions_prefix, topic_key

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, believe
 from driftlog_agents.log.garbage.unreferenced_objects import HOUR_MS, CollectorSettings
 from driftlog_metadata.schema.codec import encode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY
@@ -175,14 +176,12 @@ async def test_nothing_is_deleted_on_the_word_of_another_store(confirmed: bool) 
     await bucket.put(FLUSH, [b"x"])
     await world.behind.txn((), [Delete(CLUSTER_KEY)])
     disk = SimDisk(Platter(), Process("p", VirtualLoop()), Random(1))
-    options: dict[str, Any] = {"confirm": world.watch.confirm} if confirmed else {}
+    confirm = world.watch.confirm if confirmed else believe
     collector = Collector(
-        metadata=world.store,
-        objects=bucket,
+        stores=ConfirmedStores(world.store, bucket, confirm),
         disk=disk,
         offload=at_once,
         settings=CollectorSettings(pause_ms=0),
-        **options,
     )
     for _ in range(60):
         bucket.hours += 0.25

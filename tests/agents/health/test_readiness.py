@@ -37,6 +37,7 @@ def test_an_agent_that_serves_is_ready() -> None:
             "metadata_store_not_trusted",
             "etcd went back: bring back the right store and restart every agent",
         ),
+        (replace(SERVES, hangs=True), "sealing_hangs", "other agents write segments"),
         (replace(SERVES, session=None), "no_session", "between two sessions"),
         (
             replace(SERVES, session=replace(SESSION, serves=False, metadata_failing_ms=9_000)),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 from unittest import mock
 from uuid import UUID
 
@@ -34,7 +34,8 @@ from tests.agents.log.flush_records import (
     settled,
     values,
 )
-from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time, values_of
+from tests.agents.log.leadership.test_handover import joined
+from tests.agents.log.lives import SETTINGS, World, now_ms, on_virtual_time, values_of
 from tests.support.lossy import Lossy
 
 QUICK = replace(SMALL, consolidation=replace(SMALL.consolidation, named_within_ms=60_000))
@@ -364,17 +365,20 @@ async def test_an_object_that_cannot_be_read_is_looked_for_again_and_the_others_
 @on_virtual_time
 async def test_a_tail_that_was_not_told_finds_its_batches_by_the_records() -> None:
     """
-    As a partition does that is led where its flushes are not kept: when the object is gone, what
-    reads and what seals looks the records up, and goes on.
+    Its flushes are another agent's, which rewrites them: when an object is gone, what reads and
+    what seals looks the records up, and goes on.
     """
-    world = World(t=2)
-    life = await world.start(SMALL)
-    untold(life)
-    await flushes(life, 10)
+    world = World(t=8)
+    first = await world.start(NEVER)
+    await flushes(first, 10, partitions=range(8))
+    second = await joined(first, settings=NEVER)
+    engine = second.engine
+    while not engine.logs():  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    log = engine.logs()[0]
+    first.engine.flush_records.state.settings = SMALL.consolidation
     await settled()
-    forget_memory(life)
-    assert 10 == await drop_unnamed(world)
-    engine, log = life.engine, life.log(0)
+    assert 10 < await drop_unnamed(world)  # ten flushes, and probes of the hand-over
     reader = LogReader(
         store=world.bucket,
         offload=engine.ports.offload,
@@ -384,10 +388,10 @@ async def test_a_tail_that_was_not_told_finds_its_batches_by_the_records() -> No
 
     read = [b for n in range(10) for b in await reader.read(log, n, 1, zstd=True)]
 
-    assert [(n, b"0-%d" % n) for n in range(10)] == [
+    assert [(n, b"%d-%d" % (log.partition, n)) for n in range(10)] == [
         (offset, value) for batch in read for offset, _, value in values_of(batch)
     ]
-    assert 10 == await life.seal(1)
+    assert 10 == await second.seal(log.partition)
 
 
 @on_virtual_time
@@ -439,15 +443,6 @@ async def test_a_slice_that_was_sealed_in_part_goes_on_with_its_rest() -> None:
     assert (6, before * 6 // 10) == (log.unsealed_batches, log.unsealed_bytes)
     assert [b"0-%d" % n for n in range(4, 10)] == values(await third.committed(0))
     assert 10 == await third.seal(0)
-
-
-def untold(life: Life) -> None:
-    """Nobody tells the tails of a rewrite."""
-
-    async def nothing(*_: Any) -> None:
-        pass
-
-    cast(Any, life.engine.flush_records)._rewrite._tell_tails = nothing
 
 
 @on_virtual_time

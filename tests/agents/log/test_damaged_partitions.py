@@ -19,11 +19,14 @@ from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.batches.batch import check_batch
+from driftlog_tiering.formats.manifests import load_newest
 from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.test_offsets_api import EARLIEST, LATEST, ends, look
@@ -109,18 +112,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is put back."""
-    failed = availability.Availability._failed
-
-    def soon(self: Any, what: Any, now_ms: float, jitter: float) -> bool:
-        says = failed(self, what, now_ms, jitter)
-        self._missed[what].due_ms = now_ms + 50
-        return says
-
-    monkeypatch.setattr(availability.Availability, "_failed", soon)
 
 
 @pytest.fixture(autouse=True)
@@ -247,13 +238,10 @@ async def test_the_tail_is_read_and_sealed_offsets_name_what_is_damaged(subject:
 
 
 @pytest.mark.parametrize("pattern", [MANIFEST, SNAPSHOT])
-async def test_what_is_put_back_is_found_without_a_start(
-    subject: Subject, pattern: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_put_back_is_found_without_a_start(subject: Subject, pattern: str) -> None:
     """
     Then everything is judged by everything again, what was written meanwhile included.
     """
-    look_often(monkeypatch)
     file = subject.file(pattern)
     whole = file.read_bytes()
     file.unlink()
@@ -279,14 +267,11 @@ async def test_what_is_put_back_is_found_without_a_start(
     assert 10 == sealed
 
 
-async def test_what_comes_behind_a_refused_batch_waits_for_it(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_comes_behind_a_refused_batch_waits_for_it(subject: Subject) -> None:
     """
     Two batches of a producer that nobody knows are on their way when the snapshot is back: the
     first was refused, and the second is not taken in its place.
     """
-    look_often(monkeypatch)
     file = subject.file(SNAPSHOT)
     whole = file.read_bytes()
     file.unlink()
@@ -346,12 +331,11 @@ async def test_a_damaged_partition_takes_no_more_than_may_be_unsealed(subject: S
 
 
 async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repaired(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    subject: Subject,
 ) -> None:
     """
     Nothing is written that no manifest will name; all who are known stay so, and others too.
     """
-    look_often(monkeypatch)
     settings = replace(PATIENT, seal=SealSettings(segment_bytes=1, check_interval_ms=20))
     async with subject.agent(engine=settings) as agent:
         log = agent.log("t", 0)
@@ -369,6 +353,8 @@ async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repair
         await until(lambda: log.damage != "")
         during = len(list(segments.glob("*/00000/*.parquet")))
         named = newest.name in log.damage
+        await agent.engine.deletion.delete_to(log, 2)
+        started = await _manifest_starts(agent, log, 2)
         written = await produce(agent, SEALED, 2)
         newest.write_bytes(whole)
         await until(lambda: log.sealed_end == 8)
@@ -376,7 +362,20 @@ async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repair
 
     assert before == during
     assert named
+    assert started  # what is deleted is deleted in the bucket too: a restore would bring it back
     assert 6 == written
+
+
+async def _manifest_starts(agent: RunningAgent, log: PartitionLog, offset: int) -> bool:
+    """Whether the partition's manifest comes to start at *offset*, and *log* stays damaged."""
+    tp = TopicPartition(log.topic_id, log.partition)
+    bucket = DirectoryObjectStore(agent.path / "bucket")
+    for _ in range(500):
+        manifest = await load_newest(bucket, log.topic, tp)
+        if manifest is not None and manifest.log_start == offset:
+            return log.damage != ""
+        await asyncio.sleep(0.02)
+    return False
 
 
 @on_virtual_time

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.configs.definitions import ResourceType
 from driftlog_agents.handlers.api import describe_configs, update_features
-from driftlog_agents.handlers.api_versions_table import FORMAT_FEATURE
+from driftlog_agents.handlers.common.api_versions_table import FORMAT_FEATURE
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsRequest,

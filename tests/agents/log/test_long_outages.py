@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_metadata.schema.codec import decode_flush_record
@@ -47,8 +48,7 @@ async def _at_once(fn: Callable[..., Any], *args: Any) -> Any:
 def new_collector(life: Life) -> Collector:
     """Of the agent, with the scaled grace."""
     return Collector(
-        metadata=life.world.metadata,
-        objects=life.world.bucket,
+        stores=ConfirmedStores(life.world.metadata, life.world.bucket),
         disk=life.disk,
         offload=_at_once,
         settings=CollectorSettings(grace=Grace(GRACE_MS), pause_ms=0),

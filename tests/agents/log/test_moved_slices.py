@@ -40,7 +40,7 @@ from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.range_writer import range_writer
 
 TOPIC_ID = UUID(int=7)
-OLD, NEW = "flush/s/old", "flush/s/new"
+OLD, NEW, OTHER = "flush/s/old", "flush/s/new", "flush/s/other"
 SEALED_END, END = 10, 20
 
 
@@ -52,10 +52,15 @@ class Bucket(MemoryObjectStore):
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked: list[str] = []
+        self.other_gate = asyncio.Event()
+        """Of another partition's object."""
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        self.asked.append(key)
-        await self.gate.wait()
+        if key == OTHER:
+            await self.other_gate.wait()
+        else:
+            self.asked.append(key)
+            await self.gate.wait()
         return await super().get(key, start, end)
 
 
@@ -64,14 +69,14 @@ async def inline(fn: Callable[..., Any], *args: Any) -> Any:
     return fn(*args)
 
 
-def batch_at(offset: int) -> bytes:
+def batch_at(offset: int, size: int) -> bytes:
     """One record, as old as its offset says."""
-    return make_batch(offset, [(1_000 + offset, None, b"v" * 100)])
+    return make_batch(offset, [(1_000 + offset, None, b"v" * size)])
 
 
-def flushed(offsets: Sequence[tuple[int, int]]) -> tuple[Footer, bytes]:
+def flushed(offsets: Sequence[tuple[int, int]], size: int = 100) -> tuple[Footer, bytes]:
     """An object of these batches, (partition, offset), and its footer."""
-    batches = [batch_at(offset) for _, offset in offsets]
+    batches = [batch_at(offset, size) for _, offset in offsets]
     lengths, n = array("i", map(len, batches)), len(batches)
     columns = (
         array("i", [0] * n),
@@ -140,17 +145,13 @@ class World:
 
     async def fill_cache(self) -> asyncio.Event:
         """Reads of flush objects wait for room until this is set."""
-        gate = asyncio.Event()
-
-        async def load() -> list[Buffer]:
-            await gate.wait()
-            return []
-
-        room = self.settings.flush_cache_bytes
-        other = self.flushes._pieces.get(("other", 0, room), room, load)
-        self.kept = asyncio.create_task(other)
+        other, body = flushed([(0, 0)], self.settings.flush_cache_bytes - 150)
+        await self.bucket.put(OTHER, [body])
+        (theirs,) = other.slices()
+        tail = tail_slice(FlushBatches.of_footer(other), theirs, StoredAt(OTHER, 0))
+        self.kept = asyncio.create_task(self.flushes.batch(tail, 0))
         await asyncio.sleep(0)
-        return gate
+        return self.bucket.other_gate
 
 
 def offsets_of(batches: Sequence[Buffer]) -> list[int]:

@@ -6,6 +6,7 @@ for good, nothing needs a restart.
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,16 @@ from driftlog_agents.log.objects.availability import (
     DamagedObjectError,
     ObjectUnavailableError,
 )
-from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.stores.object_store import Listing, NotFoundError
 from driftlog_tiering.stores.s3_errors import translate
 from tests.agents.log.flush_records import SMALL, flushes, forget_memory, records
-from tests.agents.log.lives import ONE, Bucket, Life, World, now_ms, on_virtual_time
+from tests.agents.log.lives import ONE, SETTINGS, Bucket, Life, World, now_ms, on_virtual_time
 
 BACK_S = LONGEST_WAIT_MS / 1000 + 10
 """The longest wait, and what a takeover takes."""
@@ -301,32 +305,34 @@ async def test_a_manifest_that_is_missing_is_looked_for_again_after_a_while() ->
 
 
 @on_virtual_time
-async def test_a_footer_that_is_long_in_coming_holds_up_its_own_partition_alone() -> None:
+async def test_records_that_are_long_in_coming_hold_up_their_own_partition_alone() -> None:
     """
-    The records of another are looked up meanwhile.
+    Those of another are looked up meanwhile.
     """
     world = World(t=2)
     life = await world.start()
     for partition in range(2):
         assert "committed" == await life.produce(b"0", partition=partition).answer()
-    relocation = life.engine._relocation
     held, free = life.log(0), life.log(1)
-    look = relocation._look
+    ask, asked = world.metadata.get_prefix, asyncio.Event()
 
-    async def held_up(log: PartitionLog, session_id: str) -> bool:
-        if log is held:
+    async def late(prefix: str, **options: Any) -> tuple[int, list[KeyValue]]:
+        if prefix.startswith(FLUSHES_PREFIX) and not asked.is_set():
+            asked.set()
             await asyncio.sleep(60)
-        return await look(log, session_id)
+        return await ask(prefix, **options)
 
-    relocation._look = held_up  # type: ignore[method-assign]
-    first = asyncio.create_task(relocation.look_again(held))
-    await asyncio.sleep(1)
+    world.metadata.get_prefix = late  # type: ignore[method-assign]
+    first = asyncio.create_task(life.engine.refresh(held))
+    await asked.wait()
     began_ms = now_ms()
-    await relocation.look_again(free)
+    await life.engine.refresh(free)
     took_ms = now_ms() - began_ms
-    await relocation.look_again(held)
+    alone = not first.done()
+    await life.engine.refresh(held)
 
     assert took_ms < 1_000
+    assert alone
     assert first.done()
 
 
@@ -362,7 +368,7 @@ async def test_what_is_not_sealed_for_a_missing_object_is_sealed_when_it_is_back
     The partition is led, written to and read meanwhile.
     """
     world = World(t=1)
-    life = await world.start()
+    life = await world.start(replace(SETTINGS, seal=SealSettings(segment_bytes=1)))
     assert "committed" == await life.produce(b"0").answer()
     log = life.log()
     forget_memory(life)
@@ -370,18 +376,11 @@ async def test_what_is_not_sealed_for_a_missing_object_is_sealed_when_it_is_back
     body = await world.bucket.get(key)
     await world.bucket.delete([key])
     with capture_logs() as lines:
-        for _ in range(3_000):
-            if log.damage:
-                await life.engine.sealer._round()
-            else:
-                await life.engine.sealer._attempt(log, log.high_watermark)
-            await asyncio.sleep(1)
+        await asyncio.sleep(3_000)
         damage = log.damage
         assert "committed" == await life.produce(b"1").answer()
         await world.bucket.put(key, [body])
-        for _ in range(int(BACK_S)):
-            await life.engine.sealer._round()
-            await asyncio.sleep(1)
+        await asyncio.sleep(BACK_S)
     told = [line for line in lines if line["event"] == "seal_blocked"]
 
     assert key in damage

@@ -298,7 +298,8 @@ class World:
 
     async def flush(self, batches: Sequence[bytes], tier: str) -> TailSlice:
         """Commit a flush; its batches are then in *tier*: "object", "file" or "memory"."""
-        other = Batch(make_batch(0, [(0, None, b"other")]), 0, 0, 0, (1, 0, -1, -1, -1, 0, 0))
+        view = memoryview(make_batch(0, [(0, None, b"other")]))
+        other = Batch(view, 0, 0, 0, (1, 0, -1, -1, -1, 0, 0))
         other.length = len(other.view or b"")
         mine = [_batch(b) for b in batches]
         if tier == "file":
@@ -379,7 +380,7 @@ class World:
 def _batch(data: bytes) -> Batch:
     h = parse_header(data)
     return Batch(
-        data,
+        memoryview(data),
         len(data),
         h.base_offset,
         h.partition_leader_epoch,

@@ -38,8 +38,14 @@ from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.network.server import Server
-from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
-from driftlog_agents.process.cluster_identity import ClusterIdentity
+from driftlog_agents.process.composition.agent import (
+    AgentPorts,
+    AgentProcess,
+    AgentSettings,
+    now_ms,
+    wall_ms,
+)
+from driftlog_agents.process.composition.cluster_identity import ClusterIdentity
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.messages import create_topics, fetch, produce

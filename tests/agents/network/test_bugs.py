@@ -16,7 +16,7 @@ from driftlog_agents.protocol.messages import delete_topics, fetch, init_produce
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
-from driftlog_agents.protocol.one_batch import OneBatchReader
+from driftlog_agents.protocol.requests.one_batch import OneBatchReader
 from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY, topic_key
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import Delete, Put

@@ -15,6 +15,7 @@ from driftlog_agents.handlers import dispatcher
 from driftlog_agents.handlers.fetch import handler
 from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
 from driftlog_agents.handlers.fetch.request import named_once
+from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.protocol.messages import fetch, metadata
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -139,7 +140,9 @@ async def test_no_large_answer_is_encoded_for_who_has_left(
     assert (0, 1) == (for_nobody, encoded)
 
 
-async def test_who_leaves_when_it_is_told_of_room_takes_none(agent: Serving) -> None:
+async def test_who_leaves_when_it_is_told_of_room_takes_none(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     The connection closes in the turn of the loop before its Fetch goes on.
     """
@@ -147,19 +150,23 @@ async def test_who_leaves_when_it_is_told_of_room_takes_none(agent: Serving) -> 
     server = agent.server
     wanted = fetching("full", {0: 0}, partition_max_bytes=12 * MiB)
     agent.objects.reads.close()
+    leaves: list[str] = []
+    in_turn = Connection.in_turn
+
+    def leave_first(told: Connection, step: Callable[[], None]) -> None:
+        if told.client_host not in leaves:
+            in_turn(told, step)
+        else:
+            told.close()
+            told.soon(lambda: told.soon(step))  # behind `connection_lost`
+
+    monkeypatch.setattr(Connection, "in_turn", leave_first)
     async with agent.client() as first, agent.client() as second:
+        leaves.append("{}:{}".format(*second.writer.get_extra_info("sockname")))
         first.send(fetch.API, 11, wanted)
         await eventually(lambda: server.answers.held_bytes > 0)
         second.send(fetch.API, 11, wanted)
         await eventually(lambda: server.answers.waiting == 1)
-        (told,) = (c for c in server.connections if c.answers._then is not None)
-        soon = told.soon
-
-        def close(step: object) -> None:
-            told.close()
-            soon(lambda: soon(step))  # type: ignore[arg-type]  # behind `connection_lost`
-
-        told.answers._soon = close
         agent.objects.reads.open()
         assert len(records((await first.receive())[1].responses[0].partitions[0])) > 0
         assert await second.closed()
@@ -183,7 +190,7 @@ async def test_who_leaves_while_it_is_not_read_is_noticed(agent: Serving) -> Non
         await client.__aenter__()
         for _ in range(20):
             client.send(fetch.API, 11, wanted)
-    await eventually(lambda: [c._reading for c in server.connections] == [False] * 5)
+    await eventually(lambda: [c.unread_file is None for c in server.connections] == [False] * 5)
     for client in clients:
         client.writer.close()
     await gone(agent)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tests.agents.network.serving import Serving, eventually
+from tests.agents.network.serving import Client, Serving, eventually
 
 TOPIC = 2
 """Resource type of DescribeConfigs."""
@@ -620,6 +621,44 @@ async def test_topics_and_partitions_have_limits(tmp_path: Path) -> None:
     assert (1, 2) == counted
 
 
+async def test_topics_that_are_made_at_the_same_time_count_as_well(tmp_path: Path) -> None:
+    """
+    Each connection may see that there is room, before any of their topics is there: 20 of them made
+    four times as many partitions as the cluster may have.  What is refused, seen or deleted does
+    not count any more.
+    """
+
+    async def code(client: Client, name: str, count: int) -> ErrorCode:
+        topic = CreatableTopic(name=name, num_partitions=count, replication_factor=-1)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000)
+        response = await client.call(create_topics.API, 5, request)
+        return ErrorCode(response.topics[0].error_code)
+
+    async def extended(client: Client, name: str) -> ErrorCode:
+        topic = CreatePartitionsTopic(name=name, count=4, assignments=None)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=30_000)
+        response = await client.call(create_partitions.API, 1, request)
+        return ErrorCode(response.results[0].error_code)
+
+    async with (
+        Serving(tmp_path, broker=limited(driftlog_max_partitions=7)) as agent,
+        AsyncExitStack() as stack,
+    ):
+        clients = [await stack.enter_async_context(agent.client()) for _ in range(5)]
+        made = await asyncio.gather(*(code(c, f"t{n}", 3) for n, c in enumerate(clients)))
+        there = [f"t{n}" for n in range(5) if made[n] is ErrorCode.NONE]
+        again = await asyncio.gather(*(code(c, there[0], 1) for c in clients))
+        more = await asyncio.gather(*map(extended, clients, there))
+        await agent.process.broker.topics.delete(agent.process.broker.topics.by_name[there[0]])
+        after = await code(clients[0], "t9", 3)
+
+    refused = ErrorCode.POLICY_VIOLATION
+    assert [ErrorCode.NONE] * 2 + [refused] * 3 == sorted(made)
+    assert [ErrorCode.TOPIC_ALREADY_EXISTS] * 5 == again
+    assert [ErrorCode.NONE, refused] == sorted(more)
+    assert ErrorCode.NONE is after
+
+
 async def test_asking_for_topics_makes_a_limited_number(tmp_path: Path) -> None:
     """
     Of one request; who asks again gets more.
@@ -676,7 +715,7 @@ async def test_a_commit_looks_at_the_partition_that_moved(
         client.send(fetch.API, 11, fetching_many(list(range(partitions)), min_bytes=2 * size - 1))
         waiting: Any = agent.log("t", partitions - 1).waiting_fetches
         await eventually(lambda: len(waiting) == 1)
-        await eventually(lambda: all(fetch._timer is not None for fetch in waiting))
+        await eventually(lambda: any(c.on_close for c in agent.server.connections))  # it waits
         monkeypatch.setattr(PartitionLog, "bytes_from", bytes_from)
         await other.produce("t", {7: batch()})
         first = list(looked)

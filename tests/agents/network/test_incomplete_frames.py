@@ -52,7 +52,7 @@ async def begin(stack: AsyncExitStack, agent: Serving) -> Client:
 def held(agent: Serving) -> int:
     """Memory of incomplete frames, counted where it is."""
     server = agent.server
-    return sum(connection._frames.buffered_bytes for connection in server.connections)
+    return sum(connection.frames.buffered_bytes for connection in server.connections)
 
 
 async def settled(agent: Serving, connections: int) -> None:
@@ -264,13 +264,13 @@ async def test_the_time_between_two_crowds_does_not_count(agent: Serving) -> Non
         async with AsyncExitStack() as stack:
             for _ in range(CROWD // 3):
                 await begin(stack, agent)
-            await eventually(lambda: len([c for c in server.connections if c._progress]) > 2)
+            await eventually(lambda: server.frame_budget.pressed)
         await eventually(lambda: not server.frame_budget.pressed)
         await asyncio.sleep(3.0)
         async with AsyncExitStack() as stack:
             for _ in range(CROWD // 3):
                 await begin(stack, agent)
-            await eventually(lambda: len([c for c in server.connections if c._progress]) > 2)
+            await eventually(lambda: server.frame_budget.pressed)
             client.writer.write(frame[50_000:])
             _, answer = await client.receive()
 

@@ -19,7 +19,7 @@ from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.network.limits.loop_share import LoopShare
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages import fetch, produce
+from driftlog_agents.protocol.messages import fetch, metadata, produce
 from driftlog_metadata.stores.errors import UnavailableError
 from tests.agents.network.serving import (
     ENGINE,
@@ -497,7 +497,7 @@ async def test_the_first_request_of_a_producer_waits_too_while_the_log_takes_no_
         clients = [await stack.enter_async_context(agent.client()) for _ in range(10)]
         server.hold_producers(True)
         asked = [[c.send_produce("t", {0: batch(10)}) for _ in range(3)] for c in clients]
-        await eventually(lambda: sum(c._rest is not None for c in server.connections) == 10)
+        await eventually(lambda: sum(c.has_to_wait for c in server.connections) == 10)
         for _ in range(2_000):
             server.hold_producers(False)
             server.hold_producers(True)
@@ -563,3 +563,38 @@ async def test_an_answer_of_little_batches_is_not_made_of_all_of_them(tmp_path: 
 
     size = len(batch(10))
     assert [10_000 * size, 2_000 * size] == [len(first), len(second)]
+
+
+class Crowd:
+    """Others whose answers take all the room that there is."""
+
+    trusted = True
+
+    def go_on(self) -> None:
+        raise AssertionError("it does not wait")
+
+
+async def test_metadata_is_made_when_there_is_room_for_the_partitions_that_it_names(
+    tmp_path: Path,
+) -> None:
+    """
+    The first answer, too, however small the last ones were: a thousand at once made 12 MB each.
+    Who leaves while it waits is waited for no longer.
+    """
+    every = metadata.MetadataRequest(topics=None)
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t", 400)
+        crowd, room = Crowd(), agent.server.answers
+        size = room.limit_bytes + 1
+        assert room.take(crowd, size)
+        async with agent.client() as other:
+            other.send(metadata.API, 9, every)
+            await eventually(lambda: room.waiting == 1)
+        await eventually(lambda: room.waiting == 0)
+        client.send(metadata.API, 9, every)
+        await eventually(lambda: room.waiting == 1)
+        room.release(crowd, size)
+        _, answer = await client.receive()
+        await eventually(lambda: room.held_bytes == 0)
+
+    assert 400 == len(answer.topics[0].partitions)

@@ -13,9 +13,11 @@ import pytest
 from aiohttp import ClientSession
 
 from benchmarks.batches import encode_batch
+from driftlog_agents.foundation import offload
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
+from driftlog_metadata.schema.model import ALL_ROLES, Role
 from tests.agents.network.serving import Serving, eventually
 
 
@@ -95,6 +97,38 @@ async def becomes(http: str, wanted: list[str]) -> None:
     async with asyncio.timeout(20):
         while (await readiness(http))[1] != wanted:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("roles", "hung"), [({Role.SEAL}, (503, ["sealing_hangs"])), (ALL_ROLES, (200, []))]
+)
+async def test_an_agent_that_only_seals_is_not_ready_while_its_threads_hang(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    roles: set[Role],
+    hung: tuple[int, list[str]],
+) -> None:
+    """
+    It does nothing else; one that serves goes on.  Neither takes segments of others meanwhile.
+    """
+    monkeypatch.setattr(offload, "HUNG_MS", 100.0)
+    disk = threading.Event()
+    async with (
+        Serving(tmp_path, roles=frozenset(roles)) as agent,
+        http_of(agent) as http,
+        ClientSession(headers={"X-Driftlog": "test"}) as session,
+    ):
+        assert (200, []) == await readiness(http)
+        waiting = asyncio.create_task(agent.process.sealing(disk.wait))
+        try:
+            await eventually(lambda: agent.process.sealing.hangs)
+            assert hung == await readiness(http)
+            async with session.post(f"{http}/segments") as answer:
+                assert (503, True) == (answer.status, "disk" in await answer.text())
+        finally:
+            disk.set()
+        await waiting
+        assert (200, []) == await readiness(http)
 
 
 async def test_an_agent_is_not_ready_before_it_serves_and_while_it_drains(tmp_path: Path) -> None:

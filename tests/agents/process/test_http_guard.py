@@ -14,9 +14,8 @@ from aiohttp import ClientSession
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.network.listeners import take
-from driftlog_agents.process import http_guard
 from driftlog_agents.process.http_api import HttpApi
-from driftlog_agents.process.http_guard import is_foreign
+from driftlog_agents.process.http_guard import HttpPatience, is_foreign
 from tests.agents.network.serving import Serving, eventually
 
 MOST = 4
@@ -31,9 +30,15 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 
 
 @pytest.fixture
-def http(agent: Serving) -> HttpApi:
+def patience() -> HttpPatience:
+    """With connections."""
+    return HttpPatience()
+
+
+@pytest.fixture
+def http(agent: Serving, patience: HttpPatience) -> HttpApi:
     """Its HTTP port, which `port` starts."""
-    return HttpApi(agent.observed)
+    return HttpApi(agent.observed, patience=patience)
 
 
 @pytest.fixture
@@ -141,17 +146,14 @@ async def test_idle_connections_make_room_for_requests(agent: Serving, port: int
     assert agent.process.refusals.counts["driftlog.http.max.connections"] >= 36
 
 
-async def test_a_request_that_does_not_come_is_not_waited_for(
-    agent: Serving, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("patience", [HttpPatience(first_s=1.0, idle_s=0.2)])
+async def test_a_request_that_does_not_come_is_not_waited_for(agent: Serving, port: int) -> None:
     """
     Neither the first of a connection, begun or not, nor the next.
     """
-    monkeypatch.setattr(http_guard, "_IDLE_S", 0.2)
     kept, once = await asyncio.open_connection("127.0.0.1", port)
     once.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     answer = await kept.readline()
-    monkeypatch.setattr(http_guard, "_FIRST_S", 0.2)
     silent, _ = await asyncio.open_connection("127.0.0.1", port)
     slow, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
@@ -162,14 +164,14 @@ async def test_a_request_that_does_not_come_is_not_waited_for(
     assert answer.startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("patience", [HttpPatience(first_s=1.0)])
 async def test_connections_that_come_at_once_are_guarded_as_others_are(
-    agent: Serving, port: int, monkeypatch: pytest.MonkeyPatch
+    agent: Serving, port: int
 ) -> None:
     """
     Five are accepted in one turn of the loop, before any of them can be closed: one makes room, a
     request is answered, and all that say nothing are closed when it is time.
     """
-    monkeypatch.setattr(http_guard, "_FIRST_S", 0.2)
     loop = asyncio.get_running_loop()
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST + 1)]
     counts = agent.process.refusals.counts
@@ -185,23 +187,21 @@ async def test_connections_that_come_at_once_are_guarded_as_others_are(
     assert 200 == answered
 
 
-async def test_who_takes_no_answer_is_closed_when_it_is_time(
-    agent: Serving, http: HttpApi, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("patience", [HttpPatience(idle_s=0.2)])
+async def test_who_takes_no_answer_is_closed_when_it_is_time(agent: Serving, port: int) -> None:
     """
     Of what it was sent much waits in the agent, and is not waited for.
     """
-    monkeypatch.setattr(http_guard, "_IDLE_S", 0.2)
-    assert http._runner is not None
-    server = http._runner.server
-    assert server is not None
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.setblocking(False)
         ask = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 5_000
-        asked = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, ask))
-        await eventually(lambda: len(server.connections) == 1)
-        await eventually(lambda: not server.connections)
-        asked.cancel()
+
+        async def ask_on() -> None:
+            while True:
+                await asyncio.get_running_loop().sock_sendall(client, ask)
+
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(ask_on(), 60)
 
 
 async def test_a_topic_is_not_sealed_more_often_than_the_limit_says(

@@ -2,10 +2,12 @@
 
 import asyncio
 import io
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -16,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from driftlog_agents.foundation.offload import on_threads
+from driftlog_agents.configs.limits import SEGMENT_WRITES, Refusals
+from driftlog_agents.foundation import offload as offloads
+from driftlog_agents.foundation.offload import WatchedOffload, on_threads
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
@@ -28,7 +32,7 @@ from driftlog_agents.log.segments.range_segments import RangeSegments
 from driftlog_agents.log.segments.remote_segments import RemoteSegments, SealAgents
 from driftlog_agents.log.segments.segment_request import BusyError, RemoteError, SegmentRequest
 from driftlog_agents.log.segments.segment_service import SegmentService
-from driftlog_agents.log.segments.write_turns import AT_ONCE
+from driftlog_agents.log.segments.write_turns import AT_ONCE, WriteTurns
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.process import segment_client, segment_http
 from driftlog_agents.process.segment_client import HttpSegmentTransport
@@ -38,7 +42,7 @@ from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import BatchHeader, Codec
 from driftlog_tiering.formats.manifest import SegmentRef
-from driftlog_tiering.foundation.types import Buffer, Offload
+from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
 from tests.agents.network.serving import eventually
@@ -105,9 +109,11 @@ class Two:
     """The leader's, without other agents."""
     segments: RangeSegments
     """The other agent's."""
-    offload: Offload
+    offload: WatchedOffload
     there: list[bool]
     """Whether the leader sees the other agent."""
+    refusals: Refusals
+    """The other agent's."""
 
     async def write(self, *, alone: bool = False) -> tuple[list[SegmentRef], list[BatchHeader]]:
         end = sum(map(len, self.reader.given)) * RECORDS
@@ -128,7 +134,8 @@ async def two(
 ) -> AsyncIterator[Two]:
     objects, own, other = MemoryObjectStore(lambda: 0), LogCounters(), LogCounters()
     with ThreadPoolExecutor(4) as pool:
-        offload = on_threads(pool)
+        loop = asyncio.get_running_loop()
+        offload = WatchedOffload(on_threads(pool), lambda: loop.time() * 1000)
 
         def segments(counters: LogCounters, seed: int) -> RangeSegments:
             return RangeSegments(
@@ -140,14 +147,16 @@ async def two(
             )
 
         others = segments(other, 1)
-        service = SegmentService(others, session(cluster))
+        refusals = Refusals()
+        turns = WriteTurns(AT_ONCE, partial(refusals.count, SEGMENT_WRITES))
+        service = SegmentService(others, session(cluster), turns)
         engine: Any = SimpleNamespace(
             segment_service=service,
             agent=SimpleNamespace(roles=roles),
             ports=SimpleNamespace(offload=offload),
         )
         app = web.Application()
-        app.add_routes([SegmentHttp(lambda: engine, most).route()])
+        app.add_routes([SegmentHttp(lambda: engine, most, lambda: offload.hangs).route()])
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -167,7 +176,7 @@ async def two(
                 agents=SealAgents(HttpSegmentTransport(), lambda _: [agent] if there[0] else []),
                 session=session("ours"),
                 offload=offload,
-                now_ms=lambda: asyncio.get_running_loop().time() * 1000,
+                now_ms=lambda: loop.time() * 1000,
                 is_behind=lambda: full[0],
                 requests=own.segment_requests,
             ),
@@ -189,6 +198,7 @@ async def two(
                 others,
                 offload,
                 there,
+                refusals,
             )
         finally:
             await runner.cleanup()
@@ -261,6 +271,7 @@ async def test_a_full_agent_gets_no_batches_and_is_asked_again(tmp_path: Path) -
         await write
         assert w.other.sealed_bytes > 0 == w.own.sealed_bytes
         assert w.own.segment_requests.outcomes == {"ok": 1, "refused": 2, "failed": 0}
+        assert w.refusals.counts[SEGMENT_WRITES] == 2
 
 
 async def test_a_leader_that_is_behind_does_not_wait_for_a_full_agent(tmp_path: Path) -> None:
@@ -319,6 +330,34 @@ async def test_a_leader_does_not_wait_for_an_agent_that_left_the_cluster(tmp_pat
         assert w.own.sealed_bytes > 0 == w.other.sealed_bytes
 
 
+async def test_an_agent_whose_threads_hang_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of its turns ends: a leader that took it for a full one would wait for it at each range,
+    and its other partitions behind that."""
+    monkeypatch.setattr(offloads, "HUNG_MS", 100.0)
+    disk = threading.Event()
+    async with two(tmp_path, chunks_of(20)) as w:
+        write_one = w.segments.write_one
+
+        async def hang(named: PartitionRange, chunks: AsyncIterator[list[Buffer]]) -> SegmentRef:
+            await w.offload(disk.wait)
+            return await write_one(named, chunks)
+
+        monkeypatch.setattr(w.segments, "write_one", hang)
+        try:
+            hung = [asyncio.create_task(w.write()) for _ in range(AT_ONCE)]
+            await eventually(lambda: w.service.turns.are_taken and w.offload.hangs)
+            refs = [(await w.write())[0] for _ in range(2)]
+            assert w.own.segment_requests.outcomes == {"ok": 0, "refused": 0, "failed": 1}
+            assert await offsets(w.objects, refs[1]) == list(range(20 * RECORDS))
+        finally:
+            disk.set()
+        await asyncio.gather(*hung)
+        assert not w.offload.hangs
+        assert w.own.segment_requests.outcomes == {"ok": AT_ONCE, "refused": 0, "failed": 1}
+
+
 async def test_full_agents_are_not_waited_for_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +401,43 @@ async def test_who_sends_little_by_little_loses_its_turn(
         assert w.service.turns.are_taken, "its own segment waited for theirs"
         found = await asyncio.gather(*sends, return_exceptions=True)
         assert [type(each) for each in found] == [RemoteError] * AT_ONCE
+
+
+@pytest.mark.parametrize(("chunk_bytes", "expected"), [(1 << 20, AT_ONCE), (1 << 19, 1)])
+async def test_one_batch_that_is_larger_than_a_chunk_is_held_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, expected: int
+) -> None:
+    """Three of 100 MiB would take 600 MiB, which no budget counts.  Ordinary frames do not wait."""
+    monkeypatch.setattr(segment_http, "MOST_CHUNK_BYTES", chunk_bytes)
+    (given,) = chunks_of(10)
+    async with two(tmp_path, [given]) as w:
+        held, most, together = 0, 0, asyncio.Event()
+
+        async def hold(_: PartitionRange, chunks: AsyncIterator[list[Buffer]]) -> SegmentRef:
+            nonlocal held, most
+            async for _batches in chunks:
+                held += 1
+                most = max(most, held)
+                if held == AT_ONCE:
+                    together.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(together.wait(), 0.3)
+                held -= 1
+            raise UnavailableError("it is not needed")
+
+        async def send() -> None:
+            async with aclosing(w.reader.chunks(cast(PartitionLog, None), 0, 0)) as sent:
+                await HttpSegmentTransport().write(
+                    w.agent,
+                    SegmentRequest("ours", "7", PartitionRange("t", TP, 0, 10 * RECORDS)),
+                    sent,
+                )
+
+        monkeypatch.setattr(w.segments, "write_one", hold)
+        found = await asyncio.gather(*(send() for _ in range(AT_ONCE)), return_exceptions=True)
+
+    assert ['503: {"error": "it is not needed"}'] * AT_ONCE == list(map(str, found))
+    assert expected == most
 
 
 @pytest.mark.parametrize("side", [segment_client, segment_http])

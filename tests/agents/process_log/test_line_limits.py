@@ -1,5 +1,7 @@
 """Log lines are limited by event and address, and a flood hides no line of the process."""
 
+import tracemalloc
+
 from driftlog_agents.process_log.line_limits import Kind, LineLimits
 
 
@@ -42,15 +44,21 @@ def test_what_is_remembered_is_bounded() -> None:
     """
     A million addresses share what there is until some have been silent.
     """
-    limits = LineLimits()
+    limits, sizes = LineLimits(), []
+    tracemalloc.start()
 
-    for n in range(20_000):
-        limits.admit(Kind.CLIENT, f"event {n}", f"address {n}", 0)
-    assert 5_000 > len(limits._budgets)
+    for flood in range(4):
+        for n in range(flood * 10_000, (flood + 1) * 10_000):
+            limits.admit(Kind.CLIENT, f"event {n}", f"address {n}", 0)
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    told = limits.summary(60_000)
     limits.admit(Kind.CLIENT, "refused", "10.0.0.1", 60_000)
+    silent = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
 
-    assert 5_000 > len(limits._since)
-    assert 20 > len(limits.summary(60_000))
+    assert sizes[0] > sizes[3] - 100_000
+    assert silent < sizes[0] * 2 / 3
+    assert 20 > len(told)
 
 
 def test_a_clock_that_stands_still_gives_no_lines() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.errors import CorruptFrameError
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.agents.protocol.kafka_definitions import jar
 from tests.agents.protocol.random_messages import MessageMaker
 from tests.fuzz.mutation import mutated

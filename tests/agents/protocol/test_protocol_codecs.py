@@ -21,7 +21,7 @@ from kio.serial import entity_reader, entity_writer
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsResponse
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_agents.protocol.schema import Field, Struct, all_fields
 from driftlog_agents.protocol.types import NULL_UUID
 from tests.agents.protocol.random_messages import MessageMaker

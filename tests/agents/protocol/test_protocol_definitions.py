@@ -17,7 +17,7 @@ from driftlog_agents.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from driftlog_agents.protocol.schema import Array, Struct, Type, all_fields
 from driftlog_agents.protocol.types import Blob, Fixed, parse_versions
 from tests.agents.protocol.kafka_definitions import definition

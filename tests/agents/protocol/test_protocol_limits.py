@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS, Api, ApiKey
-from driftlog_agents.protocol.errors import CorruptFrameError
-from driftlog_agents.protocol.messages import fetch, metadata, produce
-from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS, Api, ApiKey, message_bytes
+from driftlog_agents.protocol.errors import CorruptFrameError, OverLimitError
+from driftlog_agents.protocol.messages import describe_groups, fetch, metadata, produce
+from driftlog_agents.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
+from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_agents.protocol.schema import Array, Struct, all_fields
 from driftlog_tiering.foundation.types import Buffer
 
@@ -47,6 +52,28 @@ def test_huge_counts_allocate_nothing(api: Api[Any, Any], version: int) -> None:
         tracemalloc.stop()
 
     assert peak < 1 << 20
+
+
+def test_an_answer_is_encoded_up_to_its_limit_and_not_much_further() -> None:
+    """
+    A group that is named 5,000 times is one object, and would be gigabytes of answer.
+    """
+    member = DescribedGroupMember(member_id="m", client_id="\N{GRINNING FACE}" * 8_000)
+    group = DescribedGroup(group_id="g", members=[member] * 30, authorized_operations=0)
+    answer = DescribeGroupsResponse(groups=[group] * 5_000)
+    assert len(
+        describe_groups.API.encode_response(5, 1, DescribeGroupsResponse(groups=[group]))
+    ) <= (2 * message_bytes(group))
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(OverLimitError, match=r"driftlog\.max\.response\.bytes"):
+            describe_groups.API.encode_response(5, 1, answer, 2 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 << 20
 
 
 def test_a_request_of_21_bytes_cannot_kill_us() -> None:

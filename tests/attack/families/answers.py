@@ -26,7 +26,7 @@ from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.attack.attacks import Attack, Budget, Target
 from tests.attack.members import commit_request, join_request, joined
 from tests.attack.produce import sent

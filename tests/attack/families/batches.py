@@ -15,6 +15,7 @@ import zstandard
 
 from benchmarks.batches import Codec
 from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.messages.produce import PartitionProduceData, TopicProduceData
 from tests.attack.attacks import Attack, MiB, Target
 from tests.attack.produce import (
     PRODUCE_VERSION,
@@ -104,6 +105,69 @@ class HeaderBomb(Attack):
         """A cold fetch."""
         with target.connect(timeout_s=_FETCH_S) as connection:
             target.ask(connection, ApiKey.FETCH, 11, fetch_request("bomb", 0))
+
+
+class EmptyFrames(Attack):
+    """A zstd batch of an empty frame and one of 32 MiB of zeros, whose largest timestamp is not
+    set, so that it is decoded at once; then a seal."""
+
+    name = "empty-frames"
+
+    def prepare(self, target: Target) -> None:
+        """The topic, and the batch."""
+        head = b"\0" + zigzag(0) + zigzag(0) + zigzag(-1) + zigzag(32 * MiB)
+        record = head + bytes(32 * MiB) + zigzag(0)
+        whole = zstandard.compress(zigzag(len(record)) + record)
+        packed = zstandard.compress(b"") + whole
+        self._batch = with_field(
+            with_records(good(codec=Codec.ZSTD), lambda _: packed), batches.MAX_TIMESTAMP, -1
+        )
+        with target.connect() as connection:
+            make_topic(connection, "frames")
+
+    def run(self, target: Target) -> None:
+        """It is a batch as any other."""
+        with target.connect(timeout_s=_SEAL_S) as connection:
+            target.sent += 1
+            code, _ = sent(connection, "frames", self._batch)
+        if code:
+            target.fail(f"the batch was refused with {code}")
+        seal(target.agent, "frames")
+
+
+class SmallParts(Attack):
+    """Produce requests of 32 MiB, of which 256 KiB are for a topic that is there, and a read of 200
+    KB with one batch of 80 bytes, again and again."""
+
+    name = "small-parts"
+
+    def prepare(self, target: Target) -> None:
+        """The topic."""
+        with target.connect() as connection:
+            make_topic(connection, "parts")
+
+    def run(self, target: Target) -> None:
+        """Some 1.2 GB, of which 10 MB are in the log."""
+        part, rest = good(bytes(256 << 10)), memoryview(bytes(31 * MiB))
+        request = produce_request("parts", part)
+        unknown = PartitionProduceData(index=0, records=rest)
+        request.topic_data.append(TopicProduceData(name="nowhere", partition_data=[unknown]))
+        little = produce_request("parts", good())
+        until = target.deadline
+        with target.connect(timeout_s=_FETCH_S) as connection:
+            large = connection.frame(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+            for _ in range(20):
+                target.sent += 1
+                connection.send(large)
+                connection.receive()
+            refused = produce_request("nowhere", bytes(100 << 10))
+            frames = connection.frame(ApiKey.PRODUCE, PRODUCE_VERSION, little)
+            frames += connection.frame(ApiKey.PRODUCE, PRODUCE_VERSION, refused)
+            while target.sent < 12_000 and time.monotonic() < until:
+                target.sent += 100
+                connection.send(frames * 50)
+                for _ in range(100):
+                    connection.receive()
 
 
 class GarbageBatches(Attack):
@@ -218,4 +282,12 @@ class GzipMembers(HeavyRewrites):
         return with_records(good(codec=Codec.GZIP), lambda records: empty * 40_000 + bytes(records))
 
 
-ATTACKS: Final = (HeaderBomb, GarbageBatches, LyingCounts, HeavyRewrites, GzipMembers)
+ATTACKS: Final = (
+    HeaderBomb,
+    EmptyFrames,
+    SmallParts,
+    GarbageBatches,
+    LyingCounts,
+    HeavyRewrites,
+    GzipMembers,
+)

@@ -12,7 +12,7 @@ from benchmarks import wire
 from benchmarks.batches import encode_batch
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from tests.attack.attacks import Attack, Budget, MiB, Target
 from tests.attack.families.batches import seal
 from tests.attack.produce import (

@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from driftlog_agents.protocol.api import Api
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from driftlog_agents.protocol.schema import Array, Struct, Type, all_fields
 from driftlog_agents.protocol.types import Blob, Fixed, encode_varint
 from tests.attack.attacks import Attack, Budget, Target

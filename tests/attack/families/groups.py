@@ -12,9 +12,15 @@ from driftlog_agents.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
 from driftlog_agents.protocol.messages.delete_groups import DeleteGroupsRequest
+from driftlog_agents.protocol.messages.join_group import JoinGroupRequestProtocol
 from driftlog_agents.protocol.messages.leave_group import LeaveGroupRequest
 from tests.attack.attacks import Attack, Budget, Target
-from tests.attack.members import MEMBER_ID_REQUIRED, commit_request, join_request
+from tests.attack.members import (
+    MEMBER_ID_REQUIRED,
+    SUBSCRIPTION,
+    commit_request,
+    join_request,
+)
 from tests.attack.state import VICTIM
 
 _REMOVED: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
@@ -117,4 +123,72 @@ class SlowPatterns(Attack):
         target.groups.add("patterns")
 
 
-ATTACKS: Final = (UnreadableOffset, UnreadableRetention, ShortLivedGroups, SlowPatterns)
+class DowngradedGroup(Attack):
+    """A classic member whose metadata has no version, in a group that goes to KIP-848 and back."""
+
+    name = "downgraded-group"
+    item = "1"
+    arguments = (
+        "--config",
+        "group.consumer.session.timeout.ms=3000",
+        "--config",
+        "group.consumer.heartbeat.interval.ms=1000",
+    )
+
+    def run(self, target: Target) -> None:
+        """What was never read is read when the session of the last member of KIP-848 is over."""
+        target.groups.add("downgraded")
+        protocols = [
+            JoinGroupRequestProtocol(name="a", metadata=SUBSCRIPTION),
+            JoinGroupRequestProtocol(name="b", metadata=b""),
+        ]
+        with target.connect(timeout_s=10) as connection:
+            first = join_request("downgraded")
+            first.protocols = protocols
+            target.ask(connection, ApiKey.JOIN_GROUP, 3, first)
+            beat = ConsumerGroupHeartbeatRequest(
+                group_id="downgraded",
+                member_id="k",
+                rebalance_timeout_ms=10_000,
+                subscribed_topic_names=[VICTIM],
+                topic_partitions=[],
+            )
+            target.ask(connection, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+            second = join_request("downgraded")
+            second.protocols = [JoinGroupRequestProtocol(name="b", metadata=SUBSCRIPTION)]
+            target.ask(connection, ApiKey.JOIN_GROUP, 3, second)
+            target.ask(connection, ApiKey.JOIN_GROUP, 3, first)
+            time.sleep(4)
+
+
+class ManyProtocols(Attack):
+    """JoinGroups with 20,000 protocols without metadata, others each time."""
+
+    name = "many-protocols"
+
+    def run(self, target: Target) -> None:
+        """Of one member, which joins again and again, and of new ones."""
+        until = target.deadline
+        member_id = ""
+        with target.connect(timeout_s=10) as connection:
+            for number in range(200):
+                if time.monotonic() > until:
+                    break
+                request = join_request("protocols", member_id=member_id if number % 2 else "")
+                request.protocols += [
+                    JoinGroupRequestProtocol(name=f"{number}-{n}") for n in range(19_000)
+                ]
+                answer = target.ask(connection, ApiKey.JOIN_GROUP, 3, request)
+                if answer is None:
+                    break
+                member_id = answer.member_id or member_id
+
+
+ATTACKS: Final = (
+    UnreadableOffset,
+    UnreadableRetention,
+    ShortLivedGroups,
+    SlowPatterns,
+    DowngradedGroup,
+    ManyProtocols,
+)

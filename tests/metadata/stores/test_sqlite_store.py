@@ -19,7 +19,12 @@ import pytest
 
 from driftlog_metadata.stores import sqlite_store
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError, UnsupportedFormatError
-from driftlog_metadata.stores.sqlite_database import RESERVE_BYTES, Change, StoreLockedError
+from driftlog_metadata.stores.sqlite_database import (
+    RESERVE_BYTES,
+    Change,
+    Database,
+    StoreLockedError,
+)
 from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.stores.store import (
     CompactedError,
@@ -303,12 +308,11 @@ async def test_what_is_committed_is_saved_when_the_directory_is_gone(tmp_path: P
     """
     directory = tmp_path / "a" / "b"
     directory.mkdir(parents=True)
-    store = await SqliteMetadataStore.open(directory / "metadata.db", stopped_clock)
+    store = await SqliteMetadataStore.open(directory / "metadata.db", stopped_clock, reserve_s=0.0)
     await store.txn([], [Put("/before", b"1")])
     shutil.rmtree(tmp_path / "a")
     filler = b"x" * 100_000
     for n in range(40):  # more than half of the reserve
-        store._reserve_due = 0.0
         await store.txn([], [Put(f"/behind/{n}", filler)])
 
     assert store.removed() == str(directory / "metadata.db")
@@ -343,20 +347,21 @@ async def test_numbers_of_files_that_change_are_not_taken_for_files_that_do(
 # ── Space ──
 
 
-async def test_nobody_waits_for_the_reserve_to_be_filled(path: Path) -> None:
+async def test_nobody_waits_for_the_reserve_to_be_filled(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Who was committed is answered before 4 MiB are written and synced for those to come.
     """
-    store = await SqliteMetadataStore.open(path, stopped_clock)
-    fill, begun, go_on = store._database.fill_reserve, threading.Event(), threading.Event()
+    store = await SqliteMetadataStore.open(path, stopped_clock, reserve_s=0.0)
+    fill, begun, go_on = Database.fill_reserve, threading.Event(), threading.Event()
 
-    def slow(*, always: bool) -> None:
+    def slow(database: Database, *, always: bool) -> None:
         begun.set()
         go_on.wait(60)
-        fill(always=always)
+        fill(database, always=always)
 
-    store._database.fill_reserve = slow  # type: ignore[method-assign]
-    store._reserve_due = 0.0
+    monkeypatch.setattr(Database, "fill_reserve", slow)
     try:
         async with asyncio.timeout(30):
             result = await store.txn([], [Put("/a", b"")])
@@ -430,21 +435,23 @@ async def test_a_watch_resumes_within_the_history_that_is_kept(path: Path) -> No
     await store.close()
 
 
-async def test_who_has_read_a_revision_may_watch_from_the_next(path: Path) -> None:
+async def test_who_has_read_a_revision_may_watch_from_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     A reader sees what is committed before the writer's thread has told the loop of it.  Its watch
     is not refused as one from the future, which would be evidence of a store that went back.
     """
     store = await SqliteMetadataStore.open(path, stopped_clock)
-    committed, tell, commit = threading.Event(), threading.Event(), store._database.commit
+    committed, tell, commit = threading.Event(), threading.Event(), Database.commit
 
-    def commit_and_wait() -> list[Change]:
-        changes = commit()
+    def commit_and_wait(database: Database) -> list[Change]:
+        changes = commit(database)
         committed.set()
         tell.wait(10)
         return changes
 
-    store._database.commit = commit_and_wait  # type: ignore[method-assign]
+    monkeypatch.setattr(Database, "commit", commit_and_wait)
     put = asyncio.ensure_future(store.txn([], [Put("/a", b"1")]))
     await asyncio.to_thread(committed.wait, 10)
     reads = [asyncio.ensure_future(read) for read in (store.get_prefix("/a"), store.get("/a"))]

@@ -38,17 +38,24 @@ from driftlog_spark_reader.bucket.local_files import LocalFiles
 from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
     DeletedTopicError,
+    OffsetOutOfRangeError,
     StorageError,
     TailUnavailableError,
 )
+from driftlog_spark_reader.options.resolution import LogEnds
+from driftlog_spark_reader.options.source_options import parse_options
+from driftlog_spark_reader.query.ranges import query_ranges
 from driftlog_spark_reader.tail.flush_tail import FlushTail
 from driftlog_spark_reader.tail.port import TailRange
 from driftlog_tiering.formats import bucket_files, layout
 from tests.spark.tail.flushes import TOPIC, flush_body
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.sealed_topics import SealedTopic
 
 PARTITIONS: Final = 3
 CLUSTER: Final = Cluster("a-cluster")
+NOTHING: Final = LogEnds(0, 0)
+
 T: Final = Topic(name="t", topic_id=TOPIC, partitions=PARTITIONS)
 
 Batches = list[tuple[int, int]]
@@ -281,7 +288,7 @@ def test_a_query_sees_what_was_committed_when_it_began(
         acknowledged = dict(world.ends)
         world.beside = world.rng.choice([0, 2, 6])
 
-        ends = tail.ends(T, range(PARTITIONS))
+        ends = {p: log.end for p, log in tail.ends(T, range(PARTITIONS)).items()}
 
         world.beside = 0
         assert all(acknowledged[p] <= ends[p] <= world.ends[p] for p in range(PARTITIONS))
@@ -321,7 +328,7 @@ def test_a_cut_of_many_sessions_is_read_in_parts(world: World) -> None:
     asyncio.run(flush_by_many())
     tail = open_tail(world)
 
-    ends = tail.ends(T, [0, 1])
+    ends = {p: log.end for p, log in tail.ends(T, [0, 1]).items()}
 
     assert {0: world.ends[0], 1: world.ends[1]} == ends
     assert list(range(ends[0])) == offsets(tail, 0, 0, ends[0])
@@ -336,9 +343,32 @@ def test_a_partition_that_has_had_no_leader_is_empty(world: World) -> None:
     """
     tail = open_tail(world)
 
-    assert {0: 0, 2: 0} == tail.ends(T, [0, 2])
+    assert {0: NOTHING, 2: NOTHING} == tail.ends(T, [0, 2])
     assert [] == tail.plan(T, 0, 0, 0)
     assert tail.offset_at(T, 0, 0) is None
+    tail.close()
+
+
+def test_records_that_are_deleted_of_the_tail_alone_are_lost_to_a_query_that_wants_them(
+    world: World,
+) -> None:
+    """
+    The manifest has the new log start later: it says nothing of them.
+    """
+    SealedTopic(str(world.folder), "t", PARTITIONS, TOPIC).create()
+    while world.ends[0] < 3:
+        steps(world, 1)
+    state = replace(world.states[0], log_start=world.ends[0] - 1)
+    asyncio.run(world.put_state(0, state))
+    given = {"assign": '{"t":[0]}', "startingOffsets": '{"t":{"0":0}}', "location": "-"}
+    files, tail = LocalFiles(str(world.folder)), open_tail(world)
+
+    with pytest.raises(OffsetOutOfRangeError, match=f"the log starts at {state.log_start}"):
+        query_ranges(files, parse_options(given, streaming=False), tail=tail)
+    given["failOnDataLoss"] = "false"
+    (wanted,) = query_ranges(files, parse_options(given, streaming=False), tail=tail)
+
+    assert (world.ends[0] - 1, world.ends[0]) == (wanted.start, wanted.end)
     tail.close()
 
 
@@ -400,7 +430,7 @@ def test_an_object_that_is_gone_by_now_is_looked_for_in_newer_records(world: Wor
             return super().read_range(key, start, end)
 
     tail = open_tail(world, Consolidated(str(world.folder)))
-    end = tail.ends(T, range(PARTITIONS))[partition]
+    end = tail.ends(T, range(PARTITIONS))[partition].end
 
     start = world.states[partition].sealed_end
     assert gone
@@ -458,7 +488,7 @@ def test_the_newest_cluster_file_says_whose_bucket_it_is(world: World) -> None:
 
     asyncio.run(world.store.txn([], [Put(CLUSTER_KEY, encode_cluster(Cluster("restored")))]))
 
-    assert {0: 0} == tail.ends(T, [0])
+    assert {0: NOTHING} == tail.ends(T, [0])
     tail.close()
 
 
@@ -467,7 +497,7 @@ def test_a_store_that_fails_a_few_times_is_asked_again(world: World) -> None:
     An election takes a second; a store that stays away ends the query.
     """
     tail = open_tail(world, failures=4)
-    assert {0: 0} == tail.ends(T, [0])
+    assert {0: NOTHING} == tail.ends(T, [0])
     tail.close()
     tail = open_tail(world, failures=99)
     with pytest.raises(TailUnavailableError, match="option etcd"):

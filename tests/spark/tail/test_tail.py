@@ -37,6 +37,7 @@ from driftlog_spark_reader.common.errors import (
     StorageError,
     TailUnavailableError,
 )
+from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.time_range import TimeRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
@@ -234,7 +235,7 @@ class Query:
         for partition in partitions:
             tp = TopicPartition(self.topic.topic_id, partition)
             manifest = newest_manifest(files, self.topic.name, tp)
-            end = ends[partition]
+            end = ends[partition].end
             for segment in segments(files, manifest, 0, end, TimeRange(None, None)):
                 table = pq.read_table(Path(self.cluster.location) / segment.key)
                 found += [row for row in _rows(table) if row.offset < end]
@@ -402,7 +403,7 @@ def test_a_read_goes_on_at_the_next_leader(own: Cluster) -> None:
             assert 0 == producer.flush(60)
     assert 0 == producer.flush(60)
     tail = own.tail("agents", **{"kafka.queued.max.messages.kbytes": "2048"})
-    (piece,) = tail.plan(topic, 0, 0, tail.ends(topic, [0])[0])
+    (piece,) = tail.plan(topic, 0, 0, tail.ends(topic, [0])[0].end)
     rows = tail.reader().read(piece)
     found = next(rows).column("offset").to_pylist()
     places = AdminClient({"bootstrap.servers": own.servers}).list_topics(topic.name, 30)
@@ -413,7 +414,7 @@ def test_a_read_goes_on_at_the_next_leader(own: Cluster) -> None:
     found += [offset for batch in rows for offset in batch.column("offset").to_pylist()]
 
     assert list(range(40_000)) == found
-    assert 40_000 == own.tail("agents").ends(topic, [0])[0]
+    assert 40_000 == own.tail("agents").ends(topic, [0])[0].end
     tail.close()
 
 
@@ -527,7 +528,7 @@ def test_a_tail_in_a_bucket_is_read_as_in_a_directory(
 
     ends = tail.ends(topic, range(PARTITIONS))
 
-    pieces = [p for n in range(PARTITIONS) for p in tail.plan(topic, n, 0, ends[n])]
+    pieces = [p for n in range(PARTITIONS) for p in tail.plan(topic, n, 0, ends[n].end)]
     assert max(len(piece.spans) for piece in pieces) >= 12
     assert told == [row for piece in pieces for row in _read(tail, piece)]
     tail.close()
@@ -571,15 +572,15 @@ def test_records_below_log_start_are_in_no_piece(shared: Cluster, adapter: str) 
     topic = shared.topic(f"deleted-{adapter}")
     told = [row for row in shared.produce(topic, 90) if row.partition == 0]
     tail = shared.tail(adapter)
-    end = tail.ends(topic, [0])[0]
+    end = tail.ends(topic, [0])[0].end
     (before,) = tail.plan(topic, 0, 0, end)
     tp = confluent_kafka.TopicPartition(topic.name, 0, 7)
     admin = AdminClient({"bootstrap.servers": shared.servers})
     admin.delete_records([tp])[tp].result(30)
     tail.close()
     tail = shared.tail(adapter)
-    tail.ends(topic, [0])
 
+    assert {0: LogEnds(7, end)} == tail.ends(topic, [0])
     (piece,) = tail.plan(topic, 0, 0, end)
 
     assert told[7:] == _read(tail, piece)
@@ -633,7 +634,7 @@ def test_offsets_without_a_record_are_read_past(own: Cluster) -> None:
         producer.produce(topic.name, b"%d" % number, b"k", 0)
         producer.flush(60)
     tail = own.tail("agents", **{"kafkaConsumer.pollTimeoutMs": "4000"})
-    (piece,) = tail.plan(topic, 0, 0, tail.ends(topic, [0])[0])
+    (piece,) = tail.plan(topic, 0, 0, tail.ends(topic, [0])[0].end)
     own.agents[0].seal(topic.name)
     deadline = time.monotonic() + 60
     while [9] != [row.offset for row in _read(tail, piece)]:
@@ -665,7 +666,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_another_one(
     old = shared.topic(name)
     shared.produce(old, 30)
     tail = shared.tail(adapter)
-    (piece,) = tail.plan(old, 0, 0, tail.ends(old, [0])[0])
+    (piece,) = tail.plan(old, 0, 0, tail.ends(old, [0])[0].end)
     admin = AdminClient({"bootstrap.servers": shared.servers})
     admin.delete_topics([name])[name].result(30)
 
@@ -716,7 +717,7 @@ def test_agents_that_are_away_end_a_read_with_what_to_do(own: Cluster) -> None:
     topic = own.topic("away")
     own.produce(topic, 30)
     tail = own.tail("agents", **{"kafkaConsumer.pollTimeoutMs": "5000"})
-    (piece,) = tail.plan(topic, 2, 0, tail.ends(topic, [2])[2])
+    (piece,) = tail.plan(topic, 2, 0, tail.ends(topic, [2])[2].end)
     agent.kill()
 
     with pytest.raises(TailUnavailableError, match=r"away-2: .*offset 0 .*pollTimeoutMs.*etcd"):
@@ -734,7 +735,7 @@ def test_an_etcd_that_is_away_ends_a_query_with_what_to_do(own: Cluster) -> None
     topic = own.topic("away")
     told = [row for row in own.produce(topic, 30) if row.partition == 2]
     tail = own.tail("etcd")
-    (piece,) = tail.plan(topic, 2, 0, tail.ends(topic, [2])[2])
+    (piece,) = tail.plan(topic, 2, 0, tail.ends(topic, [2])[2].end)
     own.etcd.stop()
 
     with pytest.raises(TailUnavailableError, match="option etcd"):
@@ -753,7 +754,7 @@ def test_a_user_of_etcd_that_may_only_read_is_enough(own: Cluster) -> None:
     own.etcd.enable_auth("reader", "p w", "/driftlog/v1/", "READ")
     tail = own.tail("etcd", **{"etcd.user": "reader", "etcd.password": "p w"})
 
-    assert len(told) == sum(tail.ends(topic, range(PARTITIONS)).values())
+    assert len(told) == sum(log.end for log in tail.ends(topic, range(PARTITIONS)).values())
     tail.close()
     tail = own.tail("etcd")
     with pytest.raises(TailUnavailableError, match="etcd wants a user and a password"):
@@ -769,7 +770,7 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     topic = own.topic("damaged")
     own.produce(topic, 30)
     tail = own.tail("etcd")
-    pieces = [p for n in range(3) for p in tail.plan(topic, n, 0, tail.ends(topic, [n])[n])]
+    pieces = [p for n in range(3) for p in tail.plan(topic, n, 0, tail.ends(topic, [n])[n].end)]
     key = pieces[0].spans[0].key
     path = Path(own.location) / key
     body = bytearray(path.read_bytes())

@@ -3,9 +3,11 @@
 import gzip
 import io
 import random
+import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import cramjam
 import pytest
@@ -137,6 +139,38 @@ def test_gzip_of_very_many_members_is_read_in_one_pass() -> None:
         decompress(Codec.GZIP, whole[:-1], MiB)
     with pytest.raises(CorruptRecordsError):
         decompress(Codec.GZIP, whole, 39_999)
+
+
+@pytest.mark.parametrize("first", [b"", b"a"])
+def test_zstd_behind_a_tiny_first_frame_is_read_in_large_steps(first: bytes) -> None:
+    """
+    A frame says its own size, and not that of the frames behind it: 1.7 KB took 6.8 GB.
+    """
+    frames = zstandard.compress(first) + zstandard.compress(bytes(4 * MiB))
+
+    tracemalloc.start()
+    out = decompress(Codec.ZSTD, frames, 5 * MiB)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert first + bytes(4 * MiB) == out
+    assert most_bytes < 16 * MiB
+
+
+def test_snappy_in_tiny_blocks_takes_no_memory_for_each() -> None:
+    """
+    A block of 5 bytes that gives none: 16 MiB of them took 690 MB.
+    """
+    empty = struct.pack(">i", 1) + b"\0"
+    blocks = bytes(compress(Codec.SNAPPY, b"ab")) + empty * 20_000
+
+    tracemalloc.start()
+    out = decompress(Codec.SNAPPY, blocks, MiB)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert b"ab" == out
+    assert most_bytes < 100_000
 
 
 def test_an_uncompressed_section_has_the_limit_too() -> None:

@@ -492,7 +492,9 @@ def test_a_snapshot_under_what_followed_it_is_the_whole(
         pass
 
     assert {i: rest for i, *rest in whole.items()} == {i: rest for i, *rest in later.items()}
-    assert sorted(whole.last_sequences()) == sorted(later.last_sequences())
+    assert sorted(whole.ids()) == sorted(later.ids())
+    assert [*map(whole.last_sequence, whole.ids())] == [*map(later.last_sequence, whole.ids())]
+    assert None is whole.last_sequence(-1)
     assert whole.size_bytes == later.size_bytes
 
 

@@ -161,6 +161,28 @@ def test_no_segments_does_not_mean_offset_0() -> None:
     )
 
 
+def test_a_range_of_deleted_records_moves_log_start_behind_it() -> None:
+    """
+    In the same version; what was before it is deleted, too.
+    """
+    bucket = Bucket()
+    bucket.apply(add(segment(0, 10), epoch=1))
+    epochs = (LeaderEpoch(2, 10),)
+    bucket.apply(
+        AddSegments(
+            base=10, end=15, segments=(), leader_epochs=epochs, producers=None, is_deleted=True
+        )
+    )
+
+    found = bucket.manifest
+    assert (15, 15, (), (LeaderEpoch(2, 15),)) == (
+        found.end,
+        found.log_start,
+        found.segments,
+        found.leader_epochs,
+    )
+
+
 def test_the_newest_thousand_stay_and_the_oldest_spill() -> None:
     """
     1,001 segments: one list of the oldest 500, and 501 in the manifest.

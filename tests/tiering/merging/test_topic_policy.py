@@ -22,7 +22,7 @@ def test_a_jobs_limits_are_an_agents_limits(configs: dict[str, str]) -> None:
     compaction = topic_compaction(configs, {})
     agents = TopicPolicies(
         SealSettings(),
-        {"t": topic_sealing(configs, {}, None)},
+        {"t": topic_sealing(configs, {})},
         {"t": topic_retention(configs, {})},
         {} if compaction is None else {"t": compaction},
     )

@@ -23,6 +23,7 @@ Pure.
 import struct
 import threading
 import zlib
+from collections.abc import Iterator
 from typing import Final
 
 import cramjam
@@ -183,6 +184,7 @@ def _unzstd(view: Buffer, limit_bytes: int) -> bytes:
             total += len(part)
             if total > limit_bytes:
                 raise _too_large(Codec.ZSTD, limit_bytes)
+            step *= 2  # the size is the first frame's, and a client may make that an empty one
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -190,9 +192,8 @@ def _unzstd(view: Buffer, limit_bytes: int) -> bytes:
 
 
 def _unsnappy(view: memoryview, limit_bytes: int) -> Buffer:
-    blocks = _xerial_blocks(view) if bytes(view[:8]) == _XERIAL_MAGIC else [view]
-    sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
-    total = sum(sizes)
+    # Blocks are found twice and never kept: one may have 5 bytes, and would cost 200 as a view.
+    total = sum(map(cramjam.snappy.decompress_raw_len, _snappy_blocks(view)))
     if total > limit_bytes:
         raise _too_large(Codec.SNAPPY, limit_bytes)
     # 3 bytes of a block give 64 at most: an impossible length is refused before an allocation.
@@ -200,7 +201,8 @@ def _unsnappy(view: memoryview, limit_bytes: int) -> Buffer:
         raise CorruptRecordsError("SNAPPY: a length that its bytes cannot give")
     out = memoryview(bytearray(total))
     position = 0
-    for block, size in zip(blocks, sizes, strict=True):
+    for block in _snappy_blocks(view):
+        size = cramjam.snappy.decompress_raw_len(block)
         if size:
             written = cramjam.snappy.decompress_raw_into(block, out[position : position + size])
             if written != size:
@@ -209,8 +211,10 @@ def _unsnappy(view: memoryview, limit_bytes: int) -> Buffer:
     return out
 
 
-def _xerial_blocks(view: memoryview) -> list[memoryview]:
-    blocks = []
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    if bytes(view[:8]) != _XERIAL_MAGIC:
+        yield view
+        return
     position = 0
     while position < len(view):
         if bytes(view[position : position + 8]) == _XERIAL_MAGIC:
@@ -220,11 +224,10 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
         position += 4
         if not 0 < size <= len(view) - position:
             raise CorruptRecordsError("SNAPPY: a block that is past the end")
-        blocks.append(view[position : position + size])
+        yield view[position : position + size]
         position += size
     if position != len(view):
         raise CorruptRecordsError("SNAPPY: cut off")
-    return blocks
 
 
 def _xerial(view: memoryview) -> bytes:

@@ -257,10 +257,16 @@ class ProducerStates:
                 tuple(_batch(*numbers) for numbers in _BATCH.iter_unpack(producer.batches)),
             )
 
-    def last_sequences(self) -> Iterator[tuple[int, int, int]]:
-        """(producer id, epoch, sequence of its newest record), longest silent first."""
-        for producer_id, producer in self._all():
-            yield producer_id, producer.epoch, (producer.next_sequence - 1) % _SEQUENCE_MODULUS
+    def ids(self) -> list[int]:
+        """The ids of all producers, longest silent first."""
+        return [*self._silent, *self._writing]
+
+    def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
+        """A producer's epoch, and the sequence of its newest record; None: it is not known."""
+        producer = self._writing.get(producer_id) or self._silent.get(producer_id)
+        if producer is None:
+            return None
+        return producer.epoch, (producer.next_sequence - 1) % _SEQUENCE_MODULUS
 
     def _all(self) -> Iterator[tuple[int, _Producer]]:
         return chain(self._silent.items(), self._writing.items())

@@ -27,6 +27,7 @@ BROKER_NAMES: Final = {
     "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "retention.ms": "log.retention.ms",
     "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
 }
 """The dynamic configs of brokers that a job follows, by what topics call them."""
 

@@ -200,7 +200,8 @@ class AddSegments:
 
     ``leader_epochs``: those that have records in the range, from their first offset in it; one
     that the manifest has already is not added twice.  ``segments`` may be empty, when
-    nothing in the range is left to keep.
+    nothing in the range is left to keep.  ``is_deleted``: the range is below the partition's log
+    start: the manifest's moves to *end*, so that no reader takes the range for an empty one.
     """
 
     base: int
@@ -208,6 +209,7 @@ class AddSegments:
     segments: tuple[SegmentRef, ...]
     leader_epochs: tuple[LeaderEpoch, ...]
     producers: ProducerSnapshotRef | None
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

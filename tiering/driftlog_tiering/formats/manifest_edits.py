@@ -156,6 +156,9 @@ def _add(manifest: Manifest, edit: AddSegments) -> Applied | AlreadyApplied | Vo
         producers=edit.producers,
         segments=(*manifest.segments, *_stored(manifest, edit.segments)),
     )
+    if edit.is_deleted:
+        assert not edit.segments, "segments of deleted records"
+        return _set_log_start(grown, SetLogStart(edit.end))
     return _spill(grown)
 
 

@@ -15,7 +15,6 @@ from driftlog_agents.groups.classic.description import (
 from driftlog_agents.groups.classic.members import ClassicGroupMember, Members
 from driftlog_agents.groups.classic.messages import JoinedMember
 from driftlog_agents.groups.classic.stored_value import UNTOLD, ClassicValue, encode_value
-from driftlog_agents.groups.classic.subscription import all_subscribed_topics
 from driftlog_agents.protocol.consumer_protocol import PROTOCOL_TYPE
 from driftlog_agents.protocol.errors import ErrorCode
 
@@ -30,8 +29,6 @@ class ClassicFacts:
         self.protocol = value.protocol
         self.state = ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY
         self.members = Members(value.members, value.leader)
-        self.subscribed_topics = self._subscribed()
-        """Topics that members of protocol type "consumer" subscribe to; None: unknown."""
         self._state_since_ms = value.state_since_ms
         self._reserved = value.reserved
         """Last generation that answers may contain (`classic/stored_value`)."""
@@ -77,19 +74,37 @@ class ClassicFacts:
             ),
         )
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Whether its offsets of *topic* are in use; True for consumers with unknown topics."""
-        if self.subscribed_topics is None:
-            return self.protocol_type == PROTOCOL_TYPE
-        return topic in self.subscribed_topics
+    @property
+    def subscriptions(self) -> tuple[bytes, ...] | None:
+        """The metadata of members of protocol type "consumer", which say what they subscribe to;
+        None: it is not known.  `all_subscribed_topics` reads them when it is asked for, and not at
+        each rebalance: they may have thousands of topics each."""
+        if self.protocol_type != PROTOCOL_TYPE:
+            return None
+        if self.protocol is None:
+            return None if self.members else ()
+        if not all(member.supports(self.protocol) for member in self.members):
+            return None  # During a rebalance.
+        return tuple(member.metadata(self.protocol) for member in self.members)
 
-    def offsets_expire(self) -> OffsetExpiry:
-        """When the retention starts for offsets of topics without a subscriber."""
+    def is_subscribed_to(self, topic: str, subscribed: frozenset[str] | None) -> bool:
+        """Whether its offsets of *topic* are in use; True for consumers with unknown topics.
+
+        Args:
+            subscribed: topics that `subscriptions` name; None: they are not known.
+        """
+        if subscribed is None:
+            return self.protocol_type == PROTOCOL_TYPE
+        return topic in subscribed
+
+    def offsets_expire(self, subscribed: frozenset[str] | None) -> OffsetExpiry:
+        """When the retention starts for offsets of topics without a subscriber; *subscribed*: as
+        for `is_subscribed_to`."""
         if self.protocol_type is None:
             return OffsetExpiry.FROM_COMMIT
         if self.is_empty:
             return OffsetExpiry.FROM_EMPTY
-        if self.state is ClassicGroupState.STABLE and self.subscribed_topics is not None:
+        if self.state is ClassicGroupState.STABLE and subscribed is not None:
             return OffsetExpiry.FROM_COMMIT
         return OffsetExpiry.NEVER
 
@@ -122,14 +137,6 @@ class ClassicFacts:
     def _transition(self, state: ClassicGroupState, unix_ms: int) -> None:
         self.state = state
         self._state_since_ms = unix_ms
-
-    def _subscribed(self) -> frozenset[str] | None:
-        if self.protocol_type != PROTOCOL_TYPE:
-            return None
-        protocol = self.protocol
-        if protocol is None:
-            return None if self.members else frozenset()
-        return all_subscribed_topics(member.metadata(protocol) for member in self.members)
 
     def _joined_members(self) -> tuple[JoinedMember, ...]:
         """All members, for the leader's JoinGroup answer."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from driftlog_agents.groups.classic.messages import Protocol
+from driftlog_agents.groups.sizes import count, texts_bytes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,10 +51,13 @@ class ClassicGroupMember:
 
     @property
     def said_bytes(self) -> int:
-        """Bytes that the group keeps from its client, without its assignment."""
-        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
-        said = sum(len(p.name) + len(p.metadata) for p in self.protocols)
-        return said + sum(map(len, names))
+        """Memory that the group keeps from its client, without its assignment."""
+        names = (self.member_id, self.instance_id, self.client_id, self.client_host)
+        return texts_bytes(names) + sum(protocol.size_bytes for protocol in self.protocols)
+
+    def supports(self, protocol: str) -> bool:
+        """Whether it has metadata for *protocol*."""
+        return any(p.name == protocol for p in self.protocols)
 
     def metadata(self, protocol: str) -> bytes:
         """Its metadata for *protocol*, which it supports."""
@@ -143,11 +147,11 @@ class Members:
         session_timeout_ms: int,
     ) -> None:
         """Replace the member's protocols and timeouts."""
-        self._supported.subtract(_names(member))
+        count(self._supported, _names(member), -1)
         self.size_bytes -= member.said_bytes
         member.protocols = protocols
         self.size_bytes += member.said_bytes
-        self._supported.update(_names(member))
+        count(self._supported, _names(member), +1)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
@@ -189,13 +193,13 @@ class Members:
 
     def _put(self, member: ClassicGroupMember) -> None:
         self._members[member.member_id] = member
-        self._supported.update(_names(member))
+        count(self._supported, _names(member), +1)
         self.size_bytes += member.said_bytes + len(member.assignment)
         self.joining += member.join_id is not None
 
     def _take(self, member: ClassicGroupMember) -> None:
         del self._members[member.member_id]
-        self._supported.subtract(_names(member))
+        count(self._supported, _names(member), -1)
         self.size_bytes -= member.said_bytes + len(member.assignment)
         self.joining -= member.join_id is not None
 

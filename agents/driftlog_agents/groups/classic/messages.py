@@ -19,11 +19,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_agents.configs.group_settings import ClassicSettings
+from driftlog_agents.groups.sizes import ELEMENT_BYTES, text_bytes, texts_bytes
 from driftlog_agents.protocol.errors import ErrorCode
 
 NO_GENERATION: Final = -1
 ID_REQUIRED_VERSION: Final = 4
 """From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
+
+MAX_PROTOCOLS: Final = 100
+"""Most protocols of a member.  Clients have one for each of their assignors: one to four."""
 
 UNKNOWN_MEMBER_ID: Final = ""
 """The member id in the request of a member that has none yet."""
@@ -35,6 +39,11 @@ class Protocol:
 
     name: str
     metadata: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Its memory."""
+        return 2 * ELEMENT_BYTES + text_bytes(self.name) + len(self.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +64,9 @@ class JoinRequest:
 
     @property
     def said_bytes(self) -> int:
-        """Bytes that a group keeps of the request."""
-        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
-        said = sum(len(p.name) + len(p.metadata) for p in self.protocols)
-        return said + sum(map(len, names))
+        """Memory that a group keeps of the request."""
+        names = (self.member_id, self.instance_id, self.client_id, self.client_host)
+        return texts_bytes(names) + sum(protocol.size_bytes for protocol in self.protocols)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +167,8 @@ def refuse_join(group_id: str, request: JoinRequest, settings: ClassicSettings) 
     shortest, longest = settings.min_session_timeout_ms, settings.max_session_timeout_ms
     if not shortest <= request.session_timeout_ms <= longest:
         return ErrorCode.INVALID_SESSION_TIMEOUT
+    if len(request.protocols) > MAX_PROTOCOLS:
+        return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 
 

@@ -17,6 +17,7 @@ from driftlog_agents.groups.classic.members import ClassicGroupMember
 from driftlog_agents.groups.classic.messages import JoinResponse, Response, SyncResponse
 from driftlog_agents.groups.classic.stored_value import LAST_GENERATION, UNTOLD, ClassicValue
 from driftlog_agents.groups.effects import Answer, Effect
+from driftlog_agents.groups.sizes import text_bytes
 from driftlog_agents.protocol.errors import ErrorCode
 
 _AGAIN_MS: Final = 100
@@ -119,12 +120,12 @@ class ClassicPhases(ClassicFacts):
     def _expect_id(self, member_id: str, until_ms: int) -> None:
         """Remember an issued member id; its client must join before *until_ms*."""
         self._pending[member_id] = until_ms
-        self._pending_bytes += len(member_id)
+        self._pending_bytes += text_bytes(member_id)
         self._look_at_sessions(until_ms)
 
     def _forget_id(self, member_id: str) -> None:
         if self._pending.pop(member_id, None) is not None:
-            self._pending_bytes -= len(member_id)
+            self._pending_bytes -= text_bytes(member_id)
 
     def _remove(self, member_id: str) -> None:
         """Forget the member id; its waiting requests get UNKNOWN_MEMBER_ID."""
@@ -191,12 +192,10 @@ class ClassicPhases(ClassicFacts):
         self._next_generation()
         if not self.members:
             self.protocol = None
-            self.subscribed_topics = self._subscribed()
             self._transition(ClassicGroupState.EMPTY, self._unix_ms(now_ms))
             self._to_store = True
             return
         self.protocol = self.members.choose()
-        self.subscribed_topics = self._subscribed()
         self._transition(ClassicGroupState.COMPLETING_REBALANCE, self._unix_ms(now_ms))
         self._to_sync = {member.member_id for member in self.members}
         self._sync_at_ms = now_ms + self.members.rebalance_timeout_ms

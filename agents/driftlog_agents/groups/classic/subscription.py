@@ -15,11 +15,17 @@ Pure.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
-def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics that one member subscribes to; None if *metadata* is no subscription."""
+def subscribed_topics(
+    metadata: bytes, among: Collection[str] | None = None
+) -> frozenset[str] | None:
+    """The topics that one member subscribes to; None if *metadata* is no subscription.
+
+    Args:
+        among: other topics are left out; None: none is.
+    """
     try:
         _, count = struct.unpack_from(">hi", metadata)
         if count < 0:
@@ -30,7 +36,9 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
             end = at + 2 + length
             if length < 0 or end > len(metadata):
                 return None
-            topics.add(metadata[at + 2 : end].decode())
+            name = metadata[at + 2 : end].decode()
+            if among is None or name in among:
+                topics.add(name)
             at = end
         (length,) = struct.unpack_from(">i", metadata, at)
     except (struct.error, UnicodeDecodeError):
@@ -40,11 +48,14 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-def all_subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
+def all_subscribed_topics(
+    metadata: Iterable[bytes], among: Collection[str] | None = None
+) -> frozenset[str] | None:
     """The union of the topics of several members; None if one of them is no subscription."""
     topics: set[str] = set()
+    among = None if among is None else frozenset(among)
     for one in metadata:
-        subscribed = subscribed_topics(one)
+        subscribed = subscribed_topics(one, among)
         if subscribed is None:
             return None
         topics |= subscribed

@@ -191,7 +191,7 @@ class ClassicSide:
 
         Raises:
             RefusedError: INCONSISTENT_GROUP_PROTOCOL: the classic members share no protocol with
-                it, or the subscription is malformed.
+                it, or the subscription is malformed, or another protocol has none.
         """
         classic = [m.classic for m in self._group.state.members.values() if m.classic]
         known = Counter(name for one in classic for name in {name for name, _ in one.protocols})
@@ -199,6 +199,8 @@ class ClassicSide:
         if request.protocol_type != PROTOCOL_TYPE or not speaks:
             raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         try:
+            for protocol in request.protocols:
+                decode_version(protocol.metadata)
             return decode_subscription(request.protocols[0].metadata)
         except CorruptFrameError as error:
             raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
@@ -234,9 +236,14 @@ class ClassicSide:
 def assignment_bytes(
     partitions: dict[UUID, tuple[int, ...]], metadata: bytes, topics: ClusterTopics
 ) -> bytes:
-    """An assignment in the format of the classic protocol, in the version of *metadata*."""
+    """An assignment in the format of the classic protocol, in the version of *metadata*; in
+    version 0 if *metadata* has none: a member may bring any bytes into a classic group."""
+    try:
+        version = min(decode_version(metadata), LATEST_VERSION)
+    except CorruptFrameError:
+        version = 0
     return encode_assignment(
-        min(decode_version(metadata), LATEST_VERSION),
+        version,
         ConsumerProtocolAssignment(
             assigned_partitions=[
                 TopicPartition(topic=topics.by_id[topic].name, partitions=list(numbers))

@@ -6,6 +6,9 @@
                               │                       │
                               └──── events queued meanwhile, all in the next Persist
 
+A decision that takes long (many partitions, or many queued events) is an effect, `DecideLong`: a
+thread computes it, and `decided` goes on with it.  Events are queued meanwhile, too.
+
 One write of a group is in flight at a time.  Its answers are decided before the write, and sent
 after it.  If it fails, its changes are undone, and the waiting requests get the reason.  So every
 answer to a member is in the metadata store, and `restore` finds it there.
@@ -24,7 +27,7 @@ Pure.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 from uuid import UUID
 
 from driftlog_agents.configs.group_settings import ConsumerSettings
@@ -39,17 +42,19 @@ from driftlog_agents.groups.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.classic_members import ClassicSide
 from driftlog_agents.groups.consumer.membership import Membership
 from driftlog_agents.groups.consumer.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
+    DecideLong,
     DescribedConsumerGroup,
     Downgrade,
     ResolveRegexes,
 )
 from driftlog_agents.groups.consumer.migration import downgraded, upgrade
-from driftlog_agents.groups.consumer.state import ConsumerGroupMember, page_of
+from driftlog_agents.groups.consumer.state import PARTITION_BYTES, ConsumerGroupMember, page_of
 from driftlog_agents.groups.consumer.stored_value import (
     HEAD,
     GroupEncoder,
@@ -62,7 +67,7 @@ from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import CorruptError
 
-ConsumerEffect = Answer | Persist | Downgrade | ResolveRegexes
+ConsumerEffect = Answer | Persist | Downgrade | DecideLong | ResolveRegexes
 _Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
 _Q = TypeVar("_Q", bound=_Request)
 
@@ -77,6 +82,7 @@ class _Taken:
     event: Callable[[int], list[ConsumerEffect]]
     request_id: int | None = None
     refusal: Callable[[ErrorCode, str | None], object] = lambda _error, _message: None
+    request: object = None
 
     @classmethod
     def of(
@@ -92,12 +98,24 @@ class _Taken:
             answer = Answer(request_id, response)
             return [answer] if resolve is None else [answer, resolve]
 
-        return cls(event, request_id, partial(_refused, request))
+        return cls(event, request_id, partial(_refused, request), request)
 
     def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
         """The error answer, if the event is a request."""
         if self.request_id is not None:
             yield Answer(self.request_id, self.refusal(error, message))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What was decided: answers with their events, other effects, and what to store; nothing to
+    store if both are None.  ``rest``: events that the classic group is to be asked again."""
+
+    held: list[tuple[Answer, _Taken]]
+    effects: list[ConsumerEffect]
+    puts: dict[str, bytes | None] | None
+    classic: ClassicValue | None
+    rest: list[_Taken]
 
 
 class ConsumerGroup:
@@ -108,6 +126,13 @@ class ConsumerGroup:
         new_member_id: returns an unused member id from a prefix that names the client, for members
             of the classic protocol; members of KIP-848 choose their own.
     """
+
+    long_partitions: ClassVar[int] = 1_000
+    """A decision of a group with more partitions is a `DecideLong`: each takes some 10 to 25 µs.
+    More: larger groups are spared the way to the thread; the event loop stands still for longer."""
+
+    long_events: ClassVar[int] = 100
+    """The same of more events: each takes some 50 µs."""
 
     def __init__(
         self,
@@ -121,7 +146,11 @@ class ConsumerGroup:
         self._token = 0
         self._held: list[tuple[Answer, _Taken]] = []
         """Answers of the write in flight, sent when it is stored."""
+        self._topics = topics
+        self._settings = settings
         self._persisting = False
+        self._deciding: Sequence[_Taken] | None = None
+        """Events of the long decision that is being made."""
         self._is_stored = False
         """Whether the store has the group; the first write puts its own key and all members."""
         self._queue: list[_Taken] = []
@@ -182,7 +211,7 @@ class ConsumerGroup:
 
     def reconfigure(self, settings: ConsumerSettings) -> None:
         """Take other settings; a member's timers take them with its next heartbeat."""
-        self._group.settings = settings
+        self._settings = settings
 
     # ── Queries ──
 
@@ -192,22 +221,24 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members."""
-        return not self._group.state.members
+        """Whether it has no members, and no long decision may bring one."""
+        return not self.is_deciding and not self._group.state.members
 
     @property
     def state(self) -> str:
         """``Empty``, ``Assigning``, ``Reconciling``, ``Stable`` or ``Dead``."""
-        return "Dead" if self._gone is not None else self._group.state.name
+        if self._gone is not None:
+            return "Dead"
+        return "Assigning" if self.is_deciding else self._group.state.name
 
     @property
     def topics(self) -> ClusterTopics:
-        """Topics of the cluster; the next heartbeats use a new value."""
-        return self._group.topics
+        """Topics of the cluster; the next decisions use a new value."""
+        return self._topics
 
     @topics.setter
     def topics(self, topics: ClusterTopics) -> None:
-        self._group.topics = topics
+        self._topics = topics
 
     @property
     def assignment_epoch(self) -> int:
@@ -216,11 +247,31 @@ class ConsumerGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the group keeps from its members, with the topics that patterns match."""
+        """Memory that the group keeps from its members, with the topics that patterns match."""
         return self._group.size_bytes
 
+    @property
+    def assigned_bytes(self) -> int:
+        """Memory of its assignments."""
+        return PARTITION_BYTES * self._group.assigned
+
+    def assigned_growth_bytes(self, request: ConsumerHeartbeat) -> int:
+        """At most so much memory more once the topics of *request* are assigned."""
+        return 2 * PARTITION_BYTES * self._group.new_partitions(request, self._topics)
+
+    @property
+    def is_deciding(self) -> bool:
+        """Whether a thread decides: what `is_subscribed_to`, `validate_commit` and `validate_fetch`
+        would return may be half of a decision."""
+        return self._deciding is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a decision is not made or not stored yet; other events wait for it."""
+        return self._persisting or self.is_deciding
+
     def said_bytes(self, member_id: str) -> int:
-        """Bytes that the group keeps from a member; 0: not a member."""
+        """Memory that the group keeps from a member; 0: not a member."""
         member = self._group.state.members.get(member_id)
         return 0 if member is None else member.said_bytes
 
@@ -282,8 +333,8 @@ class ConsumerGroup:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to `tick` next; None: no timer is pending, or a write is in flight."""
-        return None if self._persisting or self._gone is not None else self._group.timers.next_ms
+        """When to `tick` next; None: no timer is pending, or the group is busy."""
+        return None if self.is_busy or self._gone is not None else self._group.timers.next_ms
 
     def heartbeat(
         self, request_id: int, request: ConsumerHeartbeat | HeartbeatRequest, now_ms: int
@@ -329,9 +380,15 @@ class ConsumerGroup:
 
     def tick(self, now_ms: int) -> list[ConsumerEffect]:
         """Run timers that are due at *now_ms*.  Safe at any time."""
-        if self._persisting or self._gone is not None:
+        if self.is_busy or self._gone is not None:
             return []
         return self._run([], now_ms)
+
+    def decided(self, decision: object, now_ms: int) -> list[ConsumerEffect]:
+        """The long decision is made; *decision*: what `DecideLong.decide` returned."""
+        assert isinstance(decision, _Decision)
+        self._deciding = None
+        return [] if self._gone is not None else self._take_effect(decision, now_ms)
 
     def persisted(self, token: int, now_ms: int) -> list[ConsumerEffect]:
         """The write with *token* is stored."""
@@ -361,13 +418,13 @@ class ConsumerGroup:
     def resign(self, error: ErrorCode) -> list[ConsumerEffect]:
         """Stop serving the group: every waiting and every later request gets *error*."""
         self._gone = error
-        queue, self._queue = self._queue, []
+        queue, self._queue = [*(self._deciding or ()), *self._queue], []
         return [*self._refuse_held(error), *(a for taken in queue for a in taken.refused(error))]
 
     def begin_delete(self) -> ErrorCode:
         """NONE: later requests get COORDINATOR_NOT_AVAILABLE; NON_EMPTY_GROUP: the group has
-        members, or a write is in flight."""
-        if self._persisting or not self.is_empty:
+        members, or is busy."""
+        if self.is_busy or not self.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
         self._gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
@@ -377,7 +434,7 @@ class ConsumerGroup:
     def _take(self, taken: _Taken, now_ms: int) -> list[ConsumerEffect]:
         if self._gone is not None:
             return list(taken.refused(self._gone))
-        if self._persisting:
+        if self.is_busy:
             self._queue.append(taken)
             return []
         return self._run([taken], now_ms)
@@ -388,9 +445,36 @@ class ConsumerGroup:
 
     def _run(self, queue: Sequence[_Taken], now_ms: int) -> list[ConsumerEffect]:
         """Decide *queue*, then due timers; return the write of the changes, or the answers."""
-        assert not self._persisting
+        assert not self.is_busy
+        self._group.topics, self._group.settings = self._topics, self._settings
+        decide = partial(self._decided, queue, now_ms)
+        if not self._takes_long(queue):
+            return self._take_effect(decide(), now_ms)
+        self._deciding = queue
+        return [DecideLong(decide)]
+
+    def _takes_long(self, queue: Sequence[_Taken]) -> bool:
+        if len(queue) > self.long_events:
+            return True
+        assigned = self._group.assigned // 2  # The target, and what members have.
+        if max(self._topics.partitions, assigned) <= self.long_partitions:
+            return False  # Most clusters.
+        partitions = max(assigned, self._group.subscribed)
+        for taken in queue:
+            match taken.request:
+                case ConsumerHeartbeat() as request:
+                    partitions += self._group.new_partitions(request, self._topics)
+                case JoinRequest():
+                    partitions += self._topics.partitions  # Its topics are not read yet.
+                case _:
+                    pass
+        return partitions > self.long_partitions
+
+    def _decided(self, queue: Sequence[_Taken], now_ms: int) -> _Decision:
+        """Decide; this changes the members and their state, and nothing else of the group."""
         group = self._group
         group.begin_epochs_again_if_used_up()
+        rest: list[_Taken] = []
         held: list[tuple[Answer, _Taken]] = []
         effects: list[ConsumerEffect] = []
         for i, taken in enumerate(queue):
@@ -400,25 +484,35 @@ class ConsumerGroup:
                 else:
                     effects.append(effect)
             if group.downgrading is not None:
-                self._queue = list(queue[i + 1 :])
+                rest = list(queue[i + 1 :])
                 break
         due = group.timers.take_due(now_ms)
         if group.downgrading is None:  # Else the classic group starts new sessions.
             group.ring(due)
         if group.downgrading is None:
-            puts = self._puts()
-            if not puts:
-                group.state.forget()
-                return [*(answer for answer, _ in held), *effects]
-            effects.insert(0, Persist(self._token + 1, puts))
+            return _Decision(held, effects, self._puts() or None, None, rest)
+        members = group.state.members.values()
+        value = downgraded(group.state, group.topics, members, now_ms)
+        return _Decision(held, effects, None, value, rest)
+
+    def _take_effect(self, decision: _Decision, now_ms: int) -> list[ConsumerEffect]:
+        group = self._group
+        self._queue[:0] = decision.rest
+        write: Persist | Downgrade
+        if decision.puts is not None:
+            write = Persist(self._token + 1, decision.puts)
+        elif decision.classic is not None:
+            assert group.downgrading is not None
+            write = Downgrade(self._token + 1, decision.classic, group.downgrading)
         else:
-            members = group.state.members.values()
-            value = downgraded(group.state, group.topics, members, now_ms)
-            effects.insert(0, Downgrade(self._token + 1, value, group.downgrading))
+            group.state.forget()
+            answers = [answer for answer, _ in decision.held]
+            later = self._run_queue(now_ms) if self._queue else []
+            return [*answers, *decision.effects, *later]
         self._token += 1
-        self._held = held
+        self._held = decision.held
         self._persisting = True
-        return effects
+        return [write, *decision.effects]
 
     def _decide(self, taken: _Taken, now_ms: int) -> Iterable[ConsumerEffect]:
         state = self._group.state

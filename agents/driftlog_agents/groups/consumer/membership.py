@@ -36,9 +36,9 @@ from driftlog_agents.groups.consumer.state import (
     ConsumerGroupState,
     Head,
     MemberState,
-    names_bytes,
 )
 from driftlog_agents.groups.consumer.timers import Timer, TimerKind, Timers
+from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
@@ -72,7 +72,11 @@ class Membership:
         self._resolved: tuple[ClusterTopics, int] | None = None
         """Topics and start (ms) of the last matching of the head's patterns."""
         self._matched: tuple[object, int] = (None, 0)
-        """The head's regexes, and the bytes of the names that they match; a cache."""
+        """The head's regexes, and the memory of the names that they match; a cache."""
+        self._targeted: tuple[object, int] = (None, 0)
+        """The head's target, and its number of partitions; a cache."""
+        self._subscribed: tuple[tuple[object, ...], int] = ((), 0)
+        """Topics, subscriptions and patterns, and the partitions of what they name; a cache."""
         self.downgrading: bool | None = None
         """None: no downgrade.  Else the group becomes a classic one; True: which rebalances."""
 
@@ -123,8 +127,37 @@ class Membership:
         """Bytes that the group keeps from its members, with the names that patterns match."""
         regexes = self.state.head.regexes
         if self._matched[0] is not regexes:
-            self._matched = regexes, sum(map(names_bytes, regexes.values()))
+            self._matched = regexes, sum(map(texts_bytes, regexes.values()))
         return self.state.size_bytes + self._matched[1]
+
+    @property
+    def assigned(self) -> int:
+        """Partitions of the target, and of what members have."""
+        target = self.state.head.target
+        if self._targeted[0] is not target:
+            self._targeted = target, sum(map(len, target.values()))
+        return self.state.owned + self._targeted[1]
+
+    @property
+    def subscribed(self) -> int:
+        """Partitions of the topics that members subscribe to."""
+        key = (self.topics, self.state.subscriptions, self.state.head.regexes)
+        known, count = self._subscribed
+        if not known or known[1] != key[1] or known[0] is not key[0] or known[2] is not key[2]:
+            found = map(self.topics.by_name.get, self.state.subscribed_names())
+            count = sum(topic.partitions for topic in found if topic is not None)
+            self._subscribed = key, count
+        return count
+
+    def new_partitions(self, request: ConsumerHeartbeat, topics: ClusterTopics) -> int:
+        """Partitions of *topics* to which *request* is the first to subscribe, at most."""
+        if request.topic_regex and not self.state.subscribers_of(request.topic_regex):
+            return topics.partitions
+        if not request.topic_names:
+            return 0
+        new = set(request.topic_names) - self.state.subscribed_names()
+        found = map(topics.by_name.get, new)
+        return sum(topic.partitions for topic in found if topic is not None)
 
     def refuse_if_full(self, member_id: str) -> None:
         """Refuse a new member of a group that has `max_size` members.

@@ -11,12 +11,13 @@ org.apache.kafka.coordinator.group.GroupCoordinatorConfig of Apache Kafka 4.3.
 Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from driftlog_agents.groups.classic.stored_value import ClassicValue
+from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode
 
@@ -45,10 +46,9 @@ class ConsumerHeartbeat:
 
     @property
     def said_bytes(self) -> int:
-        """Bytes that a group keeps of the request; fields that did not change count 0."""
-        said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
-        names = sum(map(len, self.topic_names or ()))
-        return names + len(self.topic_regex or "") + sum(map(len, said))
+        """Memory that a group keeps of the request; fields that did not change count 0."""
+        said = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host)
+        return texts_bytes((*said, self.topic_regex, *(self.topic_names or ())))
 
     @property
     def is_full(self) -> bool:
@@ -108,6 +108,17 @@ class Downgrade:
     token: int
     value: ClassicValue
     has_to: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecideLong:
+    """An effect: call *decide* off the event loop, then give `decided` what it returns.
+
+    Meanwhile the group takes events, and decides them afterwards; nothing else of it is called
+    that a decision changes (`ConsumerGroup.is_deciding`).
+    """
+
+    decide: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ Pure.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from driftlog_agents.groups.classic import members as classic_members
 from driftlog_agents.groups.classic.facts import ClassicFacts
@@ -29,10 +30,20 @@ from driftlog_agents.groups.consumer.state import (
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import (
     PROTOCOL_TYPE,
+    ConsumerProtocolSubscription,
     decode_assignment,
     decode_subscription,
 )
-from driftlog_agents.protocol.errors import CorruptFrameError, ErrorCode, RefusedError
+from driftlog_agents.protocol.errors import (
+    CorruptFrameError,
+    ErrorCode,
+    OverLimitError,
+    RefusedError,
+)
+
+_MAX_ELEMENTS: Final = 200_000
+"""Topics, and partitions that they own, of all members of a group that is converted: the event loop
+reads so many in less than a tenth of a second."""
 
 
 def upgrade(classic: ClassicFacts, group: Membership) -> None:
@@ -51,12 +62,18 @@ def upgrade(classic: ClassicFacts, group: Membership) -> None:
         raise _refused(f"{what} the group size exceeds the consumer group maximum size.")
     target: dict[str, frozenset[Partition]] = {}
     taken: set[Partition] = set()
+    left = _MAX_ELEMENTS
     try:
         for member in classic.members:
+            subscription = _subscription(member, classic, left)
+            left -= len(subscription.topics)
+            left -= sum(1 + len(owned.partitions) for owned in subscription.owned_partitions)
             assigned = _assigned(member.assignment, group.topics) - taken
             taken |= assigned
             target[member.member_id] = assigned
-            group.state.put(_from_classic(member, classic, assigned))
+            group.state.put(_from_classic(member, classic.generation, subscription, assigned))
+    except OverLimitError:
+        raise _refused(f"{what} its members subscribe to too many topics.") from None
     except CorruptFrameError:
         raise _refused(f"{what} the embedded consumer protocol is malformed.") from None
     except _CustomAssignorError:
@@ -116,14 +133,22 @@ def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
     return frozenset(found)
 
 
-def _from_classic(
-    member: classic_members.ClassicGroupMember, group: ClassicFacts, assigned: Iterable[Partition]
-) -> ConsumerGroupMember:
+def _subscription(
+    member: classic_members.ClassicGroupMember, group: ClassicFacts, max_elements: int
+) -> ConsumerProtocolSubscription:
     # Before its first generation a group has no protocol; all protocols of a member have the same
     # subscription.  A member that is about to rejoin may not support the group's protocol any more.
     spoken = [protocol.name for protocol in member.protocols]
     protocol = group.protocol if group.protocol in spoken else spoken[0]
-    subscription = decode_subscription(member.metadata(protocol))
+    return decode_subscription(member.metadata(protocol), max_elements)
+
+
+def _from_classic(
+    member: classic_members.ClassicGroupMember,
+    generation: int,
+    subscription: ConsumerProtocolSubscription,
+    assigned: Iterable[Partition],
+) -> ConsumerGroupMember:
     return ConsumerGroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -132,9 +157,9 @@ def _from_classic(
         client_host=member.client_host,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         topic_names=frozenset(subscription.topics),
-        epoch=group.generation,
-        previous_epoch=group.generation,
-        assigned=dict.fromkeys(sorted(assigned), group.generation),
+        epoch=generation,
+        previous_epoch=generation,
+        assigned=dict.fromkeys(sorted(assigned), generation),
         classic=ClassicMember(
             session_timeout_ms=member.session_timeout_ms,
             protocols=tuple((p.name, p.metadata) for p in member.protocols),

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import re2
 
-from driftlog_agents.groups.consumer.state import names_bytes
+from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
@@ -55,7 +55,7 @@ def resolve(
     size_bytes = 0
     for pattern in sorted(patterns):
         names = _matches(pattern, topics)
-        size_bytes += names_bytes(names)
+        size_bytes += texts_bytes(names)
         if most_bytes is not None and size_bytes > most_bytes:
             break
         found[pattern] = names
@@ -74,7 +74,10 @@ def _compiled(pattern: str) -> Any:
     options = re2.Options()
     options.max_mem = _MAX_MEMORY_BYTES
     options.log_errors = False
-    return re2.compile(pattern, options)
+    try:
+        return re2.compile(pattern, options)
+    finally:
+        re2.purge()  # the module would keep 128 of them, with what matching has cached
 
 
 def _text(error: Exception) -> str:

@@ -4,8 +4,9 @@
     offsets are committed     ──▶ checked against the agent's limit
     a group is created        ──▶ checked against the agent's limit, and the number of groups
 
-The budget refuses only growth: existing members and groups continue when it is full.  A refusal by
-a limit of the agent is retriable.  One by a limit of a member or a group is not: the same request
+The budget refuses only growth: existing members and groups continue when it is full.  While the
+metadata store has little room it refuses what grows much at once.  A refusal by a limit of the
+agent is retriable.  One by a limit of a member or a group is not: the same request
 would be refused again.
 
 Shell.
@@ -18,12 +19,17 @@ import structlog
 
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.stores.quota import Quota, QuotaRoom
 
 GROUP_BYTES: Final = 4_000
 """Memory of a group without what its clients sent (measured: 3.5 to 4 KB)."""
 
 MEMBER_BYTES: Final = 1_000
 """Memory of a member without what its client sent."""
+
+_SCARCE_GROWTH_BYTES: Final = 64 * 1024
+"""Growth by one request that is accepted whatever room the metadata store has: a consumer that
+joins, and its first commit of 200 partitions."""
 
 _MEMBER: Final = "driftlog.max.group.member.bytes"
 _GROUP: Final = "driftlog.max.group.bytes"
@@ -35,11 +41,16 @@ ASKING: Final[ContextVar[str | None]] = ContextVar("asking", default=None)
 
 
 class GroupBudget:
-    """See the module.  *held_bytes*: the memory that groups report (`ServedGroup.account`)."""
+    """See the module.  *held_bytes*: the memory that groups report (`ServedGroup.account`).
 
-    def __init__(self, limits: Limits, refusals: Refusals) -> None:
+    Args:
+        quota: how much room the metadata store has.
+    """
+
+    def __init__(self, limits: Limits, refusals: Refusals, quota: Quota) -> None:
         self.limits = limits
         self.refusals = refusals
+        self._quota = quota
         self.held_bytes = 0
         self._log = structlog.get_logger()
 
@@ -63,6 +74,23 @@ class GroupBudget:
         if growth_bytes > 0 and wanted > most:
             raise self._refused(group_id, ErrorCode.GROUP_MAX_SIZE_REACHED, _GROUP, most, wanted)
         self.refuse_bytes(group_id, growth_bytes)
+
+    def refuse_scarce(self, group_id: str, growth_bytes: int) -> None:
+        """Refuse growth of what is stored by much at once, while the store has little room: each
+        later change of the group would write it again.
+
+        Raises:
+            RefusedError: COORDINATOR_NOT_AVAILABLE.
+        """
+        if growth_bytes > _SCARCE_GROWTH_BYTES and self._quota.room is not QuotaRoom.ENOUGH:
+            self._log.warning(
+                "group_limit_reached",
+                client=ASKING.get(),
+                group=group_id,
+                limit="quota of the metadata store",
+            )
+            why = "The metadata store has little room: groups grow by 64 KiB at once at most."
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
 
     def refuse_bytes(self, group_id: str, growth_bytes: int) -> None:
         """Refuse growth of all groups together above the agent's limit.

@@ -42,7 +42,7 @@ async def heartbeat(
     if machine is None:
         why = f"Group {group_id} is not a consumer group."
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
-    group.admit(beat.member_id, beat.said_bytes)
+    group.admit(beat.member_id, beat.said_bytes, machine.assigned_growth_bytes(beat))
     answer = await group.ask(lambda request_id, now_ms: machine.heartbeat(request_id, beat, now_ms))
     assert isinstance(answer, ConsumerHeartbeatResponse)
     return answer

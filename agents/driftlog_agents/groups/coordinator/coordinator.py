@@ -23,17 +23,19 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import structlog
 
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
-from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.loop_slices import time_to_work
 from driftlog_agents.foundation.tasks import spawn
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.messages import ResolveRegexes
 from driftlog_agents.groups.consumer.regex import resolve
 from driftlog_agents.groups.coordinator.budget import GroupBudget
@@ -43,7 +45,7 @@ from driftlog_agents.groups.coordinator.group_loader import (
     GroupLoader,
     Listed,
 )
-from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, GroupShell, ServedGroup
+from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, ServedGroup
 from driftlog_agents.groups.coordinator.group_timers import GroupTimers
 from driftlog_agents.groups.coordinator.group_topics import GroupTopics
 from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
@@ -76,9 +78,12 @@ created by an agent whose view was behind."""
 _NOT_ALIVE_S: Final = 0.1
 """Interval between two checks whether the session is alive again."""
 
-_BREATHE_GROUPS: Final = 200
-"""Timers that run before the task yields to the event loop."""
+_PAGE_TEXT_BYTES: Final = 64 * 1024
+"""Bytes of the metadata texts of a page of offsets, at most: a commit of one of its 256 partitions
+writes them all.  Kafka Streams has some 30 bytes a partition."""
 
+_PAGE_TEXTS: Final = 16
+"""So many texts of the largest size that is allowed always fit a page."""
 
 _MEMBER_PREFIX_CHARS: Final = 8_000
 """Longest prefix from a client id in a member id; Kafka limits a string to 32,767 bytes."""
@@ -88,8 +93,7 @@ class GroupCoordinator:
     """See the module.  `run` while the engine's session lives.
 
     Args:
-        wall_ms: milliseconds since 1970, for stored timestamps.
-        refusals: the agent's counters of refusals by a limit.
+        budget: memory that all groups hold, and its limits.
         counters, loads: the agent's, over all sessions.
     """
 
@@ -98,15 +102,15 @@ class GroupCoordinator:
         *,
         engine: Engine,
         cluster: ClusterWatch,
+        coordinators: Coordinators,
         settings: GroupSettings,
-        wall_ms: Callable[[], int],
-        limits: Limits | None = None,
-        refusals: Refusals | None = None,
+        budget: GroupBudget,
         counters: Counter[str] | None = None,
         loads: Histogram | None = None,
     ) -> None:
         self._engine = engine
         self._session = engine.session
+        self.session_id = engine.session.session_id
         self._cluster = cluster
         self._node_id = engine.agent.node_id
         self.settings = settings
@@ -114,15 +118,17 @@ class GroupCoordinator:
         self._log = structlog.get_logger()
         self._rng = engine.ports.rng
         self._clock = engine.ports.now_ms
-        self._since_1970_ms = wall_ms() - engine.ports.now_ms()
+        self._since_1970_ms = engine.ports.wall_ms() - engine.ports.now_ms()
         self.offload = engine.ports.offload_read or engine.ports.offload
         """Runs long computations, such as the matching of patterns, off the event loop."""
-        self._coordinators = Coordinators(cluster.view)
+        self._coordinators = coordinators
         self.counted: Counter[str] = Counter() if counters is None else counters
         """Counts by metric name."""
-        self.budget = GroupBudget(limits or Limits(), refusals or Refusals())
-        """Memory that all groups hold, and its limits."""
-        self._writes = GroupWrites(engine.session, self.counted)
+        self.budget = budget
+        self.page_text_bytes = max(
+            _PAGE_TEXT_BYTES, _PAGE_TEXTS * settings.offset_metadata_max_bytes
+        )
+        self.writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
         """Loaded groups, by id."""
@@ -149,22 +155,9 @@ class GroupCoordinator:
         )
         self.topics = GroupTopics(cluster, self.groups, self._forgetting)
         self._tasks: asyncio.TaskGroup | None = None
-        shell = GroupShell(
-            session_id=engine.session.session_id,
-            writes=self._writes,
-            now_ms=self.now_ms,
-            nonce=lambda: f"{self._rng.getrandbits(64):016x}",
-            schedule=self._schedule,
-            lost=self._lost,
-            resolve=self._resolve,
-            downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
-            removed=self._removed,
-            counted=self.counted,
-            budget=self.budget,
-        )
         self._loader = GroupLoader(
             session=engine.session,
-            shell=shell,
+            host=self,
             configs=self._configs,
             new_member_id=self._new_member_id,
             topics=lambda: self.topics.current,
@@ -177,8 +170,16 @@ class GroupCoordinator:
             served.consumer.reconfigure(self._configs.consumer(group_id))
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 that never go back while the session lives."""
+        """See `GroupHost`."""
         return int(self._clock() + self._since_1970_ms)
+
+    def nonce(self) -> str:
+        """See `GroupHost`."""
+        return f"{self._rng.getrandbits(64):016x}"
+
+    def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
+        """See `GroupHost`."""
+        return self._loader.downgraded(group_id, value)
 
     async def run(self) -> None:
         """Coordinate once the engine is ready, until cancelled.
@@ -190,7 +191,7 @@ class GroupCoordinator:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._writes.run())
+                tasks.create_task(self.writes.run())
                 tasks.create_task(self._confirmations.run())
                 tasks.create_task(self._keep_time())
                 tasks.create_task(self._load_all())
@@ -297,7 +298,7 @@ class GroupCoordinator:
             )
         if mine and group.dropped is None:
             return
-        self._lost(group)
+        self.lost(group)
         raise RefusedError(ErrorCode.NOT_COORDINATOR)
 
     def _check(self) -> None:
@@ -314,11 +315,20 @@ class GroupCoordinator:
         number = UUID(int=self._rng.getrandbits(128), version=4)
         return f"{prefix[:_MEMBER_PREFIX_CHARS]}-{number}"
 
-    def _lost(self, group: ServedGroup) -> None:
-        """Drop a group that another agent coordinates, whatever the view says."""
+    def lost(self, group: ServedGroup) -> None:
+        """See `GroupHost`; whatever the view says."""
         if self.groups.get(group.group_id) is group:
             self._log.info("group_lost", group=group.group_id)
             self.counted["driftlog_groups_lost"] += 1
+        self._drop(group)
+
+    def failed(self, group: ServedGroup) -> None:
+        """Drop a group whose code failed; the next request loads it as it is stored."""
+        self._log.exception(
+            "group_bug",
+            group=group.group_id,
+            advice="report this line: the group is dropped, and loaded again by the next request",
+        )
         self._drop(group)
 
     def _drop(self, group: ServedGroup) -> None:
@@ -329,7 +339,8 @@ class GroupCoordinator:
         if group.is_writing:
             self._dropped.add(group)
 
-    def _removed(self, group: ServedGroup) -> None:
+    def removed(self, group: ServedGroup) -> None:
+        """See `GroupHost`."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             group.release()
@@ -348,10 +359,17 @@ class GroupCoordinator:
                     self._reassign()
                 await changed.wait()
 
-    def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
-        if self._tasks is not None:
-            with contextlib.suppress(FencedError):
-                spawn(self._tasks, self._resolved(group, wanted))
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """See `GroupHost`."""
+        if self._tasks is None:
+            work.close()
+            return
+        with contextlib.suppress(FencedError):
+            spawn(self._tasks, work)
+
+    def resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
+        """See `GroupHost`."""
+        self.spawn(self._resolved(group, wanted))
 
     async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         most_bytes = self.budget.limits.driftlog_max_group_bytes
@@ -434,7 +452,7 @@ class GroupCoordinator:
     def _serve(self, group: ServedGroup) -> None:
         self.groups[group.group_id] = group
         group.account()
-        self._schedule(group)
+        self.schedule(group)
         if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
             self._forgetting.look()
 
@@ -500,12 +518,12 @@ class GroupCoordinator:
 
     # ── Time ──
 
-    def _schedule(self, group: ServedGroup) -> None:
+    def schedule(self, group: ServedGroup) -> None:
         """Schedule the group's next tick; a deadline after the scheduled one changes nothing."""
         deadline_ms = group.deadline_ms
         if deadline_ms is None or group.is_dropped:
             if group.is_of_no_use:
-                self._removed(group)
+                self.removed(group)
         elif self._timers.schedule(group, deadline_ms, len(self.groups)):
             self._sooner.set()
 
@@ -522,9 +540,8 @@ class GroupCoordinator:
                 # Ended by the agent's clock; the store has not confirmed that.
                 await asyncio.sleep(_NOT_ALIVE_S)
                 continue
-            for _ in range(_BREATHE_GROUPS):
-                if not self._tick():
-                    break
+            while self._tick():
+                await time_to_work()  # A rebalance of a large group takes milliseconds.
             await asyncio.sleep(0)
 
     def _tick(self) -> bool:
@@ -537,7 +554,7 @@ class GroupCoordinator:
             deadline_ms = group.deadline_ms
             if deadline_ms is not None and deadline_ms <= self.now_ms():
                 group.tick()
-            self._schedule(group)
+            self.schedule(group)
         return True
 
 

@@ -13,7 +13,7 @@ Shell.
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -27,7 +27,7 @@ from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.coordinator.group_runtime import (
     CLASSIC,
     CONSUMER,
-    GroupShell,
+    GroupHost,
     Machine,
     ServedGroup,
 )
@@ -98,13 +98,13 @@ class GroupLoader:
         self,
         *,
         session: Session,
-        shell: GroupShell,
+        host: GroupHost,
         configs: GroupConfigs,
         new_member_id: Callable[[str], str],
         topics: Callable[[], ClusterTopics],
     ) -> None:
         self._session = session
-        self._shell = shell
+        self._host = host
         self._configs = configs
         self._new_member_id = new_member_id
         self._topics = topics
@@ -118,12 +118,12 @@ class GroupLoader:
     def new(self, group_id: str, kind: str) -> ServedGroup:
         """A new group; its first write stores it."""
         machine = self.machine(group_id, kind)
-        return ServedGroup(group_id=group_id, machine=machine, shell=self._shell)
+        return ServedGroup(group_id=group_id, machine=machine, host=self._host)
 
     def machine(self, group_id: str, kind: str) -> Machine:
         """The machine of a group without members; *kind*: CLASSIC or CONSUMER."""
         if kind == CLASSIC:
-            return ClassicGroup(group_id, self._classic, self._new_member_id, self._shell.now_ms())
+            return ClassicGroup(group_id, self._classic, self._new_member_id, self._host.now_ms())
         assert kind == CONSUMER
         settings = self._configs.consumer(group_id)
         return ConsumerGroup(group_id, settings, self._topics(), self._new_member_id)
@@ -139,12 +139,12 @@ class GroupLoader:
             self._configs.consumer(classic.group_id),
             self._topics(),
             self._new_member_id,
-            self._shell.now_ms(),
+            self._host.now_ms(),
         )
 
     def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
         """The classic group that a group becomes when its last KIP-848 member leaves."""
-        now_ms = self._shell.now_ms()
+        now_ms = self._host.now_ms()
         return ClassicGroup(group_id, self._classic, self._new_member_id, now_ms, stored=value)
 
     async def listed(self) -> list[Listed]:
@@ -233,6 +233,10 @@ class GroupLoader:
         return found
 
     def _as_claimed(self, kv: KeyValue) -> StoredGroup:
+        with _reading(kv.key):
+            return self._claimed(kv)
+
+    def _claimed(self, kv: KeyValue) -> StoredGroup:
         stored = decode_at(kv.key, kv.value, decode_group)
         if stored.kind not in (CLASSIC, CONSUMER):  # A newer agent can read it: do not claim it.
             raise UnsupportedFormatError(
@@ -249,7 +253,7 @@ class GroupLoader:
         """Claim all or none; return the revision, 0 if the claim failed, and the current values."""
         session = self._session
         fence = session_key(session.session_id)
-        values = [encode_group(claim, self._shell.nonce()) for _, claim in claims]
+        values = [encode_group(claim, self._host.nonce()) for _, claim in claims]
         keys = [kv.key for kv, _ in claims]
         result = await session.transact(
             Txn(
@@ -276,6 +280,12 @@ class GroupLoader:
     def _served(
         self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
     ) -> ServedGroup:
+        with _reading(group_key(group_id)):
+            return self._read(group_id, stored, revision, kvs)
+
+    def _read(
+        self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
+    ) -> ServedGroup:
         bodies = {"": stored.body}
         pages: dict[PageId, Page] = {}
         revisions: dict[str, int] = {}
@@ -295,14 +305,14 @@ class GroupLoader:
         return ServedGroup(
             group_id=group_id,
             machine=self._restored(group_id, stored.kind, bodies),
-            shell=self._shell,
+            host=self._host,
             offsets=offsets,
             revision=revision,
             revisions=revisions,
         )
 
     def _restored(self, group_id: str, kind: str, bodies: Mapping[str, bytes]) -> Machine:
-        now_ms = self._shell.now_ms()
+        now_ms = self._host.now_ms()
         try:
             if kind == CONSUMER:
                 topics, settings = self._topics(), self._configs.consumer(group_id)
@@ -314,3 +324,14 @@ class GroupLoader:
             )
         except CorruptError as error:
             raise type(error)(f"{group_key(group_id)}: {error}") from error
+
+
+@contextlib.contextmanager
+def _reading(key: str) -> Iterator[None]:
+    """A group whose values make its code fail (a bug) is unreadable, and ends no agent."""
+    try:
+        yield
+    except CorruptError:
+        raise
+    except Exception as error:
+        raise CorruptError(f"{key}: {error!r}") from error

@@ -9,63 +9,95 @@ Decisions are written in their order; decisions that arrive while a write is in 
 into the next write.  A dropped group answers waiting requests with the reason; a request whose
 write is in flight still gets the outcome of that write.
 
+An error in a group (a bug) ends neither the agent nor another group: the group is dropped, and the
+next request loads it again as it is stored.
+
 Shell.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
+from driftlog_agents.configs.limits import OFFSET_METADATA
 from driftlog_agents.groups.classic.description import OffsetExpiry
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
+from driftlog_agents.groups.classic.subscription import all_subscribed_topics
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
-from driftlog_agents.groups.consumer.messages import Downgrade, ResolveRegexes
+from driftlog_agents.groups.consumer.messages import DecideLong, Downgrade, ResolveRegexes
 from driftlog_agents.groups.coordinator.budget import GROUP_BYTES, MEMBER_BYTES, GroupBudget
-from driftlog_agents.groups.coordinator.pending_writes import Decided, PendingWrites, parts
+from driftlog_agents.groups.coordinator.pending_writes import (
+    Decided,
+    PendingWrites,
+    UnencodedWrite,
+    parts,
+)
 from driftlog_agents.groups.coordinator.write_batcher import GroupWrite, GroupWrites
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Changes, Committed, GroupOffsets, size_of
+from driftlog_agents.groups.sizes import text_bytes
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_tiering.foundation.types import Offload
 
 Machine = ClassicGroup | ConsumerGroup
-GroupEffect = Answer | Persist | Downgrade | ResolveRegexes
+GroupEffect = Answer | Persist | Downgrade | DecideLong | ResolveRegexes
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 """Kinds of groups, as the store and ListGroups name them."""
 
+_LONG_BYTES: Final = 16 * 1024
+"""Bytes of subscriptions that are read on the event loop: some 5,000 names of topics, at most."""
+
 _MAX_DECIDED: Final = 2_000
 """Most unwritten decisions of a group.  More are refused: the store is unavailable or full."""
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupShell:
-    """The services of the agent that a group uses."""
+class GroupHost(Protocol):
+    """The coordinator of a group, as the group uses it."""
 
     session_id: str
     writes: GroupWrites
-    now_ms: Callable[[], int]
-    """Milliseconds since 1970, which never decrease while the session lives."""
-    nonce: Callable[[], str]
-    schedule: "Callable[[ServedGroup], None]"
-    """Called when the group's `deadline_ms` may have changed."""
-    lost: "Callable[[ServedGroup], None]"
-    """Called when another agent coordinates the group."""
-    resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
-    """Matches patterns with topics off the event loop, then calls `ServedGroup.resolved`."""
-    downgraded: Callable[[str, ClassicValue], ClassicGroup]
-    """Returns the classic group that a group of KIP-848 becomes."""
-    removed: "Callable[[ServedGroup], None]"
-    """Called when the group is deleted, or was never stored and is unused."""
-    counted: Counter[str]
-    """Counts by metric name."""
     budget: GroupBudget
     """Memory of all groups."""
+    counted: Counter[str]
+    """Counts by metric name."""
+    page_text_bytes: int
+    """Most bytes of the metadata texts of one page of offsets."""
+    offload: Offload
+    """Runs what takes long, and uses no state that changes, off the event loop."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, which never decrease while the session lives."""
+
+    def nonce(self) -> str:
+        """Tells a write from all others."""
+
+    def schedule(self, group: "ServedGroup") -> None:
+        """The `deadline_ms` of *group* may have changed."""
+
+    def lost(self, group: "ServedGroup") -> None:
+        """Another agent coordinates *group*."""
+
+    def failed(self, group: "ServedGroup") -> None:
+        """An error of *group* is in `sys.exc_info`: drop it."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a part of a group's work while the session lives."""
+
+    def removed(self, group: "ServedGroup") -> None:
+        """*group* is deleted, or was never stored and is unused."""
+
+    def resolve(self, group: "ServedGroup", wanted: ResolveRegexes) -> None:
+        """Match patterns with topics off the event loop, then call `ServedGroup.resolved`."""
+
+    def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
+        """The classic group that a group of KIP-848 becomes."""
 
 
 class ServedGroup:
@@ -81,7 +113,7 @@ class ServedGroup:
         *,
         group_id: str,
         machine: Machine,
-        shell: GroupShell,
+        host: GroupHost,
         offsets: GroupOffsets | None = None,
         revision: int = 0,
         revisions: Mapping[str, int] | None = None,
@@ -89,11 +121,11 @@ class ServedGroup:
         self.group_id = group_id
         self.machine = machine
         self.offsets = offsets or GroupOffsets()
-        self._shell = shell
+        self._host = host
         self._pending = PendingWrites(
             group_id=group_id,
-            session_id=shell.session_id,
-            nonce=shell.nonce,
+            session_id=host.session_id,
+            nonce=host.nonce,
             offsets=self.offsets,
             revision=revision,
             revisions=revisions or {},
@@ -105,11 +137,15 @@ class ServedGroup:
         """Why this agent no longer serves it; None: it does."""
         self._next: tuple[ClassicGroup, bool] | None = None
         """The classic group that it becomes with the pending write, and whether that rebalances."""
+        self._decision: asyncio.Future[None] | None = None
+        """Done when the long decision that is being made has ended."""
         self._generation = self.generation
         self.scheduled_ms: int | None = None
         """When the coordinator ticks it; set by the coordinator."""
         self._held_bytes = 0
         """This group's part of `GroupBudget.held_bytes`."""
+        self._expected_bytes = 0
+        """Memory of assignments that admitted requests bring, until they are decided."""
 
     # ── Identity and state ──
 
@@ -162,13 +198,14 @@ class ServedGroup:
         its members too.  Waiting requests are answered with REBALANCE_IN_PROGRESS.
 
         Raises:
-            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: a write of the group is pending.
+            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: a decision or a write is pending.
         """
-        if not self._pending.idle:
+        if not self._pending.idle or self._decision is not None:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         old, self.machine = self.machine, machine
-        if isinstance(old, ClassicGroup):
-            self._apply(old.drop(ErrorCode.REBALANCE_IN_PROGRESS))
+        with self._contained():
+            if isinstance(old, ClassicGroup):
+                self._apply(old.drop(ErrorCode.REBALANCE_IN_PROGRESS))
         if isinstance(machine, ClassicGroup):  # A KIP-848 group is stored with its first member.
             gone = dict.fromkeys(self._pending.members)
             self._pending.add(Decided(kind=CLASSIC, puts={**gone, "": machine.value}))
@@ -176,7 +213,7 @@ class ServedGroup:
 
     def _downgrade(self, effect: Downgrade) -> None:
         """Store the group as a classic group; `_go_classic` switches after the write."""
-        machine = self._shell.downgraded(self.group_id, effect.value)
+        machine = self._host.downgraded(self.group_id, effect.value)
         self._next = (machine, effect.has_to)
         puts = {**dict.fromkeys(self._pending.members), "": machine.value}
         self._pending.add(Decided(of=self.machine, token=effect.token, kind=CLASSIC, puts=puts))
@@ -187,7 +224,7 @@ class ServedGroup:
         (machine, has_to), self._next = self._next, None
         self.machine = machine
         if has_to:
-            self._apply(machine.rebalance(self._shell.now_ms()))
+            self._apply(machine.rebalance(self._host.now_ms()))
 
     def _value(self) -> tuple[str, bytes]:
         assert isinstance(self.machine, ClassicGroup), "a simple group is made by what it commits"
@@ -201,37 +238,44 @@ class ServedGroup:
         said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Also encoded.
         members = said + MEMBER_BYTES * len(self.machine.members)
         offsets = self.offsets.size_bytes + self._pending.size_bytes
-        return GROUP_BYTES + len(self.group_id) + members + offsets
+        assigned = 0 if self.consumer is None else self.consumer.assigned_bytes
+        known = GROUP_BYTES + text_bytes(self.group_id) + members + offsets + assigned
+        return known + self._expected_bytes
 
     def account(self) -> None:
         """Update the budget with the group's current memory."""
         held_bytes = 0 if self.dropped is not None else self.size_bytes
-        self._shell.budget.held_bytes += held_bytes - self._held_bytes
+        self._host.budget.held_bytes += held_bytes - self._held_bytes
         self._held_bytes = held_bytes
 
     def release(self) -> None:
         """Return the group's memory to the budget: the coordinator has removed the group."""
-        self._shell.budget.held_bytes -= self._held_bytes
+        self._host.budget.held_bytes -= self._held_bytes
         self._held_bytes = 0
 
-    def admit(self, member_id: str, said_bytes: int) -> None:
+    def admit(self, member_id: str, said_bytes: int, assigned_bytes: int = 0) -> None:
         """Refuse a member whose data exceed the limits of a member, a group or the agent.
 
         Args:
             member_id: a member of the group with this id is replaced.
             said_bytes: size of the data that the member sends and the group keeps.
+            assigned_bytes: memory that new assignments will take; only the agent's limit counts it.
 
         Raises:
             RefusedError: INVALID_REQUEST, GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
         """
-        budget = self._shell.budget
+        budget = self._host.budget
         try:
             budget.refuse_member(self.group_id, said_bytes)
             growth_bytes = said_bytes - self.machine.said_bytes(member_id)
+            budget.refuse_scarce(self.group_id, growth_bytes)
             budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
+            budget.refuse_bytes(self.group_id, assigned_bytes)
         except RefusedError:
-            self._shell.schedule(self)  # The group may have been created for this request.
+            self._host.schedule(self)  # The group may have been created for this request.
             raise
+        self._expected_bytes += assigned_bytes
+        self.account()
 
     def admit_assignment(self, assignments: Sequence[tuple[str, bytes]]) -> None:
         """Refuse a leader's assignments that exceed the limits of a member, a group or the agent.
@@ -241,12 +285,13 @@ class ServedGroup:
         """
         if self.classic is None:
             return  # The coordinator assigns in groups of KIP-848.
-        budget, growth_bytes = self._shell.budget, 0
+        budget, growth_bytes = self._host.budget, 0
         for member_id, assignment in assignments:
             member = self.classic.members.get(member_id)
             if member is not None:
                 budget.refuse_member(self.group_id, member.said_bytes + len(assignment))
                 growth_bytes += len(assignment) - len(member.assignment)
+        budget.refuse_scarce(self.group_id, growth_bytes)
         budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
 
     # ── Requests ──
@@ -268,9 +313,12 @@ class ServedGroup:
         if self.dropped is not None:
             raise RefusedError(self.dropped)
         self._asked = request_id = self._asked + 1
-        self._apply(event(request_id, self._shell.now_ms()))
+        with self._contained():
+            self._apply(event(request_id, self._host.now_ms()))
+        if self.dropped is not None:
+            raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR)
         reply, self._reply = self._reply, None
-        self._shell.schedule(self)
+        self._host.schedule(self)
         if reply is not None:
             return reply
         future = asyncio.get_running_loop().create_future()
@@ -288,7 +336,8 @@ class ServedGroup:
 
     def tick(self) -> None:
         """Run the machine's timers that are due."""
-        self._apply(self.machine.tick(self._shell.now_ms()))
+        with self._contained():
+            self._apply(self.machine.tick(self._host.now_ms()))
 
     @property
     def is_dropped(self) -> bool:
@@ -307,13 +356,48 @@ class ServedGroup:
 
     @property
     def is_of_no_use(self) -> bool:
-        """Whether the group is not stored, has no pending write, no waiting request, no timer."""
+        """Whether the group is not stored, has no pending decision or write, no waiting request,
+        no timer."""
         return not (
             self.revision
             or not self._pending.idle
+            or self._decision is not None
             or self._waiting
             or self.machine.deadline_ms is not None
         )
+
+    async def settled(self) -> None:
+        """Return when no long decision is being made: half of one must not be seen.
+
+        Raises:
+            RefusedError: this agent no longer serves the group.
+        """
+        while self._decision is not None:
+            await asyncio.shield(self._decision)
+        if self.dropped is not None:
+            raise RefusedError(self.dropped)
+
+    async def subscribed(self, names: Collection[str]) -> frozenset[str] | None:
+        """Those of *names* that members subscribe to; None: not known.
+
+        Raises:
+            RefusedError: this agent no longer serves the group.
+        """
+        await self.settled()
+        if isinstance(self.machine, ConsumerGroup):
+            return frozenset(filter(self.machine.is_subscribed_to, names))
+        said = self.machine.subscriptions
+        if said is None or sum(map(len, said)) <= _LONG_BYTES:
+            return None if said is None else all_subscribed_topics(said, names)
+        found: frozenset[str] | None
+        found = await self._host.offload(all_subscribed_topics, said, names)
+        return found
+
+    def is_used(self, topic: str, subscribed: frozenset[str] | None) -> bool:
+        """Whether the group's offsets of *topic* are in use; *subscribed*: see the method."""
+        if isinstance(self.machine, ConsumerGroup):
+            return subscribed is None or topic in subscribed
+        return self.machine.is_subscribed_to(topic, subscribed)
 
     async def store(self, changes: Changes) -> None:
         """Write *changes* of its offsets; return when they are stored.
@@ -333,7 +417,7 @@ class ServedGroup:
             done = asyncio.get_running_loop().create_future()
             self._pending.add(Decided(changes=part, done=done))
         if done is None:
-            self._shell.schedule(self)  # The group may have been created for this request.
+            self._host.schedule(self)  # The group may have been created for this request.
             return
         self.account()
         self._wake()
@@ -343,13 +427,18 @@ class ServedGroup:
             del done  # As in `ask`.
 
     def _admit_changes(self, changes: Changes) -> None:
-        """Refuse changes above the agent's limit.  A replaced offset frees its memory only while no
-        write is pending."""
+        """Refuse changes above the limits of a page or of the agent.  A replaced offset frees its
+        memory only while no write is pending."""
+        budget = self._host.budget
         growth = self.offsets.growth_bytes(changes) if self._pending.idle else size_of(changes)
         try:
-            self._shell.budget.refuse_bytes(self.group_id, growth)
+            if self._pending.texts.are_too_large(changes, self._host.page_text_bytes):
+                budget.full(self.group_id, OFFSET_METADATA)
+                raise RefusedError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            budget.refuse_scarce(self.group_id, growth)
+            budget.refuse_bytes(self.group_id, growth)
         except RefusedError:
-            self._shell.schedule(self)  # The group may have been created for this request.
+            self._host.schedule(self)  # The group may have been created for this request.
             raise
 
     async def delete(self) -> ErrorCode:
@@ -383,10 +472,20 @@ class ServedGroup:
         Raises:
             RefusedError: the deletion failed, or its outcome is unknown.
         """
+        with self._contained():
+            return await self._expire(retention_ms, name_of)
+        return 0
+
+    async def _expire(self, retention_ms: int, name_of: Callable[[UUID], str]) -> int:
         since_ms: Callable[[Committed], int]
         expiry, empty_since_ms = OffsetExpiry.FROM_COMMIT, None
+        before = self.machine, self.generation
+        subscribed = await self.subscribed([name_of(id_) for id_ in self.offsets.topic_ids])
+        if before != (self.machine, self.generation):
+            return 0  # Members may subscribe to others by now: the next check is soon enough.
         if isinstance(self.machine, ClassicGroup):
-            expiry, empty_since_ms = self.machine.offsets_expire(), self.machine.empty_since_ms
+            expiry = self.machine.offsets_expire(subscribed)
+            empty_since_ms = self.machine.empty_since_ms
         if expiry is OffsetExpiry.FROM_EMPTY and empty_since_ms is not None:
             since_ms = lambda _: empty_since_ms  # noqa: E731
         elif expiry is OffsetExpiry.FROM_COMMIT:
@@ -394,10 +493,10 @@ class ServedGroup:
         else:
             return 0
         expired = self.offsets.expire(
-            self._shell.now_ms(),
+            self._host.now_ms(),
             retention_ms,
             since_ms,
-            lambda topic_id: self.machine.is_subscribed_to(name_of(topic_id)),
+            lambda topic_id: self.is_used(name_of(topic_id), subscribed),
         )
         if expired:
             await self.store(expired)
@@ -413,22 +512,37 @@ class ServedGroup:
         """
         if self.dropped is None:
             self.dropped = code
-            if isinstance(self.machine, ClassicGroup):
-                effects: Sequence[GroupEffect] = self.machine.drop(code)
-            else:
-                effects = self.machine.resign(code)
-            for effect in effects:
-                if isinstance(effect, Answer):
-                    self._answer(effect)
+            with self._contained():
+                if isinstance(self.machine, ClassicGroup):
+                    effects: Sequence[GroupEffect] = self.machine.drop(code)
+                else:
+                    effects = self.machine.resign(code)
+                for effect in effects:
+                    if isinstance(effect, Answer):
+                        self._answer(effect)
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(RefusedError(code))
             self._pending.fail(code, in_flight=False)
+            self._settle()
             self.account()
         if session_over:
             self._pending.fail(code, in_flight=True)
 
     # ── Effects ──
+
+    @contextmanager
+    def _contained(self) -> Iterator[None]:
+        """Drop the group, and not the agent, when an error escapes from its code: see the module.
+
+        A group is a machine that clients drive, and the tasks that run it serve all groups.
+        """
+        try:
+            yield
+        except RefusedError:
+            raise
+        except Exception:  # noqa: BLE001  # see above
+            self._host.failed(self)
 
     def _apply(self, effects: Iterable[GroupEffect]) -> None:
         for effect in effects:
@@ -439,23 +553,42 @@ class ServedGroup:
                     self._persist(token, puts)
                 case Downgrade():
                     self._downgrade(effect)
+                case DecideLong():
+                    self._decision = asyncio.get_running_loop().create_future()
+                    self._host.spawn(self._decide(effect))
                 case ResolveRegexes():
-                    self._shell.resolve(self, effect)
+                    self._host.resolve(self, effect)
         if self._generation != self.generation:
             self._generation = self.generation
-            self._shell.counted["driftlog_group_rebalances"] += 1
+            self._host.counted["driftlog_group_rebalances"] += 1
+        if self.consumer is None or not self.consumer.is_busy:
+            self._expected_bytes = 0
         self.account()
+
+    async def _decide(self, effect: DecideLong) -> None:
+        with self._contained():
+            decision = await self._host.offload(_decision_of, effect)
+            if self.dropped is None and isinstance(self.machine, ConsumerGroup):
+                self._settle()
+                self._apply(self.machine.decided(decision, self._host.now_ms()))
+        self._host.schedule(self)
+
+    def _settle(self) -> None:
+        if self._decision is not None:
+            self._decision.set_result(None)
+            self._decision = None
 
     def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:
         """The matches for `ResolveRegexes`, by pattern; None: the matching failed."""
         if self.dropped is None and isinstance(self.machine, ConsumerGroup):
-            self._apply(self.machine.regexes_resolved(topics, self._shell.now_ms()))
-            self._shell.schedule(self)
+            with self._contained():
+                self._apply(self.machine.regexes_resolved(topics, self._host.now_ms()))
+            self._host.schedule(self)
 
     def _answer(self, answer: Answer) -> None:
         if getattr(answer.response, "error", None) is ErrorCode.GROUP_MAX_SIZE_REACHED:
             limit = "group.max.size" if self.kind == CLASSIC else "group.consumer.max.size"
-            self._shell.budget.full(self.group_id, limit)
+            self._host.budget.full(self.group_id, limit)
         future = self._waiting.get(answer.request_id)
         if future is None:
             if answer.request_id == self._asked:
@@ -470,67 +603,86 @@ class ServedGroup:
 
     def _wake(self) -> None:
         if not self._pending.in_flight:
-            self._shell.writes.wake(self)
+            self._host.writes.wake(self)
 
     # ── Writer ──
 
-    def gather(self) -> GroupWrite | None:
+    async def gather(self) -> GroupWrite | None:
         """See `write_batcher.Writer`."""
-        while len(self._pending) and not self._pending.in_flight:
-            taken, write = self._pending.gather(self._value)
-            if write is not None:
-                return write
-            self._end(taken)
-            if any(decided.delete for decided in taken):
-                self._removed()
+        with self._contained():
+            try:
+                while len(self._pending) and not self._pending.in_flight:
+                    taken, write = self._pending.gather(self._value)
+                    if write is not None:
+                        return self._pending.encoded(await self._encoded(write))
+                    self._end(taken)
+            except Exception:
+                self._pending.fail(ErrorCode.UNKNOWN_SERVER_ERROR, in_flight=True)
+                raise
         return None
+
+    async def _encoded(self, write: UnencodedWrite) -> GroupWrite:
+        if not write.is_long:
+            return write.encode()
+        encoded: GroupWrite = await self._host.offload(write.encode)
+        return encoded
 
     def stored(self, revision: int) -> None:
         """See `write_batcher.Writer`."""
         taken = self._pending.stored(revision)
-        self._end(taken)
-        if any(decided.delete for decided in taken):
-            self._removed()
+        with self._contained():
+            self._end(taken)
         self._go_on()
 
     def refused(self) -> None:
         """See `write_batcher.Writer`."""
         for decided in self._pending.refused():
             decided.fail(ErrorCode.NOT_COORDINATOR)
-        self._shell.lost(self)
+        self._host.lost(self)
 
     def too_large(self) -> None:
         """See `write_batcher.Writer`."""
         code = ErrorCode.UNKNOWN_SERVER_ERROR
-        for decided in self._pending.refused():
+        taken = self._pending.refused()
+        self._pending.count_texts()
+        for decided in taken:
             decided.fail(code)
             if decided.of is self.machine and self.dropped is None:
-                now_ms = self._shell.now_ms()
                 self._next = None
-                self._apply(self.machine.not_persisted(decided.token, code, now_ms))
-        self._shell.schedule(self)
+                with self._contained():
+                    now_ms = self._host.now_ms()
+                    self._apply(self.machine.not_persisted(decided.token, code, now_ms))
+        self._host.schedule(self)
         self._go_on()
 
     def _end(self, taken: Iterable[Decided]) -> None:
+        taken = list(taken)
         for decided in taken:
             decided.succeed()
+        for decided in taken:
             if decided.of is self.machine and self.dropped is None:
-                self._apply(self.machine.persisted(decided.token, self._shell.now_ms()))
+                self._apply(self.machine.persisted(decided.token, self._host.now_ms()))
                 if self._next is not None:
                     self._go_classic()
-                self._shell.schedule(self)
+                self._host.schedule(self)
+        if any(decided.delete for decided in taken):
+            self._removed()
 
     def _go_on(self) -> None:
         self.account()
         if self.dropped is not None:
-            self._shell.removed(self)
+            self._host.removed(self)
         elif len(self._pending):
             self._wake()
 
     def _removed(self) -> None:
         if self.dropped is None:
-            self._shell.removed(self)
+            self._host.removed(self)
             self.drop(ErrorCode.NOT_COORDINATOR)  # Requests that arrived during the deletion.
+
+
+def _decision_of(effect: DecideLong) -> object:
+    return effect.decide()
 
 
 def _nobody_waits(future: asyncio.Future[Any]) -> None:

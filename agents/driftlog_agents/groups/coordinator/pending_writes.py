@@ -2,7 +2,7 @@
 
     Persist of the machine ─┐                                    ┌──▶ stored: replay, answer
     Changes of offsets ─────┼──▶ in their order ──gather──▶ write ┤
-    deletion ───────────────┘         one write in flight         └──▶ refused
+    deletion ───────────────┘  encoded, and in flight, one a time └──▶ refused
 
 Decisions that arrive while a write is in flight go together into the next write: of a key that is
 written twice, only the last value.  A deletion replaces all decisions that are not in flight.
@@ -13,15 +13,18 @@ Shell.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from driftlog_agents.groups.coordinator.write_batcher import GroupWrite
 from driftlog_agents.groups.offsets import (
+    PAGE_PARTITIONS,
     Changes,
     Committed,
     GroupOffsets,
     Page,
     PageId,
+    PageTexts,
     page_of,
     size_of,
 )
@@ -47,6 +50,13 @@ MEMBERS: Final = "members/"
 _WRITE_KEYS: Final = 100
 """Keys of one write; with a few more, it fills a transaction.  Commits of more pages are written in
 parts, one after the other."""
+
+_LONG_BYTES: Final = 64 * 1024
+"""Bytes of a machine's values that are encoded, and compressed, at once: less than a
+millisecond."""
+
+_LONG_OFFSETS: Final = PAGE_PARTITIONS
+"""The same of offsets: a page."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +92,17 @@ class Decided:
             self.done.exception()  # Only the last part of a commit is awaited.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnencodedWrite:
+    """A write whose values are not encoded yet.
+
+    ``encode`` uses nothing that changes meanwhile.  ``is_long``: it takes some milliseconds.
+    """
+
+    encode: Callable[[], GroupWrite]
+    is_long: bool = False
+
+
 class PendingWrites:
     """See the module.
 
@@ -114,13 +135,16 @@ class PendingWrites:
         self._write: GroupWrite | None = None
         self._pages: dict[PageId, Page] = {}
         """Pages of the write in flight."""
+        self.texts = PageTexts()
+        """Of the stored offsets and of all decisions."""
+        self.count_texts()
 
     def __len__(self) -> int:
         return len(self._decided)
 
     @property
     def in_flight(self) -> bool:
-        """Whether a gathered write has no outcome yet."""
+        """Whether a gathered write is being encoded, or has no outcome yet."""
         return self._in_flight is not None
 
     @property
@@ -138,6 +162,7 @@ class PendingWrites:
         """Append *decided* to the queue."""
         self._decided.append(decided)
         self.size_bytes += decided.size_bytes
+        self.texts.add(decided.changes)
 
     def fail(self, code: ErrorCode, *, in_flight: bool) -> None:
         """Fail all queued decisions with *code*; *in_flight*: those of the write in flight too."""
@@ -155,37 +180,42 @@ class PendingWrites:
 
     def gather(
         self, value: Callable[[], tuple[str, bytes]]
-    ) -> tuple[list[Decided], GroupWrite | None]:
+    ) -> tuple[list[Decided], UnencodedWrite | None]:
         """Take the next decisions and their write; None: they need no write, and are done.
 
         Args:
             value: returns kind and value of a group that is created by a commit alone.
         """
         assert self._in_flight is None
-        taken, write = self._all() if self._deletes else self._first(value)
-        if write is not None:
-            self._in_flight, self._write = taken, write
-        else:
+        write = self._all() if self._deletes else self._first(value)
+        assert self._in_flight is not None
+        taken = self._in_flight
+        if write is None:
+            self._in_flight = None
             self._over(taken)
         return taken, write
+
+    def encoded(self, write: GroupWrite) -> GroupWrite:
+        """The gathered write is encoded, and about to be sent."""
+        self._write = write
+        return write
 
     @property
     def _deletes(self) -> bool:
         return any(decided.delete for decided in self._decided)
 
-    def _all(self) -> tuple[list[Decided], GroupWrite | None]:
-        taken, self._decided = self._decided, []
+    def _all(self) -> UnencodedWrite | None:
+        self._in_flight, self._decided = self._decided, []
         if not self.revision:
-            return taken, None
-        return taken, GroupWrite(
+            return None
+        write = GroupWrite(
             revisions={self.key: self.revision},
             deletes=(self.key,),
             prefix=group_prefix(self._group_id),
         )
+        return UnencodedWrite(encode=lambda: write)
 
-    def _first(
-        self, value: Callable[[], tuple[str, bytes]]
-    ) -> tuple[list[Decided], GroupWrite | None]:
+    def _first(self, value: Callable[[], tuple[str, bytes]]) -> UnencodedWrite | None:
         values: dict[str, bytes | None] = {}
         changes: dict[TopicPartition, Committed | None] = {}
         pages: set[PageId] = set()
@@ -199,27 +229,27 @@ class PendingWrites:
             pages = touched
             kind = decided.kind or kind
             count += 1
-        taken, self._decided = self._decided[:count], self._decided[count:]
+        self._in_flight, self._decided = self._decided[:count], self._decided[count:]
         self._pages = self.offsets.pages(changes)
         if not self.revision and "" not in values and self._pages:
             kind, values[""] = value()
-        return taken, self._made(kind, values)
+        return self._made(kind, values)
 
-    def _made(self, kind: str, values: Mapping[str, bytes | None]) -> GroupWrite | None:
+    def _made(self, kind: str, values: Mapping[str, bytes | None]) -> UnencodedWrite | None:
         nonce = self._nonce()
         revisions = {self.key: self.revision}
-        puts: dict[str, bytes] = {}
+        puts: dict[str, Callable[[], bytes]] = {}
         deletes: list[str] = []
         for name, body in values.items():
             if not name:
                 assert body is not None, "a group goes by a deletion"
                 stored = StoredGroup(session_id=self._session_id, kind=kind, body=body)
-                puts[self.key] = encode_group(stored, nonce)
+                puts[self.key] = partial(encode_group, stored, nonce)
                 continue
             assert name.startswith(MEMBERS)
             key = group_member_key(self._group_id, name.removeprefix(MEMBERS))
             if body is not None:
-                puts[key] = encode_member(body, nonce)
+                puts[key] = partial(encode_member, body, nonce)
             elif key in self._revisions:
                 deletes.append(key)
             else:
@@ -229,12 +259,20 @@ class PendingWrites:
             key = group_offsets_key(self._group_id, page_id.topic_id, page_id.page)
             revisions[key] = self._revisions.get(key, 0)
             if page:
-                puts[key] = encode_page(page, nonce)
+                puts[key] = partial(encode_page, page, nonce)
             else:
                 deletes.append(key)
         if not puts and not deletes:
             return None
-        return GroupWrite(revisions=revisions, puts=puts, deletes=tuple(deletes))
+
+        def encode() -> GroupWrite:
+            values = {key: encoded() for key, encoded in puts.items()}
+            return GroupWrite(revisions=revisions, puts=values, deletes=tuple(deletes))
+
+        size_bytes = sum(len(body or b"") for body in values.values())
+        offsets = sum(map(len, self._pages.values()))
+        is_long = size_bytes > _LONG_BYTES or offsets > _LONG_OFFSETS
+        return UnencodedWrite(encode=encode, is_long=is_long)
 
     # ── Outcome ──
 
@@ -259,6 +297,13 @@ class PendingWrites:
         """Discard the write, which will never be stored; return its decisions."""
         self._pages = {}
         return self._ended()[0]
+
+    def count_texts(self) -> None:
+        """Count `texts` again: decisions will not be stored."""
+        self.texts = PageTexts()
+        self.texts.add(dict(self.offsets.items()))
+        for decided in self._decided:
+            self.texts.add(decided.changes)
 
     def _ended(self) -> tuple[list[Decided], GroupWrite]:
         taken, write = self._in_flight or [], self._write

@@ -91,7 +91,7 @@ class GroupWrite:
 class Writer(Protocol):
     """A group that writes."""
 
-    def gather(self) -> GroupWrite | None:
+    async def gather(self) -> GroupWrite | None:
         """The next write, None: nothing to write; called once for each `GroupWrites.wake`."""
         ...
 
@@ -139,7 +139,7 @@ class GroupWrites:
             while True:
                 await self._awake.wait()
                 await limit.acquire()
-                batch = self._gather()
+                batch = await self._gather()
                 if batch:
                     tasks.create_task(self._send(batch)).add_done_callback(
                         lambda _: limit.release()
@@ -148,7 +148,7 @@ class GroupWrites:
                     limit.release()
                 del batch  # A reference would keep its groups in memory until the next batch.
 
-    def _gather(self) -> _Batch:
+    async def _gather(self) -> _Batch:
         batch: _Batch = []
         keys = size_bytes = 0
         while self._held is not None or self._waiting:
@@ -158,7 +158,7 @@ class GroupWrites:
             else:
                 writer = next(iter(self._waiting))
                 del self._waiting[writer]
-                gathered = writer.gather()
+                gathered = await writer.gather()
                 if gathered is None:
                     continue
                 write = gathered

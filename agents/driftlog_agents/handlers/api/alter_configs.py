@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.config_changes import ConfigChangeRequest, apply
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,

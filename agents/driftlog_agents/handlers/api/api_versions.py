@@ -7,12 +7,12 @@ Shell.
 import re
 from typing import Final
 
-from driftlog_agents.handlers.api_versions_table import (
+from driftlog_agents.handlers.common.api_versions_table import (
     unsupported_version_response,
     versions_response,
 )
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 

@@ -13,13 +13,14 @@ from driftlog_agents.groups.coordinator import consumer_requests
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import NOT_ASKED
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import (
     DESCRIBED_AT_ONCE,
     GROUP_OPERATIONS,
     as_message,
     coordinating,
 )
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.api import message_bytes
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.consumer_group_describe import (
     Assignment,
@@ -35,12 +36,18 @@ _CONSUMER, _CLASSIC = 1, 0
 
 
 async def handle(
-    broker: Broker, request: ConsumerGroupDescribeRequest, _context: RequestContext
+    broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     wanted = dict.fromkeys(request.group_ids)
-    groups = await each(wanted, lambda group_id: _described(broker, group_id), DESCRIBED_AT_ONCE)
+
+    async def described(group_id: str) -> DescribedGroup:
+        group = await _described(broker, group_id)
+        context.answer.add(message_bytes(group))
+        return group
+
+    groups = await each(wanted, described, DESCRIBED_AT_ONCE)
     for group in groups:
         if not group.error_code:
             group.authorized_operations = operations

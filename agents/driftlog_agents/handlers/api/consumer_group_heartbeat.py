@@ -19,13 +19,13 @@ from driftlog_agents.groups.consumer.messages import (
 )
 from driftlog_agents.groups.coordinator import consumer_requests
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import (
     as_message,
     client_host,
     coordinating,
     rebalance_timeout_ms,
 )
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.consumer_group_heartbeat import (
     Assignment,

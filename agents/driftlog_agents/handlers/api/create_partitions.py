@@ -9,7 +9,7 @@ from collections import Counter
 from driftlog_agents.foundation.loop_slices import each
 from driftlog_agents.handlers.api.create_topics import MADE_AT_ONCE, MAX_WAIT_S, check_replicas
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

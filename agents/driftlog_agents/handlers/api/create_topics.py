@@ -18,7 +18,7 @@ from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.foundation.loop_slices import each
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import live_agents, shown_replicas
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_topics import (
     CreatableTopic,

@@ -8,8 +8,8 @@ from typing import Final
 
 from driftlog_agents.foundation.loop_slices import each
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.delete_groups import (
     DeletableGroupResult,

@@ -12,7 +12,7 @@ from typing import Final
 from driftlog_agents.foundation.loop_slices import each_within, sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import led_partition, not_led
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -97,8 +97,7 @@ def _checked(
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     engine, log = led_partition(broker, name, partition, -1)
     limits = broker.topics.limits.get(name)
-    policies = "" if topic is None else topic.configs.get("cleanup.policy", "")
-    if limits is not None and limits.compacted and "delete" not in policies:
+    if limits is not None and not limits.deletes_records:
         raise RefusedError(ErrorCode.POLICY_VIOLATION)
     if offset == HIGH_WATERMARK:
         offset = log.high_watermark

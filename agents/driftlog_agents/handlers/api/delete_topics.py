@@ -10,7 +10,7 @@ from uuid import UUID
 from driftlog_agents.foundation.loop_slices import each, sliced
 from driftlog_agents.handlers.api.create_topics import MADE_AT_ONCE, MAX_WAIT_S
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.delete_topics import (
     DeletableTopicResult,

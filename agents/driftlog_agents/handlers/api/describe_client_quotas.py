@@ -6,7 +6,7 @@ Shell.
 """
 
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_client_quotas import (
     ComponentData,

@@ -13,7 +13,7 @@ from driftlog_agents.handlers.common.cluster_metadata import (
     controller_id,
     nodes,
 )
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

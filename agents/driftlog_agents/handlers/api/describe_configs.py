@@ -22,10 +22,10 @@ from driftlog_agents.configs.dynamic_configs import DYNAMIC, check_group
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.foundation.loop_slices import sliced
-from driftlog_agents.handlers.api_versions_table import ADVERTISED
+from driftlog_agents.handlers.common.api_versions_table import ADVERTISED
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.config_changes import broker_id
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_configs import (
@@ -242,7 +242,6 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "driftlog.release": session.knows.release if session else None,
         "driftlog.http.address": broker.agent.http_address or None,
         "log.dirs": settings.location or None,
-        "log.roll.ms": _text(settings.seal_ms),
         "node.id": str(broker.node_id),
         "process.roles": "broker",
         **settings.configs,

@@ -8,13 +8,14 @@ from driftlog_agents.foundation.loop_slices import each
 from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import NOT_ASKED
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import (
     DESCRIBED_AT_ONCE,
     GROUP_OPERATIONS,
     as_message,
     coordinating,
 )
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.api import message_bytes
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -39,15 +40,10 @@ async def handle(
     for group in found:
         if not group.error_code:
             group.authorized_operations = operations
-    sizes = {group_id: _bytes(group) for group_id, group in described.items()}
+    sizes = {group_id: message_bytes(group) for group_id, group in described.items()}
     for group_id in request.groups:  # Kafka describes a group as often as it is named.
         context.answer.add(sizes[group_id])
     return DescribeGroupsResponse(groups=[described[group_id] for group_id in request.groups])
-
-
-def _bytes(group: DescribedGroup) -> int:
-    members = group.members
-    return 64 + sum(64 + len(m.member_metadata) + len(m.member_assignment) for m in members)
 
 
 async def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:

@@ -9,7 +9,7 @@ Shell.
 
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode

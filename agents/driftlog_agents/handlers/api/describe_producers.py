@@ -12,7 +12,7 @@ from typing import Final
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import led_partition
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -23,9 +23,12 @@ from driftlog_agents.protocol.messages.describe_producers import (
 )
 from driftlog_agents.topics.validation import check_topic_name
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.batches.producers import ProducerStates
 
 _DEADLINE_S: Final = 30.0
 _PRODUCER_BYTES: Final = 37
+_MADE_BYTES: Final = 250
+"""Memory of one producer while an answer is made: its object, and its bytes."""
 _NO_TRANSACTIONS: Final = -1
 """Coordinator epoch of a producer without a transactional id."""
 
@@ -35,12 +38,24 @@ async def handle(
 ) -> DescribeProducersResponse:
     """Answer *request*; a repeated partition is read once, and answered again."""
     known: dict[tuple[str, int], PartitionResponse] = {}
+    made_bytes = 0
 
     async def described(name: str, number: int) -> PartitionResponse:
+        nonlocal made_bytes
         answer = known.get((name, number))
-        if answer is None:
-            answer = known[name, number] = await _described(broker, name, number)
-        context.answer.add(16 + _PRODUCER_BYTES * len(answer.active_producers))
+        if answer is not None:
+            context.answer.add(16 + _PRODUCER_BYTES * len(answer.active_producers))
+            return answer
+        answer = known[name, number] = PartitionResponse(partition_index=number)
+        producers = await _producers(broker, answer, name)
+        ids = producers.ids()
+        context.answer.add(16 + _PRODUCER_BYTES * len(ids))
+        made_bytes += _MADE_BYTES * len(ids)
+        await context.room(made_bytes)
+        async for producer_id in sliced(ids):
+            last = producers.last_sequence(producer_id)
+            if last is not None:  # it is not forgotten meanwhile
+                answer.active_producers.append(_state(producer_id, *last))
         return answer
 
     return DescribeProducersResponse(
@@ -57,8 +72,18 @@ async def handle(
     )
 
 
-async def _described(broker: Broker, name: str, partition: int) -> PartitionResponse:
-    answer = PartitionResponse(partition_index=partition)
+def _state(producer_id: int, epoch: int, last_sequence: int) -> ProducerState:
+    return ProducerState(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_sequence=last_sequence,
+        coordinator_epoch=_NO_TRANSACTIONS,
+    )
+
+
+async def _producers(broker: Broker, answer: PartitionResponse, name: str) -> ProducerStates:
+    """The producers of the partition that *answer* is of; none, and an error in *answer*, if they
+    cannot be read."""
     try:
         if name not in broker.topics.by_name and broker.topics.known:
             check_topic_name(name)
@@ -66,22 +91,14 @@ async def _described(broker: Broker, name: str, partition: int) -> PartitionResp
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 "This server does not host this topic-partition.",
             )
-        engine, log = led_partition(broker, name, partition, -1)
+        engine, log = led_partition(broker, name, answer.partition_index, -1)
         async with asyncio.timeout(_DEADLINE_S):
             await engine.loaded(log)
         if log.damage:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.damage)
-        answer.active_producers = [
-            ProducerState(
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                last_sequence=last_sequence,
-                coordinator_epoch=_NO_TRANSACTIONS,
-            )
-            for producer_id, epoch, last_sequence in log.producers.last_sequences()
-        ]
+        return log.producers
     except RefusedError as error:
         answer.error_code, answer.error_message = error.code, error.message
     except (UnavailableError, TimeoutError):
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return answer
+    return ProducerStates()

@@ -20,7 +20,7 @@ from typing import Final
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import Node as Reachable
 from driftlog_agents.handlers.common.cluster_metadata import controller_id, live_agents, nodes
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,

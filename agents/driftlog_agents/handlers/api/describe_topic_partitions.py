@@ -17,7 +17,7 @@ from driftlog_agents.handlers.common.cluster_metadata import (
     nodes,
     partitions,
 )
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_topic_partitions import (
     Cursor,

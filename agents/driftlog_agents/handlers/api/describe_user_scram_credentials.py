@@ -7,7 +7,7 @@ Shell.
 from collections import Counter
 
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,

@@ -13,7 +13,7 @@ from typing import Final
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import Node, node_of
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.find_coordinator import (
     Coordinator,

@@ -6,8 +6,8 @@ Shell.
 
 from driftlog_agents.groups.classic import messages as classic
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

@@ -20,7 +20,7 @@ from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.config_changes import ConfigChangeRequest, apply
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,

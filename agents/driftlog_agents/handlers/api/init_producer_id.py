@@ -12,7 +12,7 @@ Shell.
 import structlog
 
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.init_producer_id import (
     InitProducerIdRequest,

@@ -18,12 +18,12 @@ from driftlog_agents.groups.classic.messages import (
 )
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import (
     client_host,
     coordinating,
     rebalance_timeout_ms,
 )
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.join_group import (
     JoinGroupRequest,

@@ -12,8 +12,8 @@ from driftlog_agents.groups.classic.messages import (
     unknown_group,
 )
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.leave_group import (
     LeaveGroupRequest,

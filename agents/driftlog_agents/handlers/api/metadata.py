@@ -21,7 +21,7 @@ from driftlog_agents.handlers.common.cluster_metadata import (
     nodes,
     partitions,
 )
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.metadata import (
     MetadataRequest,
@@ -46,6 +46,10 @@ fewer clients ask twice.  Shorter: later requests of the connection wait less (K
 wait)."""
 
 
+_PARTITION_BYTES: Final = 300
+"""Memory of one partition while an answer is made: its object, and its bytes."""
+
+
 async def handle(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse:
@@ -58,6 +62,8 @@ async def handle(
     version = context.api_version
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     topics = await _topics(broker, request, context)
+    there = sum(topic.partitions for topic in topics if isinstance(topic, Topic))
+    await context.room(there * _PARTITION_BYTES)
     reachable = nodes(broker, context.listener)
     code = ErrorCode.LEADER_NOT_AVAILABLE if version < 6 else ErrorCode.LISTENER_NOT_FOUND
     return MetadataResponse(

@@ -18,8 +18,8 @@ from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGroup
 from driftlog_agents.groups.offsets import Changes, Committed, as_int64, verdict
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -106,6 +106,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
     if not any(ids):
         return codes
     group = await _group(groups, request, version)
+    await group.settled()
     # No await from here until the decision: what is refused now is not stored.
     refused = _refused(group, request, ids, version, now_ms)
     if refused:

@@ -8,8 +8,8 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.coordinator.repair import UnreadableGroupError
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -52,6 +52,7 @@ async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDelete
     refused = ErrorCode.NONE if group.classic is None else group.classic.refuse_offset_delete()
     if refused:
         raise RefusedError(refused)
+    subscribed = await group.subscribed([asked.name for asked in request.topics])
     response = OffsetDeleteResponse()
     wanted: list[TopicPartition] = []
     async for asked in sliced(request.topics):
@@ -59,7 +60,7 @@ async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDelete
         code = ErrorCode.NONE
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif group.machine.is_subscribed_to(asked.name):
+        elif group.is_used(asked.name, subscribed):
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             wanted += [

@@ -14,8 +14,8 @@ from driftlog_agents.foundation.loop_slices import each, sliced
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating
-from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -138,6 +138,7 @@ async def _offsets(
     group = await groups.group(asked.group_id)
     if group is not None:
         await groups.confirm(group)
+        await group.settled()
         if group.consumer is not None:
             refused = group.consumer.validate_fetch(asked.member_id, asked.member_epoch)
             if refused:

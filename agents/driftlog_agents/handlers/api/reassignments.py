@@ -20,7 +20,7 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.api.create_topics import check_replicas
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import nodes, partitions
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

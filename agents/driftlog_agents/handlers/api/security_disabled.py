@@ -8,7 +8,7 @@ Shell.
 from typing import Final
 
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.create_acls import (
     AclCreationResult,

@@ -6,7 +6,7 @@ Shell.
 
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import live_agents
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,

@@ -12,9 +12,9 @@ import asyncio
 from enum import IntEnum
 
 from driftlog_agents.cluster.format_level import raise_level, write_level
-from driftlog_agents.handlers.api_versions_table import FORMAT_FEATURE, versions_response
+from driftlog_agents.handlers.common.api_versions_table import FORMAT_FEATURE, versions_response
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.update_features import (
     FeatureUpdateKey,

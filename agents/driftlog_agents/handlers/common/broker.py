@@ -24,7 +24,7 @@ from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.service import Topics
 from driftlog_metadata.schema.codec import decode_cluster
-from driftlog_metadata.schema.model import Agent
+from driftlog_metadata.schema.model import Agent, Cluster
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.stores.object_store import ObjectStore
 
@@ -33,35 +33,32 @@ from driftlog_tiering.stores.object_store import ObjectStore
 class Broker:
     """One agent; see the module."""
 
-    cluster_id: str
     agent: Agent
     settings: BrokerSettings
     """What holds now: those of its start, with the dynamic configs."""
+    cluster: ClusterWatch
     metadata: WitnessedStore
     objects: ObjectStore
     reader: LogReader
     wall_ms: Callable[[], int]
     """Milliseconds since 1970, for timestamps that people see."""
-    engine: Engine | None = None
-    groups: GroupCoordinator | None = None
+    refusals: Refusals
+    engine: Engine | None = field(init=False, default=None)
+    groups: GroupCoordinator | None = field(init=False, default=None)
     """The groups that this agent coordinates; None between two sessions."""
     coordinators: Coordinators = field(init=False)
     """Which agent coordinates which group, by the view of the cluster."""
-    refusals: Refusals = field(default_factory=Refusals)
     at_start: BrokerSettings = field(init=False)
     """The settings without dynamic configs."""
-    dynamic: DynamicConfigs = NO_CONFIGS
+    dynamic: DynamicConfigs = field(init=False, default=NO_CONFIGS)
     """The configs of this broker, and of all brokers, that hold."""
-    cluster: ClusterWatch = field(init=False)
     topics: Topics = field(init=False)
     producer_ids: ProducerIds = field(init=False)
+    """Both ask this broker for its session: `process/composition/agent` makes and sets them."""
 
     def __post_init__(self) -> None:
         self.at_start = self.settings
-        self.cluster = ClusterWatch(self.metadata)
-        self.coordinators = Coordinators(self.cluster.view)
-        self.topics = Topics(self)
-        self.producer_ids = ProducerIds(self)
+        self.coordinators = Coordinators(self.view)
 
     def begin(self, engine: Engine, groups: GroupCoordinator) -> None:
         """A session begins: it answers requests from now on."""
@@ -86,9 +83,18 @@ class Broker:
     @property
     def format_level(self) -> int:
         """The cluster's format level, as it was read last."""
+        return self._read_last.format_version
+
+    @property
+    def cluster_id(self) -> str:
+        """Kafka's id of the cluster."""
+        return self._read_last.cluster_id
+
+    @property
+    def _read_last(self) -> Cluster:
         cluster = self.metadata.witness.cluster
         assert cluster is not None, "an agent that has not joined its cluster answers nothing"
-        return decode_cluster(cluster).format_version
+        return decode_cluster(cluster)
 
     @property
     def node_id(self) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 from driftlog_agents.configs.limits import MAX_REBALANCE_TIMEOUT
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 GROUP_OPERATIONS = sum(1 << op for op in (3, 6, 8, 10, 11))

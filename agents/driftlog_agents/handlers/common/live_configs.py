@@ -1,6 +1,6 @@
 """Applies the dynamic configs of brokers and groups to a running agent.
 
-    watch of the configs ──▶ which of them hold ──▶ the broker's settings ──▶ topics, connections
+    watch of the configs ──▶ which of them hold ──▶ settings ──▶ topics, log, connections
                         └──▶ a group's configs  ──▶ the group, if it is loaded here
 
 Every agent of the cluster does so with the same keys, in the order of their revisions.
@@ -13,8 +13,9 @@ from collections.abc import Callable
 import structlog
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.dynamic_configs import DynamicConfigs, loaded
+from driftlog_agents.configs.dynamic_configs import DynamicConfigs, configure, loaded
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_metadata.schema.model import ConfigsOwner
 
 
@@ -22,11 +23,18 @@ class LiveConfigs:
     """See the module.
 
     Args:
+        log: the settings that the sessions of the agent share.
         limit_connections: called with the new settings of the broker.
     """
 
-    def __init__(self, broker: Broker, limit_connections: Callable[[BrokerSettings], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        log: EngineSettings,
+        limit_connections: Callable[[BrokerSettings], None],
+    ) -> None:
         self._broker = broker
+        self._log_settings = log
         self._limit_connections = limit_connections
         self._log = structlog.get_logger()
         self._faults: tuple[str, ...] = ()
@@ -62,6 +70,7 @@ class LiveConfigs:
             return
         broker.settings, broker.dynamic = found.settings, found.dynamic
         broker.topics.inherit()
+        configure(self._log_settings, found.settings)
         self._limit_connections(found.settings)
         self._log.info(
             "broker_configs_changed",

@@ -56,7 +56,7 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from driftlog_agents.protocol.one_batch import OneBatch
+from driftlog_agents.protocol.requests.one_batch import OneBatch
 from driftlog_agents.topics.validation import INTERNAL_TOPICS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches
@@ -444,7 +444,8 @@ class ProduceHandler:
             size = len(records)
             try:
                 if acks != 0 and slot.connection.closed:
-                    continue  # no client waits for the batch, and it may take long
+                    waiter.lost(log)  # no client waits for the batch, and it may take long
+                    continue
                 await engine.admits(log)  # before a rewrite, which may enlarge the batch
                 now_ms = self._broker.wall_ms()
                 if needs_rewrite(limits, checked, now_ms):
@@ -469,6 +470,7 @@ class ProduceHandler:
                 # A bug in the conversion of a batch costs one connection, not the agent.
                 self._log.exception("produce_bug", client=slot.connection.client_host)
                 slot.connection.close()
+                waiter.lost(log)
             finally:
                 log.busy.popleft()
                 self.waiting.remove(size, waiter, slot.connection)

@@ -25,9 +25,9 @@ from driftlog_tiering.compaction.policy import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CompactionSettings:
-    """How an agent compacts."""
+    """How an agent compacts.  The backoff and the limits of a run may change during a session."""
 
     enabled: bool = True
     """``log.cleaner.enable``."""
@@ -48,12 +48,15 @@ class _Looked:
     """The last look at a partition that was not due."""
 
     policy: CompactionPolicy
+    log_start: int
+    """When it moves, less of the log is clean, and a larger share is dirty."""
     sealed_end: int
     due_ms: int | None
 
     def holds(self, log: SealedLog, policy: CompactionPolicy, now_ms: int) -> bool:
         """Whether the partition cannot have become due since."""
-        is_same = (self.policy, self.sealed_end) == (policy, log.sealed_end)
+        looked = self.policy, self.log_start, self.sealed_end
+        is_same = looked == (policy, log.log_start, log.sealed_end)
         return is_same and (self.due_ms is None or now_ms < self.due_ms)
 
 
@@ -78,5 +81,6 @@ class CompactionLooks:
         """The share of *log* that is dirty, if it is due by what was *found*."""
         if is_due(found, policy, now_ms):
             return found.ratio
-        self._looked[log] = _Looked(policy, log.sealed_end, due_ms(found, policy))
+        due = due_ms(found, policy)
+        self._looked[log] = _Looked(policy, log.log_start, log.sealed_end, due)
         return None

@@ -23,7 +23,6 @@ Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
 Shell.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Generic
@@ -36,7 +35,6 @@ from driftlog_agents.log.compaction.compaction_looks import (
     CompactionSettings,
 )
 from driftlog_agents.log.compaction.repeated_rewrites import RepeatedRewrites
-from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS
 from driftlog_agents.log.compaction.rewrites import L, PartitionRewrite, Rewrites
 from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.session.counters import LogCounters
@@ -81,7 +79,7 @@ class LogCleaner(Generic[L]):
         self._looks = CompactionLooks()
         self._attempts = RepeatedRewrites(
             rewrites,
-            settings.backoff_ms,
+            lambda: settings.backoff_ms,
             void="compaction_void",
             failed="compaction_failed",
             advice="repeated; until it succeeds the partition keeps older values of its keys",
@@ -93,7 +91,7 @@ class LogCleaner(Generic[L]):
     async def run(self, topics: Mapping[str, CompactionPolicy]) -> None:
         """Compact until cancelled; *topics* has the policy of each topic that is compacted now."""
         while self._settings.enabled:
-            await asyncio.sleep(max(self._settings.backoff_ms, SHORTEST_BACKOFF_MS) / 1000)
+            await self._attempts.pause()
             while await self._round(topics):
                 pass
 

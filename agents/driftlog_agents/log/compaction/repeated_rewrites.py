@@ -12,8 +12,9 @@ waits.
 Shell.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 
@@ -31,6 +32,9 @@ from driftlog_tiering.formats.manifests import VoidEditError
 
 T = TypeVar("T")
 
+_LOOK_MS: Final = 15_000.0
+"""A backoff that becomes shorter holds within this time.  Shorter: more wake-ups."""
+
 
 class RepeatedRewrites(Generic[L]):
     """Attempts of one kind, for one session.
@@ -44,7 +48,7 @@ class RepeatedRewrites(Generic[L]):
     def __init__(
         self,
         rewrites: Rewrites[L],
-        backoff_ms: float,
+        backoff_ms: Callable[[], float],
         *,
         void: str,
         failed: str,
@@ -62,6 +66,14 @@ class RepeatedRewrites(Generic[L]):
     def keep(self, logs: Iterable[L]) -> None:
         """Forgets all partitions but *logs*."""
         self._attempts.keep(logs)
+
+    async def pause(self) -> None:
+        """Wait for the backoff, as it is at the end of the wait."""
+        waited_ms = 0.0
+        while (left_ms := self._attempts.backoff_ms - waited_ms) > 0:
+            step_ms = min(left_ms, _LOOK_MS)
+            await asyncio.sleep(step_ms / 1000)
+            waited_ms += step_ms
 
     async def attempt(self, log: L, work: Callable[[], Awaitable[T | None]]) -> T | None:
         """What *work* returns; None: the partition waits, or *work* failed and is repeated."""

@@ -16,6 +16,7 @@ from typing import Any
 from driftlog_agents.cluster.prefix_watch import follow_prefix
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.log.compaction.log_cleaner import LogCleaner
 from driftlog_agents.log.compaction.rewrite_ports import RewritePorts
 from driftlog_agents.log.delegated.delegated_partitions import (
@@ -23,7 +24,7 @@ from driftlog_agents.log.delegated.delegated_partitions import (
     DelegatedPartitions,
 )
 from driftlog_agents.log.delegated.delegated_rewrites import DelegatedRewrites
-from driftlog_agents.log.engine_settings import EngineSettings
+from driftlog_agents.log.merging.merge_looks import MergeSettings
 from driftlog_agents.log.merging.segment_merger import SegmentMerger
 from driftlog_agents.log.merging.topic_policies import TopicPolicies
 from driftlog_agents.log.session.counters import LogCounters
@@ -47,7 +48,8 @@ class DelegatedUpkeep:
         ports: RewritePorts,
         session: Session,
         cluster: ClusterWatch,
-        settings: EngineSettings,
+        compaction: CompactionSettings,
+        merging: MergeSettings,
         counters: LogCounters,
         topics: TopicPolicies,
     ) -> None:
@@ -58,19 +60,19 @@ class DelegatedUpkeep:
         rewrites = DelegatedRewrites(
             session=session,
             partitions=self._partitions,
-            grace=settings.seal.grace,
+            grace=topics.seal.grace,
             ports=ports,
         )
         self._log_cleaner = LogCleaner[DelegatedPartition](
             rewrites=rewrites,
             compacts=_no_copies,
-            settings=settings.compaction,
+            settings=compaction,
             counters=counters,
             logs=self._partitions.all,
         )
         self._merger = SegmentMerger[DelegatedPartition](
             rewrites=rewrites,
-            settings=settings.merging,
+            settings=merging,
             counters=counters,
             logs=self._partitions.all,
         )

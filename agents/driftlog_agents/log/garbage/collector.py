@@ -32,12 +32,12 @@
 6. A metadata store or a bucket that is not the cluster's causes no delete: before each batch of
    deletes, and after the names were read, both are confirmed (the bucket: `cluster/cluster_file`).
 7. A session or a topic of which a store gives no answer stops no other one: its objects stay until
-   a later pass.  After some in a row the pass ends.
+   a later pass, and their grace goes on.  After some in a row the pass ends.
 8. A key that driftlog does not recognise, in the bucket or in the metadata store, is logged and not
    deleted; an object that such a key names stays.  Objects of a session whose records cannot be
    read stay.
 9. After a restore, what it had listed under ``flush/`` stays until the restore is discarded
-   (`metadata_reads`).  The mark of a deleted topic outlives every flush object that may have
+   (`common/metadata_reads`).  The mark of a deleted topic outlives every flush object that may have
    batches of the topic: without the mark, a restore would bring the topic back.
 
 Flush objects, deleted topics and heads are collected by one agent of the cluster.  Sealed objects
@@ -58,14 +58,19 @@ import structlog
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.histogram import OperationTimes
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.garbage.common.garbage_objects import (
+    AllDuties,
+    Duties,
+    Garbage,
+    by_session,
+)
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
-from driftlog_agents.log.garbage.deletions import Deletions, believe
-from driftlog_agents.log.garbage.garbage_objects import AllDuties, Duties, Garbage, by_session
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, Deletions
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
 from driftlog_agents.log.garbage.unreferenced_objects import (
@@ -75,12 +80,11 @@ from driftlog_agents.log.garbage.unreferenced_objects import (
     decode_sightings,
 )
 from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
-from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.formats import layout
 from driftlog_tiering.foundation.types import Offload
-from driftlog_tiering.stores.object_store import ObjectStore
 
 STATE_FILE: Final = "garbage.json"
 
@@ -90,8 +94,6 @@ class Collector:
 
     Args:
         offload: runs long work in a worker thread.
-        confirm: called after names were read and before objects are deleted by them; raises
-            FencedError if a store is not the cluster's.
         node_ids: collects the ids of directories that are gone.
         unknown_keys: the unrecognised keys that this agent has logged.
     """
@@ -99,47 +101,39 @@ class Collector:
     def __init__(
         self,
         *,
-        metadata: MetadataStore,
-        objects: ObjectStore,
+        stores: ConfirmedStores,
         disk: AgentDisk,
         offload: Offload,
         settings: CollectorSettings | None = None,
         heads: HeadSettings | None = None,
         duties: Duties | None = None,
-        confirm: Callable[[], Awaitable[None]] = believe,
         node_ids: NodeIds | None = None,
         unknown_keys: UnknownKeys | None = None,
     ) -> None:
-        self._metadata = metadata
-        self._objects = objects
         self._disk = disk
         self._offload = offload
         self._settings = settings or CollectorSettings()
         self._duties = duties or AllDuties()
-        self._confirm = confirm
         self._log = structlog.get_logger()
-        self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
+        self._reads = CollectorReads(stores.metadata, self._settings.request_deadline_ms)
         self._unknown_keys = unknown_keys or UnknownKeys()
         self.heads = SessionHeadGc(
-            metadata=metadata,
-            objects=objects,
+            stores=stores,
             disk=disk,
             offload=offload,
             settings=heads,
             unknown_keys=self._unknown_keys,
-            confirm=confirm,
         )
         self._node_ids = node_ids
         self._known: UnreferencedObjects | None = None
         deadline_ms = self._settings.request_deadline_ms
-        self.deletions = Deletions(objects, confirm, deadline_ms=deadline_ms)
+        self.deletions = Deletions(stores.objects, stores.confirm, deadline_ms=deadline_ms)
         self.passes = OperationTimes()
         """Passes over flush objects, and passes over sealed objects."""
-        self._deletes_left = 0
         self._failures = 0
         """Sessions in a row whose names could not be read."""
         self._pages = ObjectPages(
-            objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
+            stores.objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
         self.sealed = SealedCollection(
             metadata=self._reads,
@@ -151,13 +145,12 @@ class Collector:
             share=self._duties.listing_share,
         )
         self._deleted_topics = DeletedTopicGc(
-            metadata=metadata,
+            stores=stores,
             reads=self._reads,
             pages=self._pages,
             grace=self._settings.grace,
             unknown_keys=self._unknown_keys,
-            confirm=confirm,
-            delete=self._delete,
+            delete=self.deletions.delete,
         )
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""
@@ -185,7 +178,7 @@ class Collector:
     async def _attempt(self, collect: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            with self.passes.attempt(lambda: loop.time() * 1000):
+            with self.passes.attempt(lambda: loop.time() * 1000), local_errors():
                 await collect()
         except FencedError as error:
             self._log.error("collection_refused", error=str(error), advice="nothing is deleted")
@@ -204,7 +197,6 @@ class Collector:
             CorruptError: a partition's state is damaged; no head was deleted.
             FencedError: the metadata store is not the cluster's; nothing was deleted after that.
         """
-        self._deletes_left = self._settings.max_deletes
         self._failures = 0
         self.strange_objects = self.unreadable_sessions = 0
         before = self._known if self._known is not None else self._load()
@@ -270,10 +262,13 @@ class Collector:
                         or now_ms - read_ms > settings.grace.short_ms
                     ):
                         names, read_ms = await self._names(session_id), now_ms
-                    garbage += look.garbage(objects.flushes, names.keep, now_ms)
+                    if names.damage:
+                        look.unjudged(objects.flushes, now_ms)
+                    else:
+                        garbage += look.garbage(objects.flushes, names.keep, now_ms)
                 garbage += look.final_heads(objects, now_ms)
-            deleted = await self._delete(garbage)
-            look.end_page({one.key for one in deleted})
+            await self.deletions.delete(garbage)
+            look.end_page({one.key for one in garbage})
         return look.end(now_ms), look
 
     async def _names(self, session_id: str) -> NamedFlushObjects:
@@ -307,13 +302,6 @@ class Collector:
         )
 
     # ── Stores ──
-
-    async def _delete(self, garbage: list[Garbage]) -> list[Garbage]:
-        """Deletes as much as the pass may still delete; returns it."""
-        garbage = garbage[: self._deletes_left]
-        await self.deletions.delete(garbage)
-        self._deletes_left -= len(garbage)
-        return garbage
 
     def _strange(self, key: str) -> None:
         self.strange_objects += 1

@@ -24,9 +24,10 @@ from contextlib import suppress
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.garbage_objects import Garbage, of_deleted_topic
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage, of_deleted_topic
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_agents.log.garbage.unreferenced_objects import UnreferencedObjects
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_topic
@@ -40,7 +41,7 @@ from driftlog_metadata.schema.keys import (
 )
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_metadata.stores.store import Delete, KeyValue, MetadataStore, ModRevisionIs
+from driftlog_metadata.stores.store import Delete, KeyValue, ModRevisionIs
 from driftlog_metadata.transactions.import_transactions import abandon_import
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted
@@ -58,20 +59,19 @@ class DeletedTopicGc:
     def __init__(
         self,
         *,
-        metadata: MetadataStore,
+        stores: ConfirmedStores,
         reads: CollectorReads,
         pages: ObjectPages,
         grace: Grace,
         unknown_keys: UnknownKeys,
-        confirm: Callable[[], Awaitable[None]],
         delete: Callable[[list[Garbage]], Awaitable[object]],
     ) -> None:
-        self._metadata = metadata
+        self._metadata = stores.metadata
         self._reads = reads
         self._pages = pages
         self._grace = grace
         self._unknown_keys = unknown_keys
-        self._confirm = confirm
+        self._confirm = stores.confirm
         self._delete = delete
         self._log = structlog.get_logger()
         self._imports: dict[str, tuple[int, int]] = {}

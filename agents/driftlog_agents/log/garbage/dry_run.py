@@ -16,20 +16,20 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from driftlog_agents.log.garbage.garbage_objects import (
+from driftlog_agents.log.garbage.common.garbage_objects import (
     Garbage,
     GarbageReason,
     by_topic,
     of_deleted_topic,
 )
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.grace import Grace

@@ -18,7 +18,7 @@ Shell.
 
 from dataclasses import dataclass
 
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_flush_record, decode_head
 from driftlog_metadata.schema.keys import flushes_prefix, head_key, parse_flush_key, session_key
@@ -38,11 +38,11 @@ class NamedFlushObjects:
     head: int | None
     """Sequence number; flushes above it may still be committed; None: the session is over."""
     damage: str = ""
-    """Why the names are unknown; then any object may be named."""
+    """Why the names are unknown; then any object may be named: `keep` is not asked."""
 
     def keep(self, object_key: str) -> bool:
         """Whether the session's *object_key* is named, or may still be."""
-        if self.damage or object_key in self.named:
+        if object_key in self.named:
             return True
         return self.head is not None and layout.parse_flush_key(object_key).seq > self.head
 

@@ -28,12 +28,13 @@ Shell.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Set
 from typing import Final
 
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.dead_heads import (
     DeadHeads,
     HeadSettings,
@@ -41,7 +42,7 @@ from driftlog_agents.log.garbage.dead_heads import (
     judge,
     unneeded,
 )
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
 from driftlog_metadata.schema.codec import (
@@ -59,13 +60,13 @@ from driftlog_metadata.schema.keys import (
     parse_partition_key,
 )
 from driftlog_metadata.schema.model import CLOSED, FINAL_HEADS_LEVEL
-from driftlog_metadata.stores.store import KeyValue, MetadataStore
+from driftlog_metadata.stores.store import KeyValue
 from driftlog_metadata.transactions import session_transactions as transactions
 from driftlog_metadata.transactions.session_transactions import DeadHead, Txn
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import FinalHead, encode_final_head
 from driftlog_tiering.foundation.types import Offload
-from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
+from driftlog_tiering.stores.object_store import AlreadyExistsError
 
 _PAGES: Final = 16
 """Pages of all partitions' keys, by topic: some thousands of 100,000 in each, about two MB."""
@@ -77,22 +78,20 @@ class SessionHeadGc:
     def __init__(
         self,
         *,
-        metadata: MetadataStore,
-        objects: ObjectStore,
+        stores: ConfirmedStores,
         disk: AgentDisk,
         offload: Offload,
         unknown_keys: UnknownKeys,
-        confirm: Callable[[], Awaitable[None]],
         settings: HeadSettings | None = None,
     ) -> None:
-        self._metadata = metadata
-        self._objects = objects
+        self._metadata = stores.metadata
+        self._objects = stores.objects
         self._disk = disk
         self._offload = offload
         self._unknown_keys = unknown_keys
-        self._confirm = confirm
+        self._confirm = stores.confirm
         self._settings = settings or HeadSettings()
-        self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
+        self._reads = CollectorReads(stores.metadata, self._settings.request_deadline_ms)
         self._looked_ms: int | None = None
         self._unreadable: Set[str] = frozenset()
         """Keys of heads that were unreadable at the last check."""

@@ -21,7 +21,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason, SessionObjects
+from driftlog_agents.log.garbage.common.garbage_objects import (
+    Garbage,
+    GarbageReason,
+    SessionObjects,
+)
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.stores.object_store import ObjectInfo
@@ -44,9 +48,6 @@ class CollectorSettings:
 
     max_gap_ms: int = 2 * HOUR_MS
     """After a longer time without a pass the grace period of every unnamed object begins again."""
-
-    max_deletes: int = 100_000
-    """Deletes of one pass over flush objects and deleted topics; the rest waits for the next."""
 
     pause_ms: float = 50.0
     """Pause between two pages of a listing: other requests go first."""
@@ -132,8 +133,8 @@ class Pass:
     """One pass over all flush objects, in the order of their keys.
 
     Args:
-        before: the findings of earlier passes.  Older than *max_gap_ms* they are ignored: an object
-            may have been named meanwhile.
+        before: the findings of earlier passes.  Older than *max_gap_ms* when this one begins, they
+            are ignored: an object may have been named meanwhile.
         restored_ms: what was put until then stays for a restore.
     """
 
@@ -141,6 +142,8 @@ class Pass:
         self, before: UnreferencedObjects, restored_ms: float, *, grace_ms: int, max_gap_ms: int
     ) -> None:
         self._before = before
+        self._counts: bool | None = None
+        """Whether the findings before count; None: this pass has not seen a page."""
         self._restored_ms = restored_ms
         self._grace_ms = grace_ms
         self._max_gap_ms = max_gap_ms
@@ -171,14 +174,13 @@ class Pass:
 
         *keep*: whether the object of a key is named, or may still be.
         """
-        counts = now_ms - self._before.seen_ms <= self._max_gap_ms
         gone: list[Garbage] = []
         for info in objects:
             if keep(info.key):
                 self.named_objects += 1
                 self._joins = False
                 continue
-            since_ms = self._before.since(info.key) if counts else None
+            since_ms = self._since(info.key, now_ms)
             if since_ms is None:
                 since_ms = now_ms
             if now_ms - since_ms >= self._grace_ms and now_ms - info.modified_ms >= self._grace_ms:
@@ -186,6 +188,21 @@ class Pass:
             self.unnamed_objects += 1
             self._remember(info.key, since_ms)
         return gone
+
+    def unjudged(self, objects: Iterable[ObjectInfo], now_ms: int) -> None:
+        """The next *objects* stay, and nobody knows whether they are named; what is remembered of
+        them counts in the next pass."""
+        for info in objects:
+            self.named_objects += 1
+            self._joins = False
+            since_ms = self._since(info.key, now_ms)
+            if since_ms is not None:
+                self._remember(info.key, since_ms)
+
+    def _since(self, key: str, now_ms: int) -> int | None:
+        if self._counts is None:
+            self._counts = now_ms - self._before.seen_ms <= self._max_gap_ms
+        return self._before.since(key) if self._counts else None
 
     def final_heads(self, judged: SessionObjects, now_ms: int) -> list[Garbage]:
         """The final heads that may be deleted: those of a session that has no other object."""

@@ -25,7 +25,8 @@ from driftlog_metadata.stores.quota import Quota
 from driftlog_tiering.batches.producers import ProducerBatch
 
 _PINNED_BYTES: Final = 256 * 1024
-"""Memory that a batch may pin beside its own bytes: the chunk that small frames arrive in."""
+"""Memory that a batch may pin beside four times its own bytes: the chunk that small frames arrive
+in.  The flush that holds the batch counts it."""
 
 
 class Admitted(NamedTuple):
@@ -112,8 +113,8 @@ class Admission:
         check_follows(log, producer_id, base_sequence, now_ms)
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence, now_ms)
         size = len(view)
-        if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
-            view = memoryview(bytearray(view))  # otherwise a small batch pins a large frame
+        if len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
+            view = memoryview(bytearray(view))  # otherwise it pins a much larger frame
         self._patch(view, 0, base_offset, log.leader_epoch)
         batch = Batch(view, size, base_offset, log.leader_epoch, checked)
         if waiter is None or acks == 0:

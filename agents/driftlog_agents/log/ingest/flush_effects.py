@@ -32,6 +32,8 @@ class Flush:
     seq: int
     batches: dict[PartitionLog, list[Batch]]
     size_bytes: int
+    held_bytes: int
+    """Bytes that its batches keep in memory: those of the frames that they are parts of."""
     reason: str
     sources: set[ConnectionActivity]
     """The producers that wait for its commit."""

@@ -50,16 +50,17 @@ class FlushMemory:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Bytes of uncommitted batches in memory."""
-        return self.pipeline.open_bytes + sum(
-            flush.size_bytes
+        """Memory of uncommitted batches."""
+        cut: int = sum(
+            flush.payload.data.view_bytes
             for flush in self.pipeline.flushes
             if flush.payload is not None and flush.payload.data.views is not None
         )
+        return self.pipeline.open_held_bytes + cut
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all batches in memory."""
+        """Memory of all batches."""
         return self.uncommitted_bytes + self._committed_bytes
 
     @property
@@ -68,15 +69,17 @@ class FlushMemory:
         if self.pending_batches > _MOST_PENDING_BATCHES:
             return True
         limit = self._settings.pending_bytes
-        if self.pending_bytes <= limit // 8:
-            return False
-        return self.pending_bytes > limit or self._in_memory_only > self._settings.memory_bytes
+        if self.pending_bytes > limit:
+            return True
+        held = self._in_memory_only
+        much = max(self.pending_bytes, held) > limit // 8
+        return much and held > self._settings.memory_bytes
 
     @property
     def _in_memory_only(self) -> int:
-        """Bytes of pending flushes that no buffer file holds: the disk fails."""
+        """Memory of pending flushes that no buffer file holds: the disk fails."""
         return sum(
-            flush.size_bytes
+            flush.payload.data.view_bytes
             for flush in self.pipeline.flushes
             if flush.payload is not None and not flush.payload.data.in_files
         )
@@ -106,4 +109,4 @@ class FlushMemory:
             waits = flush.stage is not FlushStage.UPLOADING
             if waits and data.views is not None and data.in_files:
                 data.views = None
-                over -= flush.size_bytes
+                over -= data.view_bytes

@@ -58,6 +58,11 @@ _STEPS_LATER: Final = 3
 """Moving a high watermark, or answering a producer, takes as long as laying out three batches."""
 
 
+_MOST_HELD: Final = 4
+"""Cut, too, at so many times `flush_bytes` of memory: batches may be small parts of their frames.
+More: such clients take more memory; less: clients of tiny batches cause more PUTs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
     """When the buffer is cut, and how uploads and commits are repeated."""
@@ -67,8 +72,8 @@ class FlushSettings:
 
     flush_steps: int = 20_000
     """Cut at this many steps, during which the event loop does nothing else: one for a batch,
-    `_STEPS_LATER` more where its producer waits for the commit, and `_STEPS_LATER` for a
-    partition.  More: fewer PUTs of tiny batches, longer stalls."""
+    `_STEPS_LATER` more where its producer waits for the commit, `_STEPS_LATER` for a partition,
+    and one for each fetch that waits for it.  More: fewer PUTs of tiny batches, longer stalls."""
 
     flush_interval_ms: float = 250
     """Cut when the first byte is this old.  Longer: fewer PUTs at a low rate, later acks."""
@@ -126,6 +131,9 @@ class FlushPipeline:
         self.settings = settings
         self._open: dict[PartitionLog, list[Batch]] = {}
         self._open_bytes = 0
+        self._open_held_bytes = 0
+        self._held: object = None
+        """The memory that was counted last: batches of one frame, or of one read, share it."""
         self._open_steps = 0
         self._opened_at_ms = 0.0
         self._sources: set[ConnectionActivity] = set()
@@ -152,9 +160,9 @@ class FlushPipeline:
     # ── State ──
 
     @property
-    def open_bytes(self) -> int:
-        """Admitted bytes that are not cut yet."""
-        return self._open_bytes
+    def open_held_bytes(self) -> int:
+        """Memory of admitted batches that are not cut yet."""
+        return self._open_held_bytes
 
     @property
     def pending_bytes(self) -> int:
@@ -202,7 +210,7 @@ class FlushPipeline:
             if not self._open:
                 self._opened_at_ms = now_ms
             self._open[log] = [batch]
-            self._open_steps += _STEPS_LATER
+            self._open_steps += _STEPS_LATER + len(log.waiting_fetches)
         else:
             batches.append(batch)
         self._open_bytes += batch.length
@@ -211,6 +219,12 @@ class FlushPipeline:
             self._sources.add(source)
             self._open_steps += _STEPS_LATER
         settings = self.settings
+        memory = batch.view.obj  # type: ignore[union-attr]  # it has its view until it is cut
+        if memory is not self._held:
+            self._held = memory
+            self._open_held_bytes += len(memory)  # type: ignore[arg-type]
+            if self._open_held_bytes >= _MOST_HELD * settings.flush_bytes:
+                return True
         if self._open_bytes >= settings.flush_bytes:
             return True
         return self._open_steps >= settings.flush_steps and self._is_full()
@@ -351,6 +365,8 @@ class FlushPipeline:
         settings = self.settings
         if self._open_bytes >= settings.flush_bytes:
             return True
+        if self._open_held_bytes >= _MOST_HELD * settings.flush_bytes:
+            return True
         return self._open_steps >= settings.flush_steps and len(self._flushes) < _MANY_FLUSHES
 
     def _cut_due_ms(self, now_ms: float) -> float | None:
@@ -386,12 +402,21 @@ class FlushPipeline:
         return "age" if aged else "early"
 
     def _cut(self, reason: str) -> Cut:
-        flush = Flush(self._next_seq, self._open, self._open_bytes, reason, self._sources)
+        flush = Flush(
+            self._next_seq,
+            self._open,
+            self._open_bytes,
+            self._open_held_bytes,
+            reason,
+            self._sources,
+        )
         self._flushes.append(flush)
         self._next_seq += 1
         self._hurrying = False
         self._open = {}
         self._open_bytes = 0
+        self._open_held_bytes = 0
+        self._held = None
         self._open_steps = 0
         self._sources = set()
         return Cut(flush)

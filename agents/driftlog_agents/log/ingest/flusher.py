@@ -319,6 +319,7 @@ class Flusher:
             max(0, self._wall_ms()),
             has_facts=self._session.author.format_version >= FOOTER_FACTS_LEVEL,
         )
+        flush.payload.data.held_bytes = flush.held_bytes
         if flush.reason == "early":
             self._counters.flushes_early += 1
 

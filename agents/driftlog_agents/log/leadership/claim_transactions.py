@@ -22,6 +22,7 @@ from driftlog_agents.log.leadership.claims import (
     way_out,
 )
 from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_leader
@@ -33,6 +34,7 @@ from driftlog_metadata.schema.keys import (
     parse_leader_key,
     parse_session_key,
     partition_key,
+    topic_key,
 )
 from driftlog_metadata.schema.model import Leader, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError
@@ -146,6 +148,17 @@ class ClaimTransactions:
             for at in range(0, len(wanted), MAX_TXN_OPS // 2):
                 tasks.create_task(read(wanted[at : at + MAX_TXN_OPS // 2]))
         return found
+
+    async def read_topic_revisions(self, logs: Collection[PartitionLog]) -> None:
+        """Sets `PartitionLog.topic_revision` of *logs*, which are claimed."""
+        names = sorted({log.topic for log in logs})
+        revisions: dict[str, int] = {}
+        for at in range(0, len(names), MAX_TXN_OPS):
+            gets = tuple(Get(topic_key(name)) for name in names[at : at + MAX_TXN_OPS])
+            result = await self._session.transact(transactions.Txn((), gets))
+            revisions.update((kv.key, kv.mod_revision) for kvs in result.reads for kv in kvs)
+        for log in logs:
+            log.topic_revision = revisions.get(topic_key(log.topic), 0)
 
     async def live(self) -> set[str]:
         """Sessions whose keys exist."""

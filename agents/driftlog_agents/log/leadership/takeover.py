@@ -188,7 +188,7 @@ class Takeover:
             FencedError: our own session ended first; perhaps in a group.
         """
         for session_id in session_ids:
-            await self._footers_of(session_id, await self._records.records(session_id))
+            await self._footers.fetch(_decoded(await self._records.records(session_id)))
 
     # ── Committed batches ──
 
@@ -198,6 +198,7 @@ class Takeover:
         async with asyncio.TaskGroup() as tasks:
             listing = tasks.create_task(self._check.newest(taken.logs, taken.fresh))
             if taken.logs.keys() != taken.fresh:  # otherwise none of them has had a leader
+                tasks.create_task(self._claims.read_topic_revisions(taken.logs.values()))
                 # After the claims and before the flush records: see the module.
                 live = await self._claims.live()
                 await self._read_flushes(taken, now_ms)

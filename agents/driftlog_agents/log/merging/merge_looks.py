@@ -15,9 +15,9 @@ from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentR
 from driftlog_tiering.merging.policy import MergePolicy, may_have_small, next_merge, young_from
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MergeSettings:
-    """How an agent merges."""
+    """How an agent merges.  The interval may change during a session."""
 
     enabled: bool = True
     """``driftlog.segment.merge.enable``."""

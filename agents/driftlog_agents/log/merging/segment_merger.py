@@ -26,7 +26,6 @@ import structlog
 
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.compaction.repeated_rewrites import RepeatedRewrites
-from driftlog_agents.log.compaction.rewrite_attempts import SHORTEST_BACKOFF_MS
 from driftlog_agents.log.compaction.rewrites import L, Rewrites
 from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.merging.merge_looks import MergedPartition, MergeLooks, MergeSettings
@@ -65,7 +64,7 @@ class SegmentMerger(Generic[L]):
         self._looks = MergeLooks()
         self._attempts = RepeatedRewrites(
             rewrites,
-            settings.interval_ms,
+            lambda: settings.interval_ms,
             void="merge_void",
             failed="merge_failed",
             advice="repeated; until it succeeds the partition keeps its small segments",
@@ -75,7 +74,7 @@ class SegmentMerger(Generic[L]):
     async def run(self, topics: TopicPolicies) -> None:
         """Merge until cancelled."""
         while self._settings.enabled:
-            await asyncio.sleep(max(self._settings.interval_ms, SHORTEST_BACKOFF_MS) / 1000)
+            await self._attempts.pause()
             while await self._round(topics):
                 pass
 

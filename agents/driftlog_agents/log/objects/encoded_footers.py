@@ -30,6 +30,9 @@ class EncodedFooters:
             self._entries.move_to_end(object_key)
         return encoded
 
+    def __contains__(self, object_key: str) -> bool:
+        return object_key in self._entries
+
     def keep(self, object_key: str, encoded: Buffer) -> None:
         """Adds a footer, in place of what is unused longest."""
         self.drop(object_key)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.session.session import Session
@@ -109,20 +110,25 @@ class FlushRecordReads:
                 gone.append(error)  # the task group must not raise it: see `ObjectRewriter.write`
             return None
 
-        reads: list[tuple[str, FlushRecord, asyncio.Task[Footer | None]]] = []
+        reads: list[tuple[str, FlushRecord, Footer | asyncio.Task[Footer | None]]] = []
         async with asyncio.TaskGroup() as tasks:
-            for kv in kvs:
+            async for kv in sliced(kvs):
                 try:
                     record = decode_at(kv.key, kv.value, decode_flush_record)
                 except CorruptError as error:
                     footers.unavailable[kv.key] = str(error)
-                else:
+                    continue
+                footer = self._footers.known(record)
+                if footer is None:
                     reads.append((kv.key, record, tasks.create_task(read(kv.key, record))))
+                else:
+                    reads.append((kv.key, record, footer))
         if gone:
             raise gone[0]
-        for key, record, task in reads:
-            if (footer := task.result()) is not None:
-                footers.found.append((key, record, footer))
+        for key, record, outcome in reads:
+            found = outcome.result() if isinstance(outcome, asyncio.Task) else outcome
+            if found is not None:
+                footers.found.append((key, record, found))
         return footers
 
     async def topic_ids(self) -> set[UUID] | None:

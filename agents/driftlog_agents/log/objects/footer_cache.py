@@ -129,11 +129,23 @@ class FooterCache:
 
         async with asyncio.TaskGroup() as tasks:
             for record_key, record in records:
+                if record.object_key in self.encoded:
+                    continue
                 room -= record.size_bytes - record.footer_start
                 if room < 0:
                     break
                 tasks.create_task(fetch(record_key, record))
         return unavailable
+
+    def known(self, record: FlushRecord) -> Footer | None:
+        """The footer of the record's object, as `get`, if it is in memory, small and sound."""
+        encoded = self.encoded.get(record.object_key)
+        if encoded is None or len(encoded) > _DECODED_HERE_BYTES:
+            return None
+        try:
+            return decode_footer(encoded)
+        except CorruptError:
+            return None  # `get` reads it again
 
     async def get(self, record_key: str, record: FlushRecord) -> Footer:
         """The footer of the record's object; a fresh copy, which the caller may change.

@@ -42,13 +42,14 @@ class Batch:
 
     def __init__(
         self,
-        view: memoryview | bytes,
+        view: memoryview,
         length: int,
         base_offset: int,
         leader_epoch: int,
         checked: BatchHeaderFields,
     ) -> None:
-        self.view: memoryview | bytes | None = view
+        self.view: memoryview | None = view
+        """None: the flush that holds it is cut."""
         self.length = length
         self.base_offset = base_offset
         self.leader_epoch = leader_epoch

@@ -154,6 +154,7 @@ class PartitionLog:
         "topic",
         "topic_bytes",
         "topic_id",
+        "topic_revision",
         "unsealed_batches",
         "unsealed_bytes",
         "waiters",
@@ -198,6 +199,9 @@ class PartitionLog:
         self.slices: list[TailSlice] = []
         self.sealed_slices: list[TailSlice] = []
         """Below the tail: sealed, but still in memory or in buffer files; kept by `SealedCache`."""
+        self.topic_revision = 0
+        """Of its topic's key, after the claim.  An older view may have another policy than the one
+        under which records were accepted."""
         self.compacted = False
         """Its topic is compacted: a job may do so behind this leader's back."""
         self.compacted_end = 0

@@ -45,6 +45,7 @@ class FlushBatches:
         "file_numbers",
         "file_positions",
         "files",
+        "held_bytes",
         "lengths",
         "max_timestamps_ms",
         "positions",
@@ -75,6 +76,8 @@ class FlushBatches:
         self.file_numbers: array[int] | None = None
         self.file_positions: array[int] | None = None
         self.size_bytes = positions[-1] + lengths[-1] if positions else 0
+        self.held_bytes = self.size_bytes
+        """Bytes that `views` keep: of a view, all of the frame that it is a part of."""
 
     @classmethod
     def of_footer(cls, footer: Footer) -> "FlushBatches":
@@ -120,7 +123,7 @@ class FlushBatches:
     @property
     def view_bytes(self) -> int:
         """Memory that `views` take, while there are any."""
-        return self.size_bytes + len(self.lengths) * _VIEW_BYTES
+        return self.held_bytes + len(self.lengths) * _VIEW_BYTES
 
     @property
     def in_files(self) -> bool:

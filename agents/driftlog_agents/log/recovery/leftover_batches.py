@@ -240,7 +240,7 @@ class LeftoverBatches:
 def batch_of(entry: Entry, header: BatchHeader) -> Batch:
     """The batch of a whole entry, as the flusher takes it."""
     return Batch(
-        bytes(entry.batch),
+        memoryview(bytes(entry.batch)),
         len(entry.batch),
         header.base_offset,
         header.partition_leader_epoch,

@@ -34,6 +34,7 @@ from driftlog_agents.log.retention.policy import (
     check,
 )
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
+from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef
@@ -111,7 +112,8 @@ class SegmentExpiry:
         """Check *log*, or note why that failed: the next check tries again."""
         sent_ms = self._now_ms()
         try:
-            await self._check(log, retention)
+            with local_errors():
+                await self._check(log, retention)
         except FencedError:
             pass  # it is led elsewhere, or the session is over: its keep-alive learns that
         except (*NO_ANSWER, *ANSWERED) as error:

@@ -96,7 +96,8 @@ class SealAttempts:
         work.extend(
             (log, 0)
             for log in logs
-            if is_behind(log, known(log)) or is_ahead_at_takeover(log, known(log))
+            if not self._blocked.waits(log, now_ms)
+            and (is_behind(log, known(log)) or is_ahead_at_takeover(log, known(log)))
         )
         return work
 
@@ -174,8 +175,11 @@ class SealAttempts:
 
 def is_behind(log: PartitionLog, manifest: Manifest | None) -> bool:
     """Whether *manifest*, as last read here, still names offsets below log start; None: it was not
-    read yet, and may."""
-    if not log.log_start or not log.manifest_version or not can_be_sealed(log):
+    read yet, and may.
+
+    Also while the tail is damaged: what is sealed below log start is deleted all the same.
+    """
+    if not log.log_start or not log.manifest_version or log.state in NOT_SERVED:
         return False
     return manifest is None or min(log.log_start, manifest.end) > manifest.log_start
 

@@ -95,6 +95,7 @@ class ManifestEdits:
             segments=tuple(segments),
             leader_epochs=leader_epochs(headers) if lost is None else lost,
             producers=producers,
+            is_deleted=lost is None and not segments,
         )
         self.attempts.sent(log, edit)
         try:

@@ -39,7 +39,7 @@ from driftlog_agents.log.sealing.policy import (
     can_be_sealed,
     fullness,
 )
-from driftlog_agents.log.segments.range_segments import FILLING
+from driftlog_agents.log.segments.range_segments import FILLING, local_errors
 from driftlog_agents.log.segments.sealed_range import (
     sealed_state,
 )
@@ -174,7 +174,8 @@ class Sealer:
         """Seal *log*, or note why it failed; a topic that was deleted meanwhile is no failure."""
         sent_ms = self._now_ms()
         try:
-            await self.seal(log, end)
+            with local_errors():
+                await self.seal(log, end)
         except (*NO_ANSWER, *ANSWERED) as error:
             why = str(error) or repr(error)
             answered = isinstance(error, ANSWERED)
@@ -185,7 +186,7 @@ class Sealer:
         else:
             self._failing.pop(log, None)
             self._resumed()
-            if self._attempts.succeeded(log):
+            if end and self._attempts.succeeded(log):  # else only its log start was moved
                 self._log.info("seal_unblocked", partition=_name(log))
 
     def _resumed(self) -> None:

@@ -23,9 +23,10 @@ from driftlog_agents.log.segments.sealed_range import (
     flush_times,
     producer_snapshot,
 )
+from driftlog_agents.log.session.producer_budget import ProducerSettings
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.batches.batch import BatchHeader
-from driftlog_tiering.batches.producers import EXPIRATION_MS, ProducerStates
+from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import ProducerSnapshotRef, SegmentRef
 from driftlog_tiering.foundation.types import Buffer, Offload
@@ -38,7 +39,7 @@ class SealedRangeWriter:
         reader: reads the batches of a range.
         segments: writes them here.
         remote: has them written by other agents; None: all are written here.
-        producer_expiration_ms: a snapshot has no older producers.
+        producers: a snapshot has no producers that are older than their `expiration_ms`.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class SealedRangeWriter:
         reader: RangeReader,
         segments: RangeSegments,
         remote: RemoteSegments | None = None,
-        producer_expiration_ms: float = EXPIRATION_MS,
+        producers: ProducerSettings | None = None,
     ) -> None:
         self._offload = offload
         self._rng = rng
         self._reader = reader
         self._segments = segments
         self._remote = remote
-        self._producer_expiration_ms = producer_expiration_ms
+        self._producers = producers or ProducerSettings()
 
     async def write(
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
@@ -106,7 +107,7 @@ class SealedRangeWriter:
             headers,
             flush_times(log, end),
             end,
-            self._producer_expiration_ms,
+            self._producers.expiration_ms,
         )
         if encoded is None:
             return None

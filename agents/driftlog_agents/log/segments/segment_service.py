@@ -23,12 +23,13 @@ class SegmentService:
 
     Args:
         session: of the agent that writes.
+        turns: of the agent.
     """
 
-    def __init__(self, segments: RangeSegments, session: Session) -> None:
+    def __init__(self, segments: RangeSegments, session: Session, turns: WriteTurns) -> None:
         self._segments = segments
         self._session = session
-        self.turns = WriteTurns()
+        self.turns = turns
 
     async def write(self, request: SegmentRequest, chunks: AsyncIterator[list[Buffer]]) -> bytes:
         """The answer to *request*, whose batches are *chunks*.

@@ -3,7 +3,7 @@
 Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,11 +15,16 @@ memory for a row group; fewer: leaders compress more themselves."""
 
 
 class WriteTurns:
-    """The turns of an agent."""
+    """The turns of an agent, over all its sessions.
 
-    def __init__(self) -> None:
-        self.at_once = AT_ONCE
-        """Ranges that are written at once."""
+    Args:
+        at_once: ranges that are written at once.
+        refused: counts a range that is refused.
+    """
+
+    def __init__(self, at_once: int = AT_ONCE, refused: Callable[[], None] = lambda: None) -> None:
+        self.at_once = at_once
+        self._refused = refused
         self.taken = 0
         """Ranges that are written now."""
 
@@ -28,6 +33,12 @@ class WriteTurns:
         """Whether no other range can be written now."""
         return self.taken >= self.at_once
 
+    def check(self) -> None:
+        """Raises BusyError: all turns are taken."""
+        if self.are_taken:
+            self._refused()
+            raise BusyError
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """The turn of one range.
@@ -35,8 +46,7 @@ class WriteTurns:
         Raises:
             BusyError: all turns are taken.
         """
-        if self.are_taken:
-            raise BusyError
+        self.check()
         self.taken += 1
         try:
             yield

@@ -17,9 +17,10 @@ from enum import Enum
 from driftlog_tiering.batches.producers import EXPIRATION_MS, STATE_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ProducerSettings:
-    """For how long idempotent producers are remembered, and in how much memory."""
+    """For how long idempotent producers are remembered, and in how much memory.  The time may
+    change during a session."""
 
     expiration_ms: float = EXPIRATION_MS
     """`producer.id.expiration.ms`: of a producer that appends nothing to a partition.  Longer: a

@@ -96,9 +96,9 @@ class ProducerMemory:
                 bytes=self.used_bytes,
                 producers=self.producers,
                 advice="new idempotent producers are refused and retry until others expire "
-                "(producer.id.expiration.ms): let clients keep their producers, or "
-                "start the agent with --config driftlog.producer.state.max.bytes=BYTES or a "
-                "shorter producer.id.expiration.ms",
+                "(producer.id.expiration.ms): let clients keep their producers, set a shorter "
+                "producer.id.expiration.ms (driftlog configs alter), or start the agent with "
+                "--config driftlog.producer.state.max.bytes=BYTES",
             )
         elif news is BudgetNews.HAS_ROOM:
             self._log.info(

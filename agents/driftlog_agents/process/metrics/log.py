@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.retention.policy import ExpiryReason
-from driftlog_agents.process.agent import AgentProcess
+from driftlog_agents.process.composition.agent import AgentProcess
 from driftlog_agents.process.metrics.families import counter, gauge, histogram, histograms
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.health.store_times import StoreTimes
 from driftlog_agents.network.server import Server
-from driftlog_agents.process.agent import AgentProcess
+from driftlog_agents.process.composition.agent import AgentProcess
 from driftlog_tiering.stores.counted_store import StoreRequests
 
 

@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.retention.policy import tail_bytes
-from driftlog_agents.process.agent import AgentProcess
+from driftlog_agents.process.composition.agent import AgentProcess
 
 OTHERS: Final = "(others)"
 

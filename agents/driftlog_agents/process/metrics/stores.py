@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from driftlog_agents.process.agent import AgentProcess
+from driftlog_agents.process.composition.agent import AgentProcess
 from driftlog_agents.process.metrics.families import counter, gauge, histograms
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_tiering.stores.counted_store import RequestKind

@@ -167,7 +167,7 @@ async def _advice(objects: "ObjectStore") -> str:
 
     _, body = await newest_cluster_file(objects)
     there = decode_cluster(body).cluster_id
-    return f"which cluster is lost?  The bucket belongs to {there}: give --from-cluster {there}"
+    return f"which cluster is lost?  The bucket belongs to {there}: give --from-cluster={there}"
 
 
 def _discard(options: argparse.Namespace) -> int:

@@ -69,6 +69,7 @@ class EtcdWatch:
         prefix: str,
         start_revision: int,
         forget: Callable[["EtcdWatch"], None],
+        close_s: float = _CLOSE_S,
     ) -> None:
         check_key(prefix)
         check_start_revision(start_revision)
@@ -76,6 +77,7 @@ class EtcdWatch:
         self._prefix = prefix
         self._next_revision = start_revision
         self._forget = forget
+        self._close_s = close_s
         self._stream: Any = None
         self._ready: deque[list[WatchEvent]] = deque()
         self._fragments: list[Any] = []
@@ -120,7 +122,7 @@ class EtcdWatch:
             receiving.cancel()
             receiving.add_done_callback(self._received)
             # Cancelled and not awaited further: the task ends with the connection at the latest.
-            await asyncio.wait([receiving], timeout=_CLOSE_S)
+            await asyncio.wait([receiving], timeout=self._close_s)
         self._drop_stream()
 
     def _received(self, receiving: asyncio.Task[None]) -> None:

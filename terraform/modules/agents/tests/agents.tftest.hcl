@@ -56,7 +56,7 @@ run "machines_are_closed_and_encrypted" {
   }
 
   assert {
-    condition     = aws_lb.bootstrap.internal
+    condition     = aws_lb.bootstrap[0].internal
     error_message = "The load balancer is on private subnets."
   }
 
@@ -170,6 +170,85 @@ run "a_machine_may_do_only_this" {
       SessionManager  = "ssm:UpdateInstanceInformation ssmmessages:CreateControlChannel ssmmessages:CreateDataChannel ssmmessages:OpenControlChannel ssmmessages:OpenDataChannel *"
     }
     error_message = "Beside the bucket, a machine reads its wheels and one certificate, and tells that it is ready."
+  }
+}
+
+run "agents_that_only_seal_have_no_clients" {
+  command = plan
+
+  variables {
+    roles              = ["seal"]
+    security_group_id  = "sg-1"
+    client_cidr_blocks = []
+    min_size           = 1
+    max_size           = 4
+  }
+
+  assert {
+    condition     = length(aws_lb.bootstrap) + length(aws_lb_listener.kafka) + length(aws_lb_target_group.agents) == 0 && aws_autoscaling_group.agents.health_check_type == "EC2"
+    error_message = "No client begins with an agent that leads nothing, so the machine alone is looked at."
+  }
+
+  assert {
+    condition     = length(aws_security_group.agents) + length(aws_security_group.bootstrap) + length(aws_vpc_security_group_ingress_rule.clients) + length(aws_vpc_security_group_ingress_rule.agents) + length(aws_vpc_security_group_egress_rule.agents) == 0 && toset(aws_launch_template.agents.vpc_security_group_ids) == toset(["sg-1"])
+    error_message = "Leaders reach them as they reach each other: by the rules of one group."
+  }
+
+  assert {
+    condition     = aws_autoscaling_group.agents.name == "a-seal" && aws_iam_role.agents.name == "a-seal"
+    error_message = "Both groups are in one account."
+  }
+
+  assert {
+    condition     = aws_autoscaling_policy.cpu.target_tracking_configuration[0].target_value == 70 && aws_autoscaling_policy.network.target_tracking_configuration[0].predefined_metric_specification[0].predefined_metric_type == "ASGAverageNetworkIn"
+    error_message = "Threads that compress use all cores, and what is sealed comes over the network before it goes there."
+  }
+
+  assert {
+    condition     = strcontains(output.agent_toml, "\nroles = [\"seal\"]\n") && output.bootstrap_servers == null && output.security_group_id == "sg-1"
+    error_message = "The agents' configuration has their role."
+  }
+}
+
+run "agents_that_only_serve_are_found_as_all_are" {
+  command = plan
+
+  variables {
+    roles = ["serve"]
+  }
+
+  assert {
+    condition     = strcontains(output.agent_toml, "\nroles = [\"serve\"]\n") && aws_autoscaling_group.agents.name == "a-agents" && length(aws_lb.bootstrap) == 1
+    error_message = "Only the role differs."
+  }
+}
+
+run "refuses_agents_that_seal_without_a_group_that_serves" {
+  command         = plan
+  expect_failures = [var.security_group_id, var.min_size]
+
+  variables {
+    roles    = ["seal"]
+    min_size = 0
+  }
+}
+
+run "refuses_a_role_that_is_none" {
+  command         = plan
+  expect_failures = [var.roles]
+
+  variables {
+    roles = ["serve", "lead"]
+  }
+}
+
+run "refuses_agents_that_serve_with_the_security_group_of_others_or_without_clients" {
+  command         = plan
+  expect_failures = [var.security_group_id, var.client_cidr_blocks]
+
+  variables {
+    security_group_id  = "sg-1"
+    client_cidr_blocks = []
   }
 }
 

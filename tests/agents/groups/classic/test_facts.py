@@ -25,7 +25,7 @@ from driftlog_agents.groups.classic.stored_value import (
     decode_value,
     encode_value,
 )
-from driftlog_agents.groups.classic.subscription import subscribed_topics
+from driftlog_agents.groups.classic.subscription import all_subscribed_topics, subscribed_topics
 from driftlog_agents.groups.effects import Answer, Effect, Persist
 from driftlog_agents.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
@@ -73,6 +73,11 @@ def stable(protocol_type: str = "consumer", metadata: bytes = b"") -> ClassicGro
     return group
 
 
+def topics_of(group: ClassicGroup) -> frozenset[str] | None:
+    said = group.subscriptions
+    return None if said is None else all_subscribed_topics(said)
+
+
 def store(group: ClassicGroup, effects: list[Effect], now_ms: int) -> None:
     for effect in effects:
         if isinstance(effect, Persist):
@@ -89,45 +94,45 @@ def empty(group: ClassicGroup, now_ms: int) -> ClassicGroup:
 def test_offsets_of_topics_that_members_subscribe_to_are_in_use() -> None:
     group = stable(metadata=subscription("a", "b"))
 
-    assert group.subscribed_topics == frozenset(("a", "b"))
-    assert group.is_subscribed_to("a")
-    assert not group.is_subscribed_to("c")
+    assert topics_of(group) == frozenset(("a", "b"))
+    assert group.is_subscribed_to("a", topics_of(group))
+    assert not group.is_subscribed_to("c", topics_of(group))
     assert group.refuse_offset_delete() is ErrorCode.NONE
-    assert group.offsets_expire() is OffsetExpiry.FROM_COMMIT
+    assert group.offsets_expire(topics_of(group)) is OffsetExpiry.FROM_COMMIT
 
 
 def test_where_nobody_can_read_the_subscription_all_topics_are_in_use() -> None:
     group = stable(metadata=b"not a subscription")
 
-    assert group.subscribed_topics is None
-    assert group.is_subscribed_to("anything")
-    assert group.offsets_expire() is OffsetExpiry.NEVER
+    assert topics_of(group) is None
+    assert group.is_subscribed_to("anything", topics_of(group))
+    assert group.offsets_expire(topics_of(group)) is OffsetExpiry.NEVER
 
 
 def test_a_group_that_is_no_consumer_keeps_its_offsets_while_it_lives() -> None:
     group = stable("connect", subscription("a"))
 
-    assert not group.is_subscribed_to("a")
+    assert not group.is_subscribed_to("a", topics_of(group))
     assert group.refuse_offset_delete() is ErrorCode.NON_EMPTY_GROUP
-    assert group.offsets_expire() is OffsetExpiry.NEVER
+    assert group.offsets_expire(topics_of(group)) is OffsetExpiry.NEVER
 
 
 def test_offsets_of_an_empty_group_expire_from_when_it_became_empty() -> None:
     group = empty(stable(metadata=subscription("a")), now_ms=5_000)
 
-    assert group.offsets_expire() is OffsetExpiry.FROM_EMPTY
+    assert group.offsets_expire(topics_of(group)) is OffsetExpiry.FROM_EMPTY
     assert group.empty_since_ms == UNIX_MS + 5_000
-    assert not group.is_subscribed_to("a")
+    assert not group.is_subscribed_to("a", topics_of(group))
     assert group.refuse_offset_delete() is ErrorCode.NONE
     again = ClassicGroup.restore("g", group.value, SETTINGS, str, 0)
     assert again.empty_since_ms == UNIX_MS + 5_000
-    assert again.offsets_expire() is OffsetExpiry.FROM_EMPTY
+    assert again.offsets_expire(topics_of(again)) is OffsetExpiry.FROM_EMPTY
 
 
 def test_offsets_of_a_group_that_never_had_members_expire_from_each_commit() -> None:
     group = new_group()
 
-    assert group.offsets_expire() is OffsetExpiry.FROM_COMMIT
+    assert group.offsets_expire(topics_of(group)) is OffsetExpiry.FROM_COMMIT
     assert group.validate_commit("", None, -1, 0) is ErrorCode.NONE
 
 

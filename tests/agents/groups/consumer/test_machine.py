@@ -762,11 +762,70 @@ def test_members_that_fall_silent_together_go_together() -> None:
     for number in range(500):
         group.join(f"~b{number}")
     epoch = group.describe().group_epoch
-    made: list[object] = []
-    real = group.machine._group.remove
-    group.machine._group.remove = lambda gone: (made.append(gone), real(gone))[1]  # type: ignore[method-assign, assignment, func-returns-value]
+    group.holds = True
 
     group.pass_time(46_000)
 
-    assert 1 == len(made)
+    assert 1 == len(group.to_store)
+    group.store()
+    assert [] == group.to_store
     assert (epoch + 1, ()) == (group.describe().group_epoch, group.describe().members)
+
+
+# ── Long decisions ──
+
+
+def test_what_takes_long_is_decided_off_the_event_loop_and_in_its_turn() -> None:
+    """
+    A join that assigns thousands of partitions; what comes meanwhile waits, and is decided after.
+    """
+    group = Group(topics(orders=2_000))
+    group.holds = True
+    first = group.heartbeat("a", 0, names=["orders"], owned={}, rebalance_timeout_ms=1_000)
+    second = group.heartbeat("b", 0, names=["orders"], owned={}, rebalance_timeout_ms=1_000)
+    assert group.to_decide is not None
+    assert ("Assigning", False) == (group.machine.state, group.machine.is_empty)
+    assert group.machine.deadline_ms is None
+    group.decide()
+    assert {} == group.answers
+    group.store()
+    assert [first] == list(group.answers)
+    group.decide()
+    group.store()
+
+    assert [first, second] == list(group.answers)
+    assert 1_000 == len(vars(group.machine)["_group"].state.head.target["b"])
+
+
+def test_many_events_that_waited_for_a_write_are_decided_off_the_event_loop() -> None:
+    """
+    All members of a large group heartbeat while it is written.
+    """
+    group = two_members()
+    group.holds = True
+    group.heartbeat("c", 0, names=["orders"], owned={}, rebalance_timeout_ms=1_000)
+    waiting = [group.heartbeat("a", 3) for _ in range(101)]
+    group.store()
+
+    assert group.to_decide is not None
+    group.holds = False
+    group.decide()
+    group.store()
+    assert set(waiting) <= group.answers.keys()
+
+
+def test_who_resigns_in_the_middle_of_a_long_decision_answers_everybody() -> None:
+    """
+    And what the thread has decided is not stored.
+    """
+    group = Group(topics(orders=2_000))
+    group.holds = True
+    asked = [
+        group.heartbeat(name, 0, names=["orders"], owned={}, rebalance_timeout_ms=1_000)
+        for name in "ab"
+    ]
+    group.perform(group.machine.resign(ErrorCode.NOT_COORDINATOR))
+    assert [ErrorCode.NOT_COORDINATOR] * 2 == [group.error_of(one) for one in asked]
+    group.decide()
+
+    assert [] == group.to_store

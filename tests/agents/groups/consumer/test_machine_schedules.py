@@ -27,8 +27,9 @@ from driftlog_agents.groups.classic.messages import (
     SyncResponse,
 )
 from driftlog_agents.groups.consumer.assignors import Partition
-from driftlog_agents.groups.consumer.machine import ConsumerEffect
+from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGroup
 from driftlog_agents.groups.consumer.messages import ConsumerHeartbeatResponse
+from driftlog_agents.groups.consumer.stored_value import HEAD, decode_head
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import decode_assignment
 from driftlog_agents.protocol.errors import ErrorCode
@@ -131,13 +132,22 @@ class ClassicClient(Client):
                 self.epoch, self.owned = 0, set()
 
 
+class LongGroup(ConsumerGroup):
+    """A thread makes each of its decisions."""
+
+    long_partitions = -1
+
+
 class ConsumerGroupMachine(RuleBasedStateMachine):
+    kind: type[ConsumerGroup] = ConsumerGroup
+
     def __init__(self) -> None:
         super().__init__()
         self.group = Group(
             topics(orders=3, clicks=2, other=1),
             # Going down is held to by `test_consumer_migration`: here the group stays what it is.
             ConsumerSettings(assignment_interval_ms=1_000, migration_policy="upgrade"),
+            self.kind,
         )
         self.group.holds = True
         self.clients: dict[str, Client] = {}
@@ -217,6 +227,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self._hear()
 
     @rule()
+    @precondition(lambda self: self.group.to_decide)
+    def decides(self) -> None:
+        """The thread has made a long decision."""
+        self.group.decide()
+        self._hear()
+
+    @rule()
     @precondition(lambda self: self.group.to_store)
     def cannot_store(self) -> None:
         self.group.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -245,7 +262,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if "" in self.group.stored:
             self.group.restart()
         else:
-            self.group.to_store, self.group.to_resolve = [], []
+            self.group.to_store, self.group.to_resolve, self.group.to_decide = [], [], None
             self.group.machine = type(self.group.machine)(
                 "g", self.group.settings, self.group.cluster, self.group.new_member_id
             )
@@ -293,7 +310,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @invariant()
     def epochs_never_go_back(self) -> None:
         if "" in self.group.stored and not self.group.to_store:
-            head = self.group.machine._group.state.head
+            head = decode_head(self.group.stored[HEAD])
             assert (head.epoch, head.assignment_epoch) >= self.stored_epoch
             assert head.assignment_epoch >= self.stored_epoch[1]
             self.stored_epoch = (head.epoch, head.assignment_epoch)
@@ -301,6 +318,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Left alone, members come to share all that they subscribe to."""
         self.group.holds = False
+        self.group.decide()
         self.group.store()
         self.group.resolve()
         self._hear()
@@ -369,3 +387,13 @@ ConsumerGroupMachine.TestCase.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None
 )
 TestConsumerGroup = ConsumerGroupMachine.TestCase
+
+
+class LongDecisionsMachine(ConsumerGroupMachine):
+    kind = LongGroup
+
+
+LongDecisionsMachine.TestCase.settings = settings(
+    max_examples=50, stateful_step_count=60, deadline=None
+)
+TestLongDecisions = LongDecisionsMachine.TestCase

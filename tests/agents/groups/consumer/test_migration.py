@@ -3,12 +3,14 @@
 `tests/clients/test_consumer_transcripts.py` holds the same against Apache Kafka's answers.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from driftlog_agents.configs.group_settings import ClassicSettings, ConsumerSettings
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.members import ClassicGroupMember
-from driftlog_agents.groups.classic.messages import LeavingMember, Protocol
+from driftlog_agents.groups.classic.messages import JoinResponse, LeavingMember, Protocol
 from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.state import page_of
@@ -21,8 +23,9 @@ from driftlog_agents.protocol.consumer_protocol import (
     encode_subscription,
 )
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from tests.agents.groups.consumer_group import AT_ONCE, ORDERS, Group, topics
+from tests.agents.groups.consumer_group import AT_ONCE, ORDERS, Group, join_request, topics
 
+MANY_TOPICS = encode_subscription(0, ConsumerProtocolSubscription(topics=[""] * 200_001))
 GO_ON = ErrorCode.NONE
 JOIN_AGAIN = ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -39,9 +42,13 @@ def with_classic() -> Group:
 
 
 def classic_group(
-    assigned: bytes | None = None, protocol_type: str = "consumer", metadata: bytes | None = None
+    assigned: bytes | None = None,
+    protocol_type: str = "consumer",
+    metadata: bytes | None = None,
+    other: bytes | None = None,
 ) -> ClassicGroup:
-    """k has all of orders, in generation 7."""
+    """k has all of orders, in generation 7; *other*: its metadata for another protocol."""
+    protocols = () if other is None else (Protocol("other", other),)
     said = encode_subscription(1, ConsumerProtocolSubscription(topics=["orders"]))
     everything = [TopicPartition(topic="orders", partitions=[0, 1, 2, 3])]
     member = ClassicGroupMember(
@@ -51,7 +58,7 @@ def classic_group(
         client_host="/127.0.0.1",
         rebalance_timeout_ms=20_000,
         session_timeout_ms=10_000,
-        protocols=(Protocol("range", said if metadata is None else metadata),),
+        protocols=(Protocol("range", said if metadata is None else metadata), *protocols),
         assignment=assigned
         or encode_assignment(1, ConsumerProtocolAssignment(assigned_partitions=everything)),
     )
@@ -293,6 +300,7 @@ def test_an_upgrade_that_could_not_be_stored_is_tried_again_whole() -> None:
             classic_group(encode_assignment(1, ConsumerProtocolAssignment(user_data=b"mine"))),
             "unsupported custom assignor",
         ),
+        (classic_group(metadata=MANY_TOPICS), "subscribe to too many topics"),
     ],
 )
 def test_what_is_no_group_of_consumers_stays_what_it_is(classic: ClassicGroup, why: str) -> None:
@@ -344,6 +352,47 @@ def test_a_group_goes_down_when_its_last_member_of_kip_848_leaves() -> None:
     assert [TopicPartition(topic="orders", partitions=[2, 3])] == decode_assignment(
         member.assignment
     ).assigned_partitions
+
+
+def test_a_group_goes_down_with_members_whose_metadata_is_no_subscription() -> None:
+    """
+    A classic group takes any bytes; those of a protocol that was not chosen then are read at last.
+    """
+    group = Group(topics(orders=4))
+    classic = classic_group(other=b"")
+    group.machine = ConsumerGroup.upgraded(
+        classic, AT_ONCE, group.cluster, lambda prefix: f"{prefix}-1", group.now_ms
+    )
+    group.join("~a")
+    group.enter("l", protocols=["other"])
+    group.heartbeat("~a", -1)
+
+    [effect] = group.downgrades
+    assert "other" == effect.value.protocol
+    assert [[0, 1], [3]] == [
+        [
+            n
+            for topic in decode_assignment(one.assignment).assigned_partitions
+            for n in topic.partitions
+        ]
+        for one in effect.value.members
+    ]
+
+
+def test_a_classic_member_without_a_version_in_any_metadata_is_refused() -> None:
+    """
+    Nothing could be told to it in its own format.
+    """
+    group = with_classic()
+    request = replace(
+        join_request("l"), protocols=(*join_request("l").protocols, Protocol("b", b""))
+    )
+    group.requests += 1
+    group.perform(group.machine.join(group.requests, request, group.now_ms))
+
+    answer = group.answers[group.requests]
+    assert isinstance(answer, JoinResponse)
+    assert ErrorCode.INCONSISTENT_GROUP_PROTOCOL is answer.error
 
 
 def test_who_comes_while_a_group_goes_down_comes_again() -> None:

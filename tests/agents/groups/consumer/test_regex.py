@@ -1,5 +1,6 @@
 """A subscription by pattern has exactly the topics that match it, later ones too."""
 
+import gc
 import time
 from uuid import UUID
 
@@ -64,3 +65,20 @@ def test_no_pattern_takes_long(pattern: str) -> None:
     resolve([pattern], topics)
 
     assert time.process_time() - began < 1
+
+
+def test_no_pattern_stays_compiled() -> None:
+    """
+    128 of them came to 300 MB, which nothing counted.
+    """
+    before = compiled()
+    for n in range(20):
+        check(f"topic-{n}.*")
+        resolve([f"other-{n}.*"], named("other-1"))
+
+    assert before == compiled()
+
+
+def compiled() -> int:
+    """Patterns in memory."""
+    return sum(type(each).__module__ == "re2" for each in gc.get_objects())

@@ -23,7 +23,7 @@ from driftlog_agents.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from driftlog_agents.protocol.registry import decode_request_header
+from driftlog_agents.protocol.requests.registry import decode_request_header
 
 MiB = 1024 * 1024
 BY_NAME, BY_ID = 12, 13

@@ -46,7 +46,7 @@ def sealed_log() -> PartitionLog:
     return log
 
 
-@pytest.mark.parametrize("change", ["none", "sealed", "policy", "forgotten"])
+@pytest.mark.parametrize("change", ["none", "sealed", "policy", "expired", "forgotten"])
 def test_a_partition_that_was_not_due_is_looked_at_again_after_a_change(change: str) -> None:
     """
     One that was never sealed is not looked at.
@@ -57,6 +57,7 @@ def test_a_partition_that_was_not_due_is_looked_at_again_after_a_change(change: 
     found = dirtiness(MANIFEST, MANIFEST.segments[2:], 30, policy, 1_000)
     ratio = looks.ratio(log, found, policy, 1_000)
     log.sealed_end += change == "sealed"
+    log.log_start += 10 if change == "expired" else 0
     looks.keep([] if change == "forgotten" else [log])
 
     assert (True, None) == (at_first, ratio)

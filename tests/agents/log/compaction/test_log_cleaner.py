@@ -67,6 +67,24 @@ async def test_a_partition_is_compacted_and_costs_nothing_until_it_changes() -> 
     assert 3 == (await newest(life)).cleaned_end
 
 
+@on_virtual_time
+async def test_a_backoff_that_becomes_shorter_ends_the_wait() -> None:
+    """
+    It is a dynamic config: nobody restarts an agent, or waits for what held before.
+    """
+    world = World(t=1)
+    world.compaction["t"] = CompactionPolicy()
+    settings = replace(SETTINGS, compaction=CompactionSettings(backoff_ms=86_400_000))
+    life = await world.start(settings)
+    await put(life, b"a", b"b")
+    await asyncio.sleep(60)
+    assert 0 == compactions(life)
+    settings.compaction.backoff_ms = 1_000
+    await asyncio.sleep(20)
+
+    assert 1 == compactions(life)
+
+
 @pytest.mark.parametrize("error", [OSError(28, "no space left on device"), MemoryError()])
 @on_virtual_time
 async def test_a_full_disk_or_memory_delays_compaction_and_ends_nothing(error: Exception) -> None:

@@ -18,7 +18,7 @@ def waited_ms(attempts: RewriteAttempts, now_ms: float) -> float:
 
 
 def test_a_store_without_an_answer_is_asked_again_after_the_backoff() -> None:
-    attempts = RewriteAttempts(BACKOFF_MS)
+    attempts = RewriteAttempts(lambda: BACKOFF_MS)
     assert 0 == waited_ms(attempts, 0)
     for now_ms in range(0, 100_000, 10_000):
         attempts.failed(LOG, now_ms)
@@ -26,7 +26,7 @@ def test_a_store_without_an_answer_is_asked_again_after_the_backoff() -> None:
 
 
 def test_damage_is_read_again_ever_later_up_to_an_hour() -> None:
-    attempts, found = RewriteAttempts(BACKOFF_MS), []
+    attempts, found = RewriteAttempts(lambda: BACKOFF_MS), []
     for _ in range(14):
         attempts.failed(LOG, 0, answered=True)
         found.append(waited_ms(attempts, 0))
@@ -39,7 +39,7 @@ def test_damage_is_read_again_ever_later_up_to_an_hour() -> None:
 
 
 def test_a_busy_partition_is_looked_at_again_after_five_minutes_at_the_latest() -> None:
-    attempts = RewriteAttempts(BACKOFF_MS)
+    attempts = RewriteAttempts(lambda: BACKOFF_MS)
     attempts.busy(LOG, 0, 40_000)
     assert 40_000 == waited_ms(attempts, 0)
     attempts.busy(LOG, 0, 40_000_000)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage, GarbageReason
 from driftlog_agents.log.garbage.dry_run import report
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
 from driftlog_metadata.schema.codec import encode_flush_record, encode_topic
 from driftlog_metadata.schema.keys import deleted_key, flush_key, import_key
 from driftlog_metadata.schema.model import Cluster, FlushRecord, Topic, TopicPartition

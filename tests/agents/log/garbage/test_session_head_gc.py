@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import Collector
 from driftlog_agents.log.garbage.dead_heads import HOUR_MS
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
@@ -75,8 +76,7 @@ class World:
 
     def _collector(self) -> Collector:
         return Collector(
-            metadata=self.store,
-            objects=self.objects,
+            stores=ConfirmedStores(self.store, self.objects),
             disk=self.disk,
             offload=_at_once,
             settings=CollectorSettings(pause_ms=0),

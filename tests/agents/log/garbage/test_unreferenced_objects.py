@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.garbage.collector import STATE_FILE, Collector
-from driftlog_agents.log.garbage.deletions import believe
-from driftlog_agents.log.garbage.garbage_objects import AllDuties, SessionObjects
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.garbage_objects import AllDuties, SessionObjects
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.deletions import ConfirmedStores, believe
 from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (
     HOUR_MS,
@@ -90,12 +90,10 @@ class World:
     ) -> Collector:
         """As after a restart."""
         return Collector(
-            metadata=self.metadata,
-            objects=self.bucket,
+            stores=ConfirmedStores(self.metadata, self.bucket, confirm),
             disk=self.disk,
             offload=offload,
             settings=self.settings,
-            confirm=confirm,
         )
 
     async def put(self, seq: int, nonce: str = "a") -> str:
@@ -444,6 +442,7 @@ async def test_nothing_is_deleted_that_is_not_confirmed(world: World) -> None:
         UnavailableError("x"),
         OutcomeUnknownError("x"),
         CorruptError("x"),
+        MemoryError("x"),
     ],
 )
 async def test_no_error_of_a_store_ends_the_collector(world: World, error: Exception) -> None:
@@ -519,28 +518,56 @@ async def test_unknown_keys_hold_nothing_up_and_are_said_once(world: World) -> N
     assert sorted([*keys, others]) == [kv.key for kv in kvs]
 
 
-async def test_a_pass_deletes_no_more_than_its_budget(world: World) -> None:
+async def test_a_refused_request_is_sent_again_in_the_same_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    The rest goes with the next ones.
+    A pass over thousands of pages that ended at one failure would never end otherwise.
     """
-    world.settings = CollectorSettings(pause_ms=0, max_deletes=3)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.deletions._WAIT_S", 0)
     world.collector = world.new_collector()
-    for seq in range(5):
-        await world.put(seq)
+    await world.put(1)
     await world.collector.collect()
-    left = []
-    await world.live(GRACE_H)
-    left.append(len(await world.keys()))
+    await world.live(GRACE_H - 1)
+    world.now_h += 1
+    list_, delete = world.bucket.list, world.bucket.delete
+    refused: list[str] = []
+
+    def list_once(prefix: str, **options: Any) -> Any:
+        if "list" not in refused:
+            refused.append("list")
+            raise UnavailableError("slow down")
+        return list_(prefix, **options)
+
+    async def delete_once(keys: Any) -> None:
+        if "delete" not in refused:
+            refused.append("delete")
+            raise UnavailableError("slow down")
+        await delete(keys)
+
+    monkeypatch.setattr(world.bucket, "delete", delete_once)
+    monkeypatch.setattr(world.bucket, "list", lambda *a, **o: _pages(list_once, *a, **o))
     await world.collector.collect()
-    left.append(len(await world.keys()))
 
-    assert [2, 0] == left
+    assert ["list", "delete"] == refused
+    monkeypatch.undo()
+    assert [] == await world.keys()
 
 
-async def test_a_refused_request_ends_the_pass_and_loses_nothing(world: World) -> None:
+async def _pages(ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    async for page in ask(*args, **options):
+        yield page
+
+
+async def test_a_refused_request_ends_the_pass_and_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     The next pass does what this one did not; what was seen before is still known.
     """
+    monkeypatch.setattr("driftlog_agents.log.garbage.deletions._WAIT_S", 0)
+    world.collector = world.new_collector()
     await world.put(1)
     await world.collector.collect()
     await world.live(GRACE_H - 1)
@@ -565,7 +592,7 @@ async def test_a_session_without_an_answer_stops_no_other_one(
     Its flush records cannot be read, such as those of a session that has too many: its objects
     stay, and those of the others go.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.metadata_reads._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.metadata_reads._WAIT_S", 0)
     held = layout.flush_key("5e54", 1, "a")
     await world.bucket.put(held, [b"x"])
     await world.put(1)
@@ -584,6 +611,36 @@ async def test_a_session_without_an_answer_stops_no_other_one(
     assert [held] == await world.keys()
     said = [line for line in lines if line["event"] == "collection_abandoned"]
     assert {"5e54"} == {line["session"] for line in said}
+
+
+async def test_a_session_without_an_answer_in_one_pass_keeps_its_grace(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Where one read in a thousand fails, a session with many passes to live would never be collected.
+    """
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.metadata_reads._WAIT_S", 0)
+    await world.put(1)
+    world.collector = world.new_collector()
+    await world.collector.collect()
+    await world.live(GRACE_H - 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.metadata, "get_prefix", _refused_for(flushes_prefix(SESSION), world))
+        await world.live(1)
+    await world.live(1)
+
+    assert [] == await world.keys()
+
+
+def _refused_for(refused: str, world: World) -> Callable[..., Awaitable[Any]]:
+    works = world.metadata.get_prefix
+
+    async def get_prefix(prefix: str, **options: Any) -> Any:
+        if prefix == refused:
+            raise UnavailableError("deadline exceeded")
+        return await works(prefix, **options)
+
+    return get_prefix
 
 
 async def test_what_is_remembered_is_small(world: World) -> None:
@@ -921,8 +978,7 @@ async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world:
     settings = CollectorSettings(pause_ms=0, interval_ms=1)
     disk = world.disk
     collector = Collector(
-        metadata=world.metadata,
-        objects=world.bucket,
+        stores=ConfirmedStores(world.metadata, world.bucket),
         disk=disk,
         offload=at_once,
         settings=settings,
@@ -1010,25 +1066,6 @@ async def test_the_mark_of_a_deleted_topic_outlives_older_flush_objects(world: W
     assert [] == await world.keys()
 
 
-async def test_the_mark_outlives_flush_objects_above_the_budget_of_a_pass(world: World) -> None:
-    """
-    They are garbage, and still there.
-    """
-    world.settings = CollectorSettings(pause_ms=0, max_deletes=1)
-    world.collector = world.new_collector()
-    for seq in range(1, 6):
-        await world.name(seq, await world.put(seq))
-    await delete_topic(world)
-    await world.live(5 * GRACE_H)
-    for seq in range(1, 6):
-        await world.forget(seq)
-    while MARK in await world.keys():
-        flushes = await world.keys(layout.FLUSH_PREFIX)
-        await world.live(1)
-
-    assert len(flushes) <= 1
-
-
 def one(name: str, put_ms: int) -> ObjectInfo:
     """An object of some session."""
     return ObjectInfo(name, 1, put_ms)
@@ -1056,6 +1093,20 @@ def test_a_final_head_goes_after_all_other_objects_of_its_session() -> None:
     look = Pass(UnreferencedObjects(), -1, grace_ms=10, max_gap_ms=100)
     found = [look.final_heads(look.judged(group), 100) for group in groups]
     assert [0, 0, 0, 1] == [len(some) for some in found]
+
+
+def test_a_pass_may_take_long() -> None:
+    """
+    A bucket of millions of objects: the findings before count where the pass begins soon enough.
+    """
+    before = UnreferencedObjects(0, [KeyRun("a", "b", -5)])
+    look = Pass(before, -1, grace_ms=100, max_gap_ms=100)
+
+    gone = [
+        look.garbage([one(key, -9)], lambda _: False, at) for key, at in (("a", 99), ("b", 150))
+    ]
+
+    assert [["a"], ["b"]] == [[found.key for found in some] for some in gone]
 
 
 def test_what_stays_for_a_restore_is_not_judged() -> None:

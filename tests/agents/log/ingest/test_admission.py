@@ -13,7 +13,7 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.quota import Usage
 from driftlog_tiering.batches.batch import check_batch
-from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.foundation.types import Buffer, MiB
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import make_batch
@@ -126,6 +126,40 @@ async def test_a_duplicate_is_answered_when_its_original_is_committed_and_not_be
     again, _ = subject.produce(2)
     assert Admitted(2, answered=True) == again
     assert subject.log.log_end == 6
+
+
+def is_kept(frame: bytearray) -> bool:
+    """Whether there is a view of *frame*: then it cannot grow."""
+    try:
+        frame.append(0)
+    except BufferError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "frame_bytes", "most_bytes"),
+    [
+        (70, 128 * 1024, 17 * 128 * 1024),  # each frame is counted, and none copied
+        (70, MiB, 16 * 2_000),
+        (300_000, 8 * MiB, 16 * 302_000),
+    ],
+)
+async def test_the_frames_that_batches_keep_in_memory_are_counted_or_their_batches_copied(
+    subject: Subject, value_bytes: int, frame_bytes: int, most_bytes: int
+) -> None:
+    """
+    Whatever the size of a batch: one of 256 KiB kept 100 MiB, which nothing counted.
+    """
+    batch, memory = make_batch([b"v" * value_bytes]), subject.agent.engine.flusher.memory
+    fields = (1, 0, -1, -1, -1, 0, check_batch(batch).max_timestamp)
+    frames = [batch + bytes(frame_bytes - len(batch)) for _ in range(16)]
+    for frame in frames:
+        view = memoryview(frame)[: len(batch)]
+        subject.agent.engine.admission.admit(subject.log, view, fields, NOBODY, None, None)
+        del view
+
+    assert sum(map(len, filter(is_kept, frames))) <= memory.held_bytes <= most_bytes
 
 
 async def test_a_duplicate_with_acks_1_is_answered_when_its_original_is_on_the_disk(

@@ -18,8 +18,8 @@ from driftlog_agents.log.partition.tail import FlushBatches
 SETTINGS = MemorySettings(memory_bytes=1_000, pending_bytes=8_000)
 
 
-def batches(size: int, *, in_file: bool) -> FlushBatches:
-    """The one batch of a flush, in memory and perhaps in a file."""
+def batches(size: int, *, in_file: bool, held: int | None = None) -> FlushBatches:
+    """The one batch of a flush, in memory and perhaps in a file; *held*: with its frame."""
     data = FlushBatches(
         session_id="s",
         base_offsets=array("q", [0]),
@@ -28,6 +28,7 @@ def batches(size: int, *, in_file: bool) -> FlushBatches:
         max_timestamps_ms=array("q", [0]),
     )
     data.views = [bytes(size)]
+    data.held_bytes = size if held is None else held
     if in_file:
         data.files = [cast(Any, SimpleNamespace(alive=True, trusted=True))]
         data.file_numbers, data.file_positions = array("B", [0]), array("q", [0])
@@ -40,27 +41,28 @@ def memory(*flushes: tuple[FlushBatches, FlushStage]) -> FlushMemory:
         SimpleNamespace(size_bytes=data.size_bytes, stage=stage, payload=SimpleNamespace(data=data))
         for data, stage in flushes
     )
-    pipeline = SimpleNamespace(flushes=cut, open_bytes=0)
+    pipeline = SimpleNamespace(flushes=cut, open_held_bytes=0)
     return FlushMemory(cast(FlushPipeline, pipeline), SETTINGS)
 
 
 @pytest.mark.parametrize(
-    ("pending_bytes", "pending_batches", "in_file", "expected"),
+    ("pending_bytes", "pending_batches", "held_bytes", "in_file", "expected"),
     [
-        (8_000, 100_000, True, False),
-        (8_001, 1, True, True),
-        (1, 100_001, True, True),
-        (2_000, 1, False, True),  # the disk fails: memory alone has it
-        (1_000, 1, False, False),  # an eighth of the limit is no overload
+        (8_000, 100_000, 900, True, False),
+        (8_001, 1, 900, True, True),
+        (1, 100_001, 900, True, True),
+        (2_000, 1, 900, False, True),  # the disk fails: memory alone has it
+        (1_000, 1, 700, False, False),  # an eighth of the limit is no overload
+        (10, 1, 900, False, True),  # a small batch in a large frame
     ],
 )
 def test_producers_wait_above_the_limits(
-    pending_bytes: int, pending_batches: int, in_file: bool, expected: bool
+    pending_bytes: int, pending_batches: int, held_bytes: int, in_file: bool, expected: bool
 ) -> None:
     """
     Bytes, batches, and bytes that no buffer file has.
     """
-    held = memory((batches(1_500, in_file=in_file), FlushStage.QUEUED))
+    held = memory((batches(10, in_file=in_file, held=held_bytes), FlushStage.QUEUED))
     held.pending_bytes, held.pending_batches = pending_bytes, pending_batches
 
     assert expected == held.is_overloaded
@@ -70,8 +72,8 @@ def test_committed_batches_are_freed_before_uncommitted_ones() -> None:
     """
     The oldest first, and only as many as needed.
     """
-    held = memory((batches(400, in_file=True), FlushStage.QUEUED))
-    committed = [batches(200, in_file=False) for _ in range(3)]
+    held = memory((batches(200, in_file=True), FlushStage.QUEUED))
+    committed = [batches(2, in_file=False, held=200) for _ in range(3)]
     for data in committed:
         held.commits(data, 0)
     held.trim()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from random import Random
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -25,7 +26,7 @@ from driftlog_agents.log.ingest.flush_effects import (
 )
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, FlushSettings
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 from driftlog_metadata.schema.grace import Grace
 
 TOPIC = UUID(int=1)
@@ -36,9 +37,10 @@ def make_log(partition: int = 0) -> PartitionLog:
     return PartitionLog(topic="t", topic_id=TOPIC, partition=partition, leader_epoch=0)
 
 
-def make_batch(length: int = 100, offset: int = 0) -> Batch:
-    """One record; nobody looks at its bytes here."""
-    return Batch(b"", length, offset, 0, (1, 0, -1, -1, -1, 0, 0))
+def make_batch(length: int = 100, offset: int = 0, memory: bytearray | None = None) -> Batch:
+    """One record, in a frame of its own or in *memory*; nobody looks at its bytes here."""
+    view = memoryview(bytearray(length) if memory is None else memory)[:length]
+    return Batch(view, length, offset, 0, (1, 0, -1, -1, -1, 0, 0))
 
 
 class Pipe:
@@ -109,6 +111,41 @@ def uploads(effects: list[Effect]) -> list[tuple[int, int]]:
 
 
 # ── Cutting ──
+
+
+def test_fetches_that_a_flush_will_wake_count_as_steps_of_it() -> None:
+    """
+    17 sessions of 5,000 partitions each waited for a flush with a batch for each partition: 85,000
+    calls in one iteration of the event loop.
+    """
+    pipe, logs = Pipe(flush_steps=200), [make_log(n) for n in range(5)]
+    for log in logs:
+        log.waiting_fetches = dict.fromkeys(cast(list[Waiter], range(50)))
+    full = [
+        pipe.machine.append(log, make_batch(), None, pipe.now_ms)
+        for log in (logs[0], logs[0], *logs[1:])
+    ]
+
+    assert [False] * 4 + [True] * 2 == full
+
+
+def test_batches_that_are_small_parts_of_their_frames_are_cut_by_the_memory_of_these() -> None:
+    """
+    A frame counts once, however many of its batches are admitted one after the other; a batch of
+    84 bytes kept 256 KiB, and nothing counted it.
+    """
+    pipe = Pipe(flush_bytes=1_000)
+    frames = [bytearray(900) for _ in range(5)]
+    full = [
+        pipe.machine.append(pipe.log, make_batch(10, n, frame), None, pipe.now_ms)
+        for n, frame in enumerate(each for frame in frames for each in (frame, frame))
+    ]
+    (cut, *_) = pipe.at(0)
+
+    assert [False] * 8 + [True, False] == full
+    assert isinstance(cut, Cut)
+    assert (100, 4_500, "size") == (cut.flush.size_bytes, cut.flush.held_bytes, cut.flush.reason)
+    assert 0 == pipe.machine.open_held_bytes
 
 
 def test_an_idle_pipeline_asks_for_nothing() -> None:
@@ -832,7 +869,7 @@ def test_what_is_not_committed_is_counted_and_found() -> None:
             pipe.at(0)
             pipe.machine.resume()
 
-    assert (104 + 105, 615) == (pipe.machine.open_bytes, pipe.machine.pending_bytes)
+    assert (104 + 105, 615) == (pipe.machine.open_held_bytes, pipe.machine.pending_bytes)
     assert {logs[0]: batches[::2], logs[1]: batches[1::2]} == pipe.machine.uncommitted()
     assert not pipe.machine.idle
 

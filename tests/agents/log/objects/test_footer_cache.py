@@ -144,6 +144,29 @@ async def test_a_footer_is_read_once_however_many_ask_at_the_same_time() -> None
 
 
 @on_virtual_time
+async def test_what_is_in_memory_is_known_if_it_is_small_and_sound() -> None:
+    """
+    The others are for `get`: it decodes large ones elsewhere, and reads damaged ones again.
+    """
+    records = await begun()
+    footers = records.footers()
+    small, large = await records.put(1), await records.put(2, batches=40_000)
+    before = footers.known(small[1])
+    await footers.fetch([small, large])
+    asked = records.store.gets
+    footers.keep(large[1].object_key, bytes(20_000))
+    footers.keep("flush/s/3", b"damaged")
+    damaged = FlushRecord(object_key="flush/s/3", size_bytes=7, footer_start=0)
+
+    found = footers.known(small[1])
+    await footers.fetch([small])
+
+    assert (None, 1) == (before, len(found or ()))
+    assert [None, None] == [footers.known(large[1]), footers.known(damaged)]
+    assert asked == records.store.gets
+
+
+@on_virtual_time
 async def test_the_next_session_of_a_process_reads_no_footer_again() -> None:
     """
     What it takes over is what it wrote and read itself a moment ago; within the budget, as ever.

@@ -155,8 +155,7 @@ async def test_nothing_is_remembered_for_ever() -> None:
     assert read(life, 6) is None
     log = life.log()
 
-    for use in life.engine.buffer._files:
-        file: Any = use.file
+    for file in life.disk.open_files:
         file.alive = False
     cache.trim()
     assert (None, []) == (read(life, 9), log.sealed_slices)

@@ -1,17 +1,19 @@
 """Expired records go, in time, and nothing else goes: else logs grow for ever, or lose data."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.retention.policy import RetentionSettings, TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
-from driftlog_metadata.schema.codec import decode_partition_state
-from driftlog_metadata.schema.keys import FLUSHES_PREFIX, partition_key
+from driftlog_metadata.schema.codec import decode_partition_state, encode_topic
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, TOPICS_PREFIX, partition_key, topic_key
 from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.stores.store import MetadataStore, Put
 from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
@@ -337,3 +339,46 @@ async def test_a_bucket_that_does_not_answer_makes_no_manifest_wrong(
     assert manifest == life.engine.manifests.known(life.log())
     life.world.bucket.withheld = set()
     await becomes(lambda: life.log().log_start == 2, LATE_S)
+
+
+class OldTopics:
+    """A metadata store whose changes of topics come when the test says so."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.shown = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def watch(self, prefix: str, start_revision: int) -> AsyncIterator[Any]:
+        """As the store's."""
+        async for events in self._store.watch(prefix, start_revision):
+            if prefix == TOPICS_PREFIX:
+                await self.shown.wait()
+            yield events
+
+
+@on_virtual_time
+async def test_a_leader_expires_nothing_by_configs_that_are_older_than_its_claim() -> None:
+    """
+    The leader before has accepted records under a longer retention, and the new leader's watch of
+    the topics is late: it waits for it.
+    """
+    first = await start(by_time(10**6))
+    await put(first, b"a", b"b", age_ms=500_000)
+    world = first.world.other_disk()
+    world.retention["t"] = by_time(1)
+    store = OldTopics(cast(MetadataStore, world.metadata))
+    second = await world.start(CHECKED, ready=False, metadata=lambda _: cast(MetadataStore, store))
+    await asyncio.sleep(5)
+    await world.metadata.txn((), [Put(topic_key("t"), encode_topic(world.topics["t"]))])
+    first.kill()
+    await becomes(lambda: second.engine.log("t", 0) is not None, 120)
+
+    await asyncio.sleep(3 * LATE_S)
+    kept = second.log().log_start
+    store.shown.set()
+    await becomes(lambda: second.log().log_start == 2, LATE_S)
+
+    assert 0 == kept

@@ -6,6 +6,7 @@ import pytest
 
 from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.stores.errors import OutcomeUnknownError
+from driftlog_tiering.formats.manifests import load_version
 from tests.agents.log.job_edits import fetched, merge, newest
 from tests.agents.log.lives import Life, World, on_virtual_time
 
@@ -41,6 +42,25 @@ async def test_a_seal_without_an_answer_is_known_again_under_what_a_job_made_of_
         life.log().state,
     )
     assert [b"a", b"b", b"c"] == await fetched(life)
+
+
+@on_virtual_time
+async def test_records_that_are_deleted_unsealed_are_below_log_start_at_once() -> None:
+    """
+    No version of the manifest has their range without its log start: a stream of Spark would take
+    it for one without records, and not say that it lost them.
+    """
+    life = await World(t=1).start()
+    await put(life, b"a")
+    assert "committed" == await life.produce(b"b", b"c").answer()
+    await life.engine.deletion.delete_to(life.log(), 3)
+    await life.seal()
+
+    last = await newest(life)
+    versions = [
+        await load_version(life.world.bucket, "t", last.tp, n + 1) for n in range(last.version)
+    ]
+    assert [(1, 0), (3, 3)] == [(v.end, v.log_start) for v in versions if v is not None]
 
 
 @pytest.mark.parametrize("sealed_before", [0, 1])

@@ -13,7 +13,7 @@ import pytest
 from driftlog_agents.log.session.keep_alive import KeepAliveThread
 from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.session import Session
-from driftlog_agents.process.agent import now_ms
+from driftlog_agents.process.composition.agent import now_ms
 from driftlog_metadata.schema.keys import session_key
 from driftlog_metadata.schema.model import Agent
 from driftlog_metadata.stores.errors import FencedError

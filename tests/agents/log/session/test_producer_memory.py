@@ -133,6 +133,32 @@ async def test_a_producer_that_is_silent_for_long_is_forgotten() -> None:
 
 
 @on_virtual_time
+async def test_an_expiration_that_changes_holds_for_producers_and_snapshots_at_once() -> None:
+    """
+    It is a dynamic config: a longer one keeps who is there, a shorter one forgets.
+    """
+    world = World(t=1)
+    settings = with_memory(expiration_ms=20 * MINUTE_MS, segment_ms=MINUTE_MS)
+    life = await world.start(settings)
+    await write(life, 1)
+    settings.producers.expiration_ms = 60 * MINUTE_MS
+    await asyncio.sleep(40 * 60)
+    await write(life, 2)
+    await asyncio.sleep(90)
+    assert 2 == life.log().sealed_end
+    await life.stop()
+    life = await world.start(settings)
+    await life.engine.loaded(life.log())
+    assert [True, True] == [n in life.log().producers for n in (1, 2)]
+    settings.producers.expiration_ms = 30 * MINUTE_MS
+    await write(life, 3)
+    await asyncio.sleep(90)
+    assert 3 == life.log().sealed_end
+
+    assert [False, True, True] == [n in life.log().producers for n in (1, 2, 3)]
+
+
+@on_virtual_time
 async def test_a_producer_that_writes_is_remembered_over_restarts_and_wrong_clocks() -> None:
     """
     A wall clock that jumps by less than the expiration makes no agent forget it.

@@ -64,8 +64,8 @@ class Elsewhere:
 class Subject:
     """An open session whose keep-alives run."""
 
-    def __init__(self, *, elsewhere: bool) -> None:
-        self.store = Store()
+    def __init__(self, *, elsewhere: bool, store: Store | None = None) -> None:
+        self.store = store or Store()
         self.elsewhere = Elsewhere(self.store)
         keep_alive: KeepAlive | None = self.elsewhere if elsewhere else None
         self._witnessed = witnessed(cast(MetadataStore, self.store))
@@ -90,7 +90,7 @@ class Subject:
         )
 
     async def open(self) -> "Subject":
-        await in_cluster(cast(MetadataStore, self.store))
+        await in_cluster(self.store.behind)
         await self.session.open()
         self.keeping = asyncio.create_task(self.session.keep_alive())
         return self
@@ -181,11 +181,8 @@ async def test_a_store_that_needs_longer_than_a_request_is_given_is_given_longer
     """
     After a few that had no answer; and no longer, once it is as it was.
     """
-    subject = Subject(elsewhere=elsewhere)
     slow = SlowStore()
-    await in_cluster(slow.behind)
-    subject.session._store = witnessed(cast(MetadataStore, slow))
-    subject.elsewhere.store = cast(MetadataStore, slow)
+    subject = Subject(elsewhere=elsewhere, store=slow)
     began_ms = now_ms()
     await subject.open()
     opened_ms = now_ms() - began_ms

@@ -1,6 +1,5 @@
 """`driftlog partitions accept-loss` asks the right agent, and a person before it acts."""
 
-import argparse
 import json
 import os
 import pty
@@ -11,10 +10,8 @@ from typing import Any
 
 import pytest
 
+from driftlog.cli import main
 from driftlog.cli.cluster import partition_loss
-from driftlog.cli.common.parsers import topic_partitions
-from driftlog.cli.connection.connection import Timeout
-from driftlog.cli.connection.readiness_notice import ReadinessNotice
 
 PLAN = {"reasons": ["gone"], "lost": [[1, 2]], "objects": [], "sealed_end": 0, "goes_on_at": 3}
 
@@ -83,12 +80,9 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Agent]]:
 
 
 def accept(*, json: bool = True, yes: bool = True, dry_run: bool = False) -> int:
-    names = [topic_partitions("t:0")]
-    options = argparse.Namespace(
-        names=names, json=json, yes=yes, dry_run=dry_run, timeout=Timeout()
-    )
-    options.notice = ReadinessNotice(options)
-    return partition_loss._accept(options)
+    said = {"--json": json, "--yes": yes, "--dry-run": dry_run}
+    options = [option for option, is_said in said.items() if is_said]
+    return main(["partitions", "accept-loss", "t:0", *options])
 
 
 @pytest.fixture

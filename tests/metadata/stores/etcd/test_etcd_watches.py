@@ -4,9 +4,6 @@ import asyncio
 import contextlib
 from typing import Any, cast
 
-import pytest
-
-from driftlog_metadata.stores.etcd import etcd_watches
 from driftlog_metadata.stores.etcd.etcd_client import EtcdClient
 from driftlog_metadata.stores.etcd.etcd_watches import EtcdWatch
 
@@ -41,16 +38,13 @@ class DeafClient:
         return self.streams[-1], 1
 
 
-async def test_what_does_not_heed_its_end_does_not_hold_up_the_watchs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_does_not_heed_its_end_does_not_hold_up_the_watchs() -> None:
     """
     The watch is over after a while all the same; when it does, its reader is told, and what it
     opened is closed.
     """
-    monkeypatch.setattr(etcd_watches, "_CLOSE_S", 0.05)
     client = DeafClient()
-    watch = EtcdWatch(cast("EtcdClient", client), "/w/", 1, lambda _watch: None)
+    watch = EtcdWatch(cast("EtcdClient", client), "/w/", 1, lambda _watch: None, close_s=0.05)
     reading = asyncio.ensure_future(anext(watch))
     await client.asked.wait()
 

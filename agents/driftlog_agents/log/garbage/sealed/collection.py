@@ -17,13 +17,13 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.garbage_objects import Deleter
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES, CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.garbage_objects import Deleter
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition, Walk, WalkSchedule
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Walk, WalkSchedule
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.grace import Grace
@@ -37,9 +37,6 @@ from driftlog_tiering.stores.object_store import Listing
 _GRACES: Final = 2
 """Between two listings: a day.  Fewer: more LIST requests; more: what failed attempts left stays
 for longer."""
-
-_ATTEMPTS: Final = 3
-"""Of a page: a listing of a large bucket has thousands."""
 
 
 class SealedCollection:
@@ -148,7 +145,7 @@ class SealedCollection:
         at, of = share
         topics = known[len(known) * at // of : len(known) * (at + 1) // of]
         began_ms = 0
-        async for page in self._pages.of(layout.CLUSTER_KEY, attempts=_ATTEMPTS):
+        async for page in self._pages.of(layout.CLUSTER_KEY):
             began_ms = page.store_now_ms  # also where there are no topics
         live = {topic.topic_id: topic for topic in topics}
         left: set[UUID] = set()
@@ -164,7 +161,7 @@ class SealedCollection:
         if not topics:
             return
         after, end = _prefix(topics[0])[:-1], f"{_prefix(topics[-1])[:-1]}0"  # "0" is "/" + 1
-        pages = self._pages.of(layout.TOPICS_PREFIX, start_after=after, attempts=_ATTEMPTS)
+        pages = self._pages.of(layout.TOPICS_PREFIX, start_after=after)
         async for page in pages:
             yield page
             if page.objects and page.objects[-1].key >= end:

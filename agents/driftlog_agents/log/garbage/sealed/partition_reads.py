@@ -8,15 +8,15 @@ listing without it is not believed.
 Shell.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
 from driftlog_agents.foundation.retry import Retry
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition, Version, Versions
 from driftlog_agents.log.garbage.sealed.manifest_names import (
     EVERYTHING,
     Sizes,
@@ -26,7 +26,6 @@ from driftlog_agents.log.garbage.sealed.manifest_names import (
     windows,
 )
 from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead, MissingListError
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version, Versions
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_partition_state
 from driftlog_metadata.schema.keys import partition_key
@@ -43,8 +42,8 @@ T = TypeVar("T")
 _LISTS_KEPT: Final = 20
 """Lists in memory between two steps.  More: fewer GETs, and 0.3 MB of memory each."""
 
-_FOUND_WITHIN_S: Final = 1.0
-"""Between the two reads that find no list."""
+_NOT_FOUND: Final = Retry(wait_s=1.0, longest_wait_s=1.0, attempts=2, errors=(NotFoundError,))
+"""Of a list: a node of the store may lag."""
 
 
 class PartitionReads:
@@ -68,8 +67,6 @@ class PartitionReads:
         self._retry = Retry(
             wait_s=1.0, longest_wait_s=1.0, timeout_s=pages.deadline_ms / 1000, attempts=3
         )
-        self._list_retry = replace(self._retry, timeout_s=None)
-        """Each page of a listing has the deadline: a long history has hundreds."""
         self._pages = replace(pages, pause_ms=0)
 
     async def versions(self, partition: NamedPartition) -> Versions | None:
@@ -85,7 +82,7 @@ class PartitionReads:
         if kv is None:
             return None
         named = decode_at(kv.key, kv.value, decode_partition_state).manifest_version
-        found = await self._list_retry.run(partial(self._list, partition))
+        found = await self._list(partition)
         newest = found.ascending[-1].number if found.ascending else 0
         if newest < named:
             raise MissingManifestError(
@@ -203,13 +200,11 @@ class PartitionReads:
             read.add(ref, content)
 
     async def _list_object(self, key: str) -> Buffer | None:
-        """None: two reads do not find it (a node of the store may lag)."""
-        for wait_s in (_FOUND_WITHIN_S, 0):
-            try:
-                return await self._ask(partial(self._objects.get, key))
-            except NotFoundError:
-                await asyncio.sleep(wait_s)
-        return None
+        """None: two reads do not find it."""
+        try:
+            return await _NOT_FOUND.run(lambda: self._ask(partial(self._objects.get, key)))
+        except NotFoundError:
+            return None
 
     async def _list(self, partition: NamedPartition) -> Versions:
         found: list[Version] = []

@@ -13,7 +13,7 @@ Pure.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage, GarbageReason
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef
 

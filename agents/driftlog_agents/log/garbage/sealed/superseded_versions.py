@@ -24,15 +24,8 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from driftlog_agents.log.garbage.garbage_objects import Deleter, Garbage, GarbageReason
-from driftlog_agents.log.garbage.sealed.manifest_names import Sizes
-from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
-from driftlog_agents.log.garbage.sealed.replaced_objects import (
-    ListsRead,
-    MissingListError,
-    ReplacedObjects,
-)
-from driftlog_agents.log.garbage.sealed.version_pairs import (
+from driftlog_agents.log.garbage.common.garbage_objects import Deleter, Garbage, GarbageReason
+from driftlog_agents.log.garbage.common.version_pairs import (
     NamedPartition,
     Pair,
     Version,
@@ -40,6 +33,13 @@ from driftlog_agents.log.garbage.sealed.version_pairs import (
     Wait,
     Walked,
     next_pair,
+)
+from driftlog_agents.log.garbage.sealed.manifest_names import Sizes
+from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
+from driftlog_agents.log.garbage.sealed.replaced_objects import (
+    ListsRead,
+    MissingListError,
+    ReplacedObjects,
 )
 from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.formats import layout

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from uuid import UUID
 
-from driftlog_agents.log.garbage.garbage_objects import Garbage, GarbageReason
+from driftlog_agents.log.garbage.common.garbage_objects import Garbage, GarbageReason
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition, overdue
 from driftlog_agents.log.garbage.sealed.manifest_names import Window
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, overdue
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_tiering.formats import layout

@@ -27,12 +27,12 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from driftlog_agents.foundation.retry import NO_ANSWER
-from driftlog_agents.log.garbage.garbage_objects import Deleter
-from driftlog_agents.log.garbage.metadata_reads import MOST_FAILURES
+from driftlog_agents.log.garbage.common.garbage_objects import Deleter
+from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition, Version, Versions
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead, MissingListError
 from driftlog_agents.log.garbage.sealed.unjudged_objects import ListedPartition, UnjudgedObjects
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition, Version, Versions
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.errors import CorruptError

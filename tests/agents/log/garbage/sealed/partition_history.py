@@ -5,14 +5,14 @@ from typing import Any
 from uuid import UUID
 
 from driftlog_agents.foundation.offload import inline
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.deletions import Deletions, believe
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
 from driftlog_agents.log.garbage.sealed.superseded_versions import SupersededVersions
 from driftlog_agents.log.garbage.sealed.unnamed_objects import UnnamedObjects
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import encode_partition_state, encode_topic
 from driftlog_metadata.schema.grace import HOUR_MS, Grace

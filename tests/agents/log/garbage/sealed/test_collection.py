@@ -7,9 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.offload import inline
-from driftlog_agents.log.garbage.metadata_reads import CollectorReads
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
+from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.grace import HOUR_MS, Grace

@@ -3,8 +3,8 @@
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.log.garbage.common.version_pairs import Wait
 from driftlog_agents.log.garbage.sealed.replaced_objects import ListsRead
-from driftlog_agents.log.garbage.sealed.version_pairs import Wait
 from driftlog_metadata.schema.grace import HOUR_MS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.formats import layout

@@ -7,8 +7,9 @@ import pytest
 
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import produce
-from driftlog_agents.protocol.one_batch import OneBatch, OneBatchReader
-from driftlog_agents.protocol.registry import decode_request_header
+from driftlog_agents.protocol.requests.one_batch import OneBatch, OneBatchReader, PrefixMemory
+from driftlog_agents.protocol.requests.registry import decode_request_header
+from driftlog_tiering.foundation.types import MiB
 
 BY_NAME = range(produce.API.served.start, 13)
 
@@ -79,7 +80,7 @@ def test_what_was_learned_is_read_as_the_codec_reads_it(version: int) -> None:
     """
     Other correlation ids and sizes, other partitions of the topic once each is known.
     """
-    reader = OneBatchReader()
+    reader = OneBatchReader(PrefixMemory())
     assert reader.read(one(version, 100)) is None
     for partition in range(3):
         learn(reader, one(version, 100, partition=partition))
@@ -95,7 +96,7 @@ def test_what_differs_is_the_codecs(version: int) -> None:
     """
     Another partition, topic, acks, client, version; several batches; none; too short; cut off.
     """
-    reader = OneBatchReader()
+    reader = OneBatchReader(PrefixMemory())
     learn(reader, one(version, 100))
     other_version = version - 1 if version > produce.API.served.start else version + 1
     batches = bytes(100)
@@ -121,7 +122,7 @@ def test_a_topic_that_is_asked_for_by_its_id_is_the_codecs() -> None:
     """
     Only agents ask so, and what is learned are names.
     """
-    reader = OneBatchReader()
+    reader = OneBatchReader(PrefixMemory())
     learn(reader, one(13, 100))
 
     assert reader.read(one(13, 100)) is None
@@ -134,7 +135,7 @@ def test_tagged_fields_are_the_codecs() -> None:
     plain = bytes(one(9, 100))
     tagged = memoryview(bytearray(plain[:-1] + b"\x01\x05\x01x"))
     assert by_codec(memoryview(bytearray(plain))) == by_codec(tagged)
-    reader = OneBatchReader()
+    reader = OneBatchReader(PrefixMemory())
     learn(reader, tagged)
     assert reader.read(tagged) is None
 
@@ -166,7 +167,7 @@ def test_whatever_comes_is_read_as_the_codec_reads_it_or_not_at_all(version: int
     Mutated frames, learned from where the codec takes them: the two never disagree.
     """
     rng = random.Random(version)
-    reader = OneBatchReader()
+    reader = OneBatchReader(PrefixMemory())
     agreed = 0
     for start in (one(version, 100), one(version, 300, partition=5), one(version, 61, acks=1)):
         learn(reader, start)
@@ -191,28 +192,57 @@ def test_prefixes_of_many_lengths_are_given_up() -> None:
     """
     Who writes to topics of ever other lengths is not slowed down by learning each time.
     """
-    reader = OneBatchReader()
-    known = 0
+    reader = OneBatchReader(PrefixMemory())
+    known = learned = 0
     for i in range(200):
         view = one(9, 100, topic="t" * (1 + i % 7))
-        known += reader.read(view) is not None
+        before = reader.read(view) is not None
         learn(reader, view)
-    assert known <= 200 // 7 + 1
+        known += before
+        learned += not before and reader.read(view) is not None
 
-    learned = one(9, 100, topic="t" * (1 + 199 % 7))
-    learn(reader, learned)
-    assert reader._lengths_until <= 256
+    assert known <= 200 // 7 + 1
+    assert learned <= 8
 
 
 def test_many_partitions_are_forgotten_together() -> None:
     """
     The memory of one connection is bounded.
     """
-    reader = OneBatchReader()
+    reader = OneBatchReader(PrefixMemory())
     for partition in range(10_000):
         learn(reader, one(7, 61, partition=partition))
-    assert len(reader._known) <= 4096
-    assert reader.read(one(7, 61, partition=9_999)) is not None
+    known = [p for p in range(10_000) if reader.read(one(7, 61, partition=p)) is not None]
+    assert len(known) <= 4096
+    assert 9_999 in known
+
+
+def test_connections_share_the_memory_of_what_they_know() -> None:
+    """
+    A thousand of them came to 20 GB.  Beyond the limit each still knows a few, and what is
+    forgotten makes room; names that no topic has are not remembered.
+    """
+    memory = PrefixMemory()
+    readers = [OneBatchReader(memory) for _ in range(20)]
+    for number, reader in enumerate(readers):
+        for partition in range(1_600):
+            view = one(7, 61, client_id=f"{number:0950}", partition=partition)
+            learn(reader, view)
+            if partition == 0:
+                assert read(reader, view) == by_codec(view)
+    full_bytes = memory.held_bytes
+    refused = reader.read(view)
+    learn(reader, one(7, 61, client_id="x" * 950, topic="é"))
+    assert full_bytes == memory.held_bytes
+    readers[0].forget()
+    learn(reader, view)
+
+    assert 64 * MiB - 3_000 < full_bytes <= 64 * MiB + 20 * 4_096
+    assert None is refused
+    assert read(reader, view) == by_codec(view)
+    for reader in readers:
+        reader.forget()
+    assert 0 == memory.held_bytes
 
 
 @pytest.mark.parametrize("version", [7, 9])
@@ -221,7 +251,7 @@ def test_long_prefixes_are_not_remembered(version: int, size: int, learned: bool
     """
     A client with a client id of kilobytes and thousands of partitions holds no memory with them.
     """
-    reader = OneBatchReader()
+    reader = OneBatchReader(PrefixMemory())
     view = one(version, 100, client_id="x" * size)
     header = decode_request_header(view)
     request = produce.API.decode_request(header.api_version, view, header.body_offset)

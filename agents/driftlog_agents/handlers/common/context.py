@@ -3,10 +3,11 @@
 Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from driftlog_agents.protocol.errors import RESPONSE_BYTES, OverLimitError
+from driftlog_agents.protocol.api import NO_LIMIT
+from driftlog_agents.protocol.errors import answer_too_large
 
 
 class AnswerBytes:
@@ -14,7 +15,7 @@ class AnswerBytes:
 
     __slots__ = ("_left_bytes", "_most_bytes")
 
-    def __init__(self, most_bytes: int = 1 << 62) -> None:
+    def __init__(self, most_bytes: int = NO_LIMIT) -> None:
         self._most_bytes = self._left_bytes = most_bytes
 
     def add(self, size_bytes: int) -> None:
@@ -25,9 +26,16 @@ class AnswerBytes:
         """
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
-            raise OverLimitError(
-                RESPONSE_BYTES, f"an answer of more than {self._most_bytes} bytes: ask for less"
-            )
+            raise answer_too_large(self._most_bytes)
+
+    @property
+    def counted_bytes(self) -> int:
+        """What was counted so far."""
+        return self._most_bytes - self._left_bytes
+
+
+async def _has_room(_: int) -> None:
+    """There is always room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,5 +48,8 @@ class RequestContext:
     listener: str
     answer: AnswerBytes = field(default_factory=AnswerBytes)
     """A handler whose answer may be much larger than its request counts the answer here."""
+    room: Callable[[int], Awaitable[None]] = _has_room
+    """Waits until there is room for so many bytes in all.  A handler whose answer may take much
+    memory while it is made calls this before, once it knows how much."""
     on_close: set[Callable[[], None]] = field(default_factory=set)
     """Called when the connection closes: a handler that waits long adds what ends its wait."""

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from driftlog_agents.log.garbage.garbage_objects import (
+from driftlog_agents.log.garbage.common.garbage_objects import (
     Garbage,
     GarbageReason,
     by_session,

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_agents.process.cluster_identity import (
+from driftlog_agents.process.composition.cluster_identity import (
     ClusterIdentity,
     WrongClusterError,
     check_roles_known,

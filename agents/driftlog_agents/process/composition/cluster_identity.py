@@ -21,13 +21,11 @@ Shell.
 """
 
 import asyncio
-import base64
 import json
 from contextlib import suppress
 from functools import partial
 from random import Random, SystemRandom
 from typing import Final, Protocol
-from uuid import UUID
 
 import structlog
 
@@ -64,6 +62,7 @@ from driftlog_metadata.schema.model import (
     NodeIdUse,
     Role,
 )
+from driftlog_metadata.schema.random_ids import kafka_text, random_uuid
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
 from driftlog_tiering.formats import bucket_files, layout
@@ -338,7 +337,7 @@ async def _marked_by_another(
 
 async def _create(metadata: MetadataStore, rng: Random) -> tuple[bytes, bool]:
     """The cluster's value, and whether this agent made it, as far as it knows."""
-    value = encode_cluster(Cluster(_kafka_id(rng)))
+    value = encode_cluster(Cluster(kafka_text(random_uuid(rng))))
     compares, then = [CreateRevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, value)]
     result = await patiently(partial(metadata.txn, compares, then, [Get(CLUSTER_KEY)]), _METADATA)
     found = value if result.succeeded else result.reads[0][0].value
@@ -364,12 +363,6 @@ async def _read_mark(objects: ObjectStore) -> Cluster:
         raise UnavailableError(
             f"{layout.CLUSTER_KEY} exists, but a read does not find it"
         ) from error
-
-
-def _kafka_id(rng: Random) -> str:
-    """A random id in Kafka's form: base64url of 16 bytes without padding (Uuid#toString)."""
-    raw = UUID(int=rng.getrandbits(128), version=4).bytes
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 async def node_id(

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Protocol
 from uuid import UUID
 
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition
 from driftlog_tiering.formats import layout
 from driftlog_tiering.stores.object_store import ObjectInfo
 

@@ -18,7 +18,7 @@ from driftlog_agents.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.requests.registry import API
 from driftlog_metadata.schema.model import FORMAT_VERSION
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(

@@ -24,6 +24,13 @@ _MAX_KNOWN: Final = 4096
 """Prefixes of one connection, at most: one for each partition that it writes to."""
 _MAX_PREFIX_BYTES: Final = 1024
 """Client id and topic (249), at most.  The 32 KiB of a rude client are not remembered."""
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""Memory of the prefixes that all connections know.  Less: the codec decodes more requests of
+producers that write to thousands of partitions."""
+_OWN_BYTES: Final = 4 * 1024
+"""Memory of the prefixes that a connection may always know: some eight, whatever others hold."""
+_ENTRY_BYTES: Final = 400
+"""Memory of a prefix beside twice its bytes, which its topic's name repeats."""
 _INT32: Final = Struct(">i")
 _FLEXIBLE_TAIL: Final = memoryview(b"\0\0\0")
 """No tagged fields of the partition, the topic, and the request."""
@@ -39,12 +46,44 @@ class OneBatch(NamedTuple):
     partition: int
 
 
-class OneBatchReader:
-    """Reads the requests of one connection; it knows prefixes of one length at a time."""
+class PrefixMemory:
+    """The memory of the prefixes that the connections of one agent know."""
 
-    __slots__ = ("_end", "_flexible", "_known", "_lengths_seen", "_lengths_until", "_unpack")
+    __slots__ = ("held_bytes",)
 
     def __init__(self) -> None:
+        self.held_bytes = 0
+
+    def take(self, size_bytes: int, own_bytes: int) -> bool:
+        """Count *size_bytes* more for a connection that has *own_bytes*; False: there is no
+        room."""
+        if own_bytes + size_bytes > _OWN_BYTES and self.held_bytes + size_bytes > _MOST_BYTES:
+            return False
+        self.held_bytes += size_bytes
+        return True
+
+
+class OneBatchReader:
+    """Reads the requests of one connection; it knows prefixes of one length at a time.
+
+    Args:
+        memory: shared by all connections.
+    """
+
+    __slots__ = (
+        "_end",
+        "_flexible",
+        "_held_bytes",
+        "_known",
+        "_lengths_seen",
+        "_lengths_until",
+        "_memory",
+        "_unpack",
+    )
+
+    def __init__(self, memory: PrefixMemory) -> None:
+        self._memory = memory
+        self._held_bytes = 0
         self._end = 1 << 62
         self._flexible = False
         self._known: dict[bytes, OneBatch] = {}
@@ -90,8 +129,9 @@ class OneBatchReader:
         batch = data.records
         if batch is None or len(batch) < _LEAST_BATCH_BYTES:
             return
-        if not topics[0].name:
-            return  # by its id: only agents send that, and rarely
+        name = topics[0].name
+        if not name or not name.isascii():
+            return  # by its id, which only agents send, and rarely; or no topic has this name
         flexible = produce.API.is_flexible(header.api_version)
         size = len(batch)
         length, tail = _INT32.pack(size), 0
@@ -109,13 +149,25 @@ class OneBatchReader:
         if new:
             self._end = end
             self._flexible = flexible
-            self._known = {}
+            self.forget()
             self._unpack = Struct(f">hhi{end - _PREFIX_AT}s").unpack_from
         elif len(self._known) >= _MAX_KNOWN:
-            self._known = {}
-        self._known[bytes(frame[_PREFIX_AT:end])] = OneBatch(
-            header.api_version, request.acks, request.timeout_ms, topics[0].name, data.index
+            self.forget()
+        prefix = bytes(frame[_PREFIX_AT:end])
+        if prefix not in self._known:
+            size_bytes = _ENTRY_BYTES + 2 * len(prefix)
+            if not self._memory.take(size_bytes, self._held_bytes):
+                return
+            self._held_bytes += size_bytes
+        self._known[prefix] = OneBatch(
+            header.api_version, request.acks, request.timeout_ms, name, data.index
         )
+
+    def forget(self) -> None:
+        """Forget every prefix, and free its memory."""
+        self._known = {}
+        self._memory.held_bytes -= self._held_bytes
+        self._held_bytes = 0
 
     def _worth_it(self) -> bool:
         """Whether to learn a new length: ever more rarely, as alternating lengths do not help."""

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from driftlog_agents.log.garbage.object_pages import ObjectPages
-from driftlog_agents.log.garbage.put_times import PutTimes
+from driftlog_agents.log.garbage.common.object_pages import ObjectPages
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Listing
@@ -30,11 +30,11 @@ class Bucket(MemoryObjectStore):
             yield page
 
 
-async def keys(bucket: Bucket, **options: int) -> list[str]:
+async def keys(bucket: Bucket) -> list[str]:
     """All keys, page by page."""
     for name in "abcde":
         await bucket.put(f"t/{name}", [b"x"])
-    pages = ObjectPages(bucket, 1_000, 0, PutTimes(Grace())).of("t/", **options)  # type: ignore[arg-type]
+    pages = ObjectPages(bucket, 1_000, 0, PutTimes(Grace())).of("t/")
     return [info.key async for page in pages for info in page.objects]
 
 
@@ -42,16 +42,17 @@ async def test_a_page_that_fails_is_asked_for_again(monkeypatch: pytest.MonkeyPa
     """
     The listing goes on behind the last page: none is left out, and none comes twice.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.object_pages._WAIT_S", 0)
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
     bucket = Bucket(2, 3, 5)
 
-    assert [f"t/{name}" for name in "abcde"] == await keys(bucket, attempts=3)
+    assert [f"t/{name}" for name in "abcde"] == await keys(bucket)
     assert 6 == bucket.asked
 
 
-async def test_a_page_that_always_fails_ends_the_listing() -> None:
+async def test_a_page_that_always_fails_ends_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The pass is repeated later.
     """
+    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
     with pytest.raises(UnavailableError):
-        await keys(Bucket(2))
+        await keys(Bucket(2, 3, 4))

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from driftlog_agents.log.garbage.sealed.version_pairs import (
+from driftlog_agents.log.garbage.common.version_pairs import (
     NamedPartition,
     Pair,
     Version,

@@ -3,7 +3,7 @@ If this fails, an object with a time in the future is never collected, or one is
 its grace is over.
 """
 
-from driftlog_agents.log.garbage.put_times import PutTimes
+from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_metadata.schema.grace import Grace
 from driftlog_tiering.stores.object_store import Listing, ObjectInfo
 

@@ -29,14 +29,19 @@ import structlog
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.cluster.roles import collectors, upkeep_agents
+from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.limits import Limits, Refusals
+from driftlog_agents.configs.limits import SEGMENT_WRITES, Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.offload import WatchedOffload
+from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of
+from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.group_snapshots import GROUP_SNAPSHOT_INTERVAL_MS, GroupSnapshots
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.live_configs import LiveConfigs
+from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.handlers.produce.traces import ProduceTraces
@@ -47,7 +52,8 @@ from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_
 from driftlog_agents.health.write_probe import WriteProbe
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.garbage.collector import Collector
-from driftlog_agents.log.garbage.sealed.version_pairs import NamedPartition
+from driftlog_agents.log.garbage.common.version_pairs import NamedPartition
+from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_agents.log.garbage.unreferenced_objects import CollectorSettings
 from driftlog_agents.log.local.cached_objects import CachedObjects
 from driftlog_agents.log.local.disk import AgentDisk
@@ -59,6 +65,7 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.segments.remote_segments import SealAgents, SegmentTransport
+from driftlog_agents.log.segments.write_turns import WriteTurns
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.keep_alive import KeepAlive
@@ -66,13 +73,14 @@ from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.log.session_ports import Ports
 from driftlog_agents.network.server import Dispatch
-from driftlog_agents.process.allocator import give_back
-from driftlog_agents.process.cluster_identity import (
+from driftlog_agents.process.composition.allocator import give_back
+from driftlog_agents.process.composition.cluster_identity import (
     Identity,
     WrongClusterError,
     check_level,
     check_roles_known,
 )
+from driftlog_agents.topics.service import Topics
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
 from driftlog_metadata.schema.model import (
     ALL_ROLES,
@@ -82,7 +90,7 @@ from driftlog_metadata.schema.model import (
     Role,
     TopicPartition,
 )
-from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_metadata.witness.witness import StoreWitness
@@ -95,6 +103,8 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest wait before a new session after a lost one; with jitter."""
+
+_CHECK_TOPICS: Final = Retry(wait_s=1.0, longest_wait_s=1.0)
 
 _NODE_ID_KEPT_MS: Final = 6 * 86_400_000.0
 """Shorter than the time for which a node id without an agent is kept (`node_ids`)."""
@@ -220,6 +230,12 @@ class AgentProcess:
             self.refusals.count,
             settle=partial(ports.offload_read, give_back),
         )
+        self.sealing = WatchedOffload(ports.offload_seal, ports.now_ms)
+        """The threads that write segments; one that hangs does so in every session."""
+        self._write_turns = WriteTurns(
+            settings.broker.limits.driftlog_max_segment_writes,
+            partial(self.refusals.count, SEGMENT_WRITES),
+        )
         self._unknown_keys = UnknownKeys()
         self.sessions = 0
         self.counters = LogCounters()
@@ -306,13 +322,13 @@ class AgentProcess:
         check_roles_known(cluster, settings.roles)
         self._metadata.witness.cluster = encode_cluster(cluster)
         self._node_id = number
-        self._grace = grace
+        self._engine_settings = settings.engine.within(grace)
         self.listeners = await ports.server.bind()
         self._started_at_ms = max(0, ports.wall_ms())
-        self.broker = Broker(
-            cluster_id=cluster.cluster_id,
+        self.broker = broker = Broker(
             agent=self._agent(),
             settings=settings.broker,
+            cluster=ClusterWatch(self._metadata),
             metadata=self._metadata,
             objects=ports.objects,
             reader=LogReader(
@@ -326,25 +342,23 @@ class AgentProcess:
             wall_ms=ports.wall_ms,
             refusals=self.refusals,
         )
+        broker.topics, broker.producer_ids = Topics(broker), ProducerIds(broker)
         self._cluster_file = ClusterFile(ports.objects, cluster.cluster_id, grace, ports.now_ms)
+        stores = ConfirmedStores(self._metadata, ports.objects, self._confirm)
         self.collector = Collector(
-            metadata=self._metadata,
-            objects=ports.objects,
+            stores=stores,
             disk=ports.disk,
             offload=ports.offload_upkeep,
             settings=replace(settings.collector, grace=grace),
             duties=self,
-            confirm=self._confirm,
             node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
             unknown_keys=self._unknown_keys,
         )
         self.group_snapshots = GroupSnapshots(
-            metadata=self._metadata,
-            objects=ports.objects,
+            stores=stores,
             cluster_id=cluster.cluster_id,
             offload=ports.offload_upkeep,
             deleter=self.collector.deletions,
-            confirm=self._confirm,
         )
         self.fitness = WriteHealthMonitor(
             node_id=number,
@@ -356,7 +370,7 @@ class AgentProcess:
                 rng=ports.rng,
                 offload=ports.offload_disk,
             ),
-            view=self.broker.cluster.view,
+            view=broker.view,
             rng=ports.rng,
             now_ms=ports.now_ms,
             settings=settings.fitness,
@@ -367,9 +381,9 @@ class AgentProcess:
             decoding=self.decoding,
             now_ms=ports.now_ms,
         )
-        live = LiveConfigs(self.broker, self._limit_connections)
-        self.broker.cluster.watch_configs(live.changed)
-        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
+        live = LiveConfigs(broker, self._engine_settings, self._limit_connections)
+        broker.cluster.watch_configs(live.changed)
+        self.dispatcher = Dispatcher(broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
 
     def _limit_connections(self, settings: BrokerSettings) -> None:
         most = min(settings.max_connections, self.settings.connections_possible)
@@ -490,7 +504,7 @@ class AgentProcess:
                 rng=ports.rng,
                 now_ms=ports.now_ms,
                 wall_ms=ports.wall_ms,
-                offload=ports.offload_seal,
+                offload=self.sealing,
                 offload_read=ports.offload_read,
                 offload_upkeep=ports.offload_upkeep,
                 spool=ports.spool,
@@ -500,13 +514,14 @@ class AgentProcess:
                 quota=self.quota,
                 unknown_keys=self._unknown_keys,
                 seal_agents=self._seal_agents(),
+                write_turns=self._write_turns,
                 backpressure=backpressure,
                 health=SessionHealth(),
                 counters=self.counters,
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,
-            settings=self.settings.engine.within(self._grace),
+            settings=self._engine_settings,
             topic_sealing=self.broker.topics.sealing,
             topic_compaction=self.broker.topics.compaction,
             topic_retention=self.broker.topics.retention,
@@ -517,10 +532,9 @@ class AgentProcess:
         groups = GroupCoordinator(
             engine=engine,
             cluster=self.broker.cluster,
+            coordinators=self.broker.coordinators,
             settings=self.settings.broker.groups,
-            wall_ms=ports.wall_ms,
-            limits=self.settings.broker.limits,
-            refusals=self.refusals,
+            budget=GroupBudget(self.settings.broker.limits, self.refusals, engine.ports.quota),
             counters=self.group_counters,
             loads=self.group_loads,
         )
@@ -582,15 +596,12 @@ class AgentProcess:
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
         self._ports.server.start(self.dispatcher.dispatch)  # other agents list this one already
-        while True:
-            try:
-                await self.broker.topics.reconcile()
-                break
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
-                await asyncio.sleep(1)
+        await _CHECK_TOPICS.run(self.broker.topics.reconcile, self._say_not_checked)
         self.sessions += 1
         self.ready.set()
+
+    async def _say_not_checked(self, error: Exception) -> None:
+        self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
 
 
 def now_ms() -> float:

@@ -47,7 +47,7 @@ class CollectorReads:
             result = await self._metadata.txn((), tuple(Get(key) for key in keys))
             return [kvs[0] if kvs else None for kvs in result.reads]
 
-        return await self._retry.run(read, _is_ours)
+        return await self._retry.run(read, raise_if_not_ours)
 
     async def prefix(self, prefix: str) -> list[KeyValue]:
         """All keys under *prefix*, at one revision; raises as `get`."""
@@ -56,7 +56,7 @@ class CollectorReads:
             _, kvs = await self._metadata.get_prefix(prefix)
             return kvs
 
-        return await self._retry.run(read, _is_ours)
+        return await self._retry.run(read, raise_if_not_ours)
 
     async def restored_until_ms(self) -> float:
         """Flush objects and final heads that were put until then stay, by the object store's clock.
@@ -76,6 +76,7 @@ class CollectorReads:
         return math.inf if listed_ms is None else listed_ms
 
 
-async def _is_ours(error: Exception) -> None:
+async def raise_if_not_ours(error: Exception) -> None:
+    """For `Retry`: a store that is not the cluster's is asked once."""
     if isinstance(error, StoreNotOursError):
         raise error  # the process sends this store no more requests
