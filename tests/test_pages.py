@@ -1,11 +1,14 @@
 """The first page and docs/: short, complete, reachable, and without a dead link."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from driftlog.cli import parser
+from driftlog.cli.common.parsers import commands_of, in_our_order, parse
 from tests.support.components import REPOSITORY
 from tools import metrics_page
 
@@ -26,6 +29,14 @@ _ROOTS: Final = [
 _CODE: Final = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _BAR: Final = re.compile(r"(?<!\\)\|")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def _commands() -> list[str]:
+    """Lines of indented blocks; what explains them is two spaces behind."""
+    known = "|".join(commands_of(parser()))
+    line = re.compile(rf"^ {{4,}}(?:\$ |/\S+/)?(driftlog (?:{known}) .*?)(?:  .*)?$", re.MULTILINE)
+    texts = (re.sub(r" *\\\n *", " ", file.read_text()) for file in ALL)
+    return sorted({found for text in texts for found in line.findall(text)})
 
 
 def test_the_first_page_is_short() -> None:
@@ -115,6 +126,18 @@ def test_the_pages_name_metrics_that_exist() -> None:
     packages = {f"driftlog_{part}" for part in ("agents", "metadata", "tiering", "spark_reader")}
 
     assert set() == {(page, name) for page, name in named if name not in exported | packages}
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, id=line) for line in _commands()])
+def test_driftlog_takes_each_command_of_the_pages(line: str) -> None:
+    """
+    Its words and options, also where no test runs it: what is not in an `sh` block.
+    """
+    ours = parser()
+
+    options = parse(ours, parser(), in_our_order(ours, shlex.split(line)[1:]))
+
+    assert callable(options.run)
 
 
 def _name(file: Path) -> str:

@@ -9,7 +9,6 @@ Shell.
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,24 +23,21 @@ import pytest
 
 from tests.support.components import REPOSITORY
 from tests.support.driftlog_process import DriftlogProcess
-from tests.support.kafka_peer import java_command, kafka_jars
-from tests.support.quick_jvm import QUICK
+from tests.support.kafka_peer import install_tools, kafka_jars
 
 pytestmark = [pytest.mark.xdist_group("page_snippets"), pytest.mark.timeout(540)]
 
 _BLOCK: Final = re.compile(r"^( *)```(sh|python)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _TOGETHER: Final = ("README.md", "spark.md", "formats.md")
+_ELSEWHERE: Final = ("deploy.md",)
+"""tests/terraform/test_apply.py runs its blocks: they need what `terraform apply` makes."""
+
 _CODE: Final = re.compile(r"^ {4,}(?:from driftlog|import |driftlog spark ).*", re.MULTILINE)
 _NAMES: Final = re.compile(
     r"\b(greetings|flights|numbers|digits|letters|departures|arrivals|"
     r"readers|billing|kcats|subscribers|scripts|board|visits|users)\b(?!\.ndjson)"
 )
 _PROGRAM: Final = REPOSITORY / "tests" / "support" / "page_program.py"
-_SCRIPTS: Final = {
-    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
-    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
-    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,8 @@ class Unit:
 
 def _units() -> Iterator[Unit]:
     for page in PAGES:
+        if page.name in _ELSEWHERE:
+            continue
         blocks = _blocks(page.read_text())
         if page.name in _TOGETHER:
             yield Unit(page.name, blocks)
@@ -87,12 +85,8 @@ def environment(
 ) -> Mapping[str, str]:
     """What a person's shell has: the commands on PATH, and the address of the cluster."""
     commands = tmp_path_factory.mktemp("bin")
-    for name, main_class in _SCRIPTS.items() if kafka_jars() else ():
-        script = commands / name
-        script.write_text(
-            f'#!/bin/sh\nexec {shlex.join(java_command(main_class, jvm=(QUICK,)))} "$@"\n'
-        )
-        script.chmod(0o755)
+    if kafka_jars():
+        install_tools(commands)
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     addresses = ("DRIFTLOG_BOOTSTRAP", "DRIFTLOG_BOOTSTRAP_SERVERS")
     jars = ",".join(map(str, _kafka_source()))

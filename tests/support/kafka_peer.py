@@ -9,6 +9,7 @@ Shell.
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,12 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 _READY = "Kafka Server started"
 _START_TIMEOUT_SECONDS = 90.0
 _STOP_TIMEOUT_SECONDS = 30.0
+
+_TOOLS = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+}
 
 # kafka-server-start.sh and kafka-run-class.sh of Apache Kafka 4.3.
 _SERVER_JVM = (
@@ -65,6 +72,15 @@ def java_command(main_class: str, *arguments: str, jvm: tuple[str, ...] = ()) ->
     if folder is None:
         raise FileNotFoundError("Kafka's jars or java are missing: see tools/kafka-peer/pom.xml")
     return ["java", *jvm, "-cp", f"{folder}/*", main_class, *arguments]
+
+
+def install_tools(folder: Path) -> None:
+    """Kafka's scripts that pages name, in *folder*, which belongs on PATH."""
+    for name, main_class in _TOOLS.items():
+        script = folder / name
+        command = shlex.join(java_command(main_class, jvm=(QUICK,)))
+        script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        script.chmod(0o755)
 
 
 class KafkaPeer:

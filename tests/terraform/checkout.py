@@ -80,15 +80,41 @@ def attempted(
         text=True,
         stdin=subprocess.DEVNULL,
         check=False,
-        env={
-            **os.environ,
-            "CHECKPOINT_DISABLE": "1",
-            "TF_CLI_CONFIG_FILE": os.devnull,
-            "TF_IN_AUTOMATION": "1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            **(environment or {}),
-        },
+        env=_environment(environment or {}),
     )
+
+
+def typed(
+    lines: str, folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """*lines* of a page in a shell in *folder*, up to the first that fails.
+
+    Terraform's providers are those of the mirror, and it asks for no approval.
+    """
+    own = {
+        "TF_CLI_ARGS_init": f"-plugin-dir={mirror()}",
+        "TF_CLI_ARGS_apply": "-auto-approve -parallelism=30",
+    }
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", lines],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env=_environment({**own, **environment}),
+    )
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **os.environ,
+        "CHECKPOINT_DISABLE": "1",
+        "TF_CLI_CONFIG_FILE": os.devnull,
+        "TF_IN_AUTOMATION": "1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        **more,
+    }
 
 
 def resources(configuration: Path, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.process_usage import free_port, stop_process, wait_until
-from tests.support.s3_servers import REGION
-from tests.terraform.checkout import initialised, terraform
+from tests.terraform.checkout import terraform
 
-BUCKET: Final = "driftlog-of-the-test"
+REGION: Final = "eu-central-1"
+BUCKET: Final = "example-log"
+"""As docs/deploy.md has both."""
 
 _PROVIDER: Final = """
 provider "aws" {
@@ -48,6 +49,20 @@ resource "aws_s3_bucket_policy" "this" {
       Principal = { AWS = local.account_root }
       Action    = "s3:GetBucketLocation"
       Resource  = local.bucket_arn
+    }]
+  })
+}
+"""
+
+_STATE: Final = """
+resource "aws_s3_bucket_policy" "state" {
+  policy = jsonencode({
+    Version   = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Principal = { AWS = "arn:aws:iam::123456789012:root" }
+      Action    = "s3:GetBucketLocation"
+      Resource  = aws_s3_bucket.state.arn
     }]
   })
 }
@@ -90,29 +105,28 @@ def moto_account(folder: Path) -> Iterator[Mapping[str, str]]:
         stop_process(process, 30)
 
 
-def prepared(checkout: Path, artifacts: Path) -> Path:
-    """examples/complete in *checkout*, ready to be applied to an account on moto."""
-    wheels = artifacts / "wheels"
+def prepared(checkout: Path) -> Path:
+    """examples/complete in *checkout*, as docs/deploy.md begins with it, for an account on moto."""
+    wheels = checkout.parent / "dist" / "wheels"
     wheels.mkdir(parents=True)
     (wheels / "driftlog-0.0.0-py3-none-any.whl").write_text("in place of the wheel\n")
-    release = artifacts / "etcd-v3.6.16-linux-arm64.tar.gz"
+    release = checkout.parent / "etcd-v3.6.16-linux-arm64.tar.gz"
     release.write_text("in place of etcd's release\n")
     example = checkout / "examples" / "complete"
-    (example / "moto_override.tf").write_text(_PROVIDER)
-    (checkout / "modules" / "bucket" / "moto_override.tf").write_text(_BUCKET)
-    (checkout / "modules" / "metadata" / "moto_override.tf").write_text(_METADATA)
-    (example / "terraform.tfvars").write_text(
-        f'region = "{REGION}"\n'
-        f'availability_zones = ["{REGION}a", "{REGION}b", "{REGION}c"]\n'
-        f'bucket = "{BUCKET}"\n'
-        f'wheels_directory = "{wheels}"\n'
-        f'etcd_release_file = "{release}"\n'
+    for folder, overrides in {
+        example: _PROVIDER,
+        checkout / "examples" / "remote-state": _PROVIDER + _STATE,
+        checkout / "modules" / "bucket": _BUCKET,
+        checkout / "modules" / "metadata": _METADATA,
+    }.items():
+        (folder / "moto_override.tf").write_text(overrides)
+    (example / "test.auto.tfvars").write_text(
         "deletion_protection = false\n"
         "seal_min_size = 1\n"
         "seal_max_size = 2\n"
         'broker_configs = { "auto.create.topics.enable" = "true" }\n'
     )
-    return initialised(example)
+    return example
 
 
 def applied(example: Path, environment: Mapping[str, str], *variables: str) -> str:

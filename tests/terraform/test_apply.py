@@ -1,7 +1,8 @@
 """The complete example is applied to an account, and its machines' own files make a cluster.
 
-Up to a client's first record: etcd's members and the agents are started from nothing but what their
-machines' user data says, against the bucket that Terraform made, and with its policies enforced.
+By the commands of docs/deploy.md, up to a client's first record: etcd's members and the agents are
+started from nothing but what their machines' user data says, against the bucket that Terraform
+made, and with its policies enforced.
 
 Shell.
 """
@@ -13,29 +14,45 @@ import subprocess
 import sys
 import time
 import tomllib
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import botocore.session
 import pytest
-from confluent_kafka import Consumer, Producer
 
 from driftlog_tiering.compaction.rewrite_report import Outcome
+from tests.support.components import REPOSITORY, java, kafka_jars, kcat
 from tests.support.driftlog_process import driftlog_command
+from tests.support.kafka_peer import install_tools
 from tests.support.spark_jobs import imported, merged
 from tests.terraform import aws_cli
-from tests.terraform.checkout import copied, mirror, resources, terraform
+from tests.terraform.checkout import copied, mirror, resources, terraform, typed
 from tests.terraform.machine_files import MachineFiles, machine_files
 from tests.terraform.machines import Agent, EtcdMembers, client_certificate
-from tests.terraform.moto_account import BUCKET, applied, destroyed, moto_account, prepared
+from tests.terraform.moto_account import (
+    BUCKET,
+    REGION,
+    applied,
+    destroyed,
+    moto_account,
+    prepared,
+)
 from tests.terraform.policy_proxy import PolicyProxy, allowed
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("terraform-apply")]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("terraform-apply")]
+
+_PAGE: Final = (REPOSITORY / "docs" / "deploy.md").read_text()
+_STATE, _APPLY, _KAFKA_TOOLS, _ON_A_MACHINE, _SEAL = re.findall(
+    r"^```sh\n(.*?)^```", _PAGE, re.DOTALL | re.MULTILINE
+)
+"""All its commands that run here."""
+
+[_PRODUCE] = re.findall(r"^.* kcat -P .*$", _KAFKA_TOOLS, re.MULTILINE)
+
+_STATES: Final = "example-terraform-states"
 
 _GROUPS: Final = ("module.agents", "module.seal_agents[0]")
 _ALWAYS_CHANGED: Final = {
@@ -57,7 +74,7 @@ _SEAL_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What `terraform apply` made of the example, and how long it took."""
+    """What `terraform apply` made of the example, and how long the page's lines for it took."""
 
     example: Path
     account: Mapping[str, str]
@@ -96,10 +113,12 @@ class Applied:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applied]:
     mirror()
     folder = tmp_path_factory.mktemp("apply")
-    example = prepared(copied(folder), folder / "artifacts")
+    example = prepared(copied(folder))
     with moto_account(folder) as account:
-        began = time.monotonic()
-        applied(example, account)
+        for lines, at in ((_STATE, folder), (_APPLY, example.with_name("remote-state"))):
+            began = time.monotonic()
+            done = typed(lines, at, account)
+            assert 0 == done.returncode, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         seconds = time.monotonic() - began
         outputs = json.loads(terraform(example, "output", "-json", environment=account))
         yield Applied(
@@ -113,13 +132,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applied]:
 
 def test_apply_makes_what_a_client_needs(cluster: Applied) -> None:
     """
-    Within two minutes: where to connect in each zone, what to read with Spark, and as whom.
+    By the page's commands, with its state in a bucket: where to connect in each zone, what to read
+    with Spark, and as whom.
     """
     outputs = cluster.outputs
     zones = outputs["bootstrap_servers_by_zone"]
 
     assert cluster.seconds < 240, "on a busy machine; alone it takes 80 s"
-    assert ["us-east-1a", "us-east-1b", "us-east-1c"] == sorted(zones)
+    assert [f"{REGION}a", f"{REGION}b", f"{REGION}c"] == sorted(zones)
     assert all(zones[zone] == f"{zone}.{outputs['bootstrap_servers']}" for zone in zones)
     lines = outputs["client_properties"].splitlines()
     assert [
@@ -176,11 +196,12 @@ def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
     cluster: Applied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Members form etcd with certificates, agents join, a client writes and reads; each action of the
-    agents' policy is used, and none beside it; a reader's role reads what is sealed, by the agent
-    that only seals; so does a writer's, which imports a topic and merges; SIGTERM drains each agent
-    in its time.
+    Members form etcd with certificates, agents join, clients write and read by the page's commands;
+    each action of the agents' policy is used, and none beside it; a reader's role reads what is
+    sealed, by the agent that only seals; so does a writer's, which imports a topic and merges;
+    SIGTERM drains each agent in its time.
     """
+    java(), kcat(), kafka_jars()
     machine, seals = cluster.agent_machines()
     command = machine.exec_start("driftlog.service")
     assert ["/opt/driftlog/bin/driftlog", "agent", "run"] == command[:3]
@@ -215,14 +236,22 @@ def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
         }
         agents = [
             Agent(tmp_path / zone, of, environment, zone)
-            for zone, of in (("use1-az1", machine), ("use1-az2", machine), ("use1-az3", seals))
+            for zone, of in (("euc1-az1", machine), ("euc1-az2", machine), ("euc1-az3", seals))
         ]
         with agents[0], agents[1], agents[2]:
-            _produce(agents[0].listener, b"first")
-            assert [b"first"] == _consume(agents[2].listener, 1)
-            _seal(agents)
-            _produce(agents[1].listener, b"second")
-            _seal(agents)
+            type_here = _shell(cluster, agents[0], tmp_path / "bin")
+            type_there = _shell(cluster, agents[1], tmp_path / "bin")
+            for type_at, lines in (
+                (type_here, _KAFKA_TOOLS),
+                (type_there, _ON_A_MACHINE.replace("greetings", "others")),
+            ):
+                done = type_at(lines)
+                assert (0, "hello") == (done.returncode, done.stdout.splitlines()[-1]), done.stderr
+            for value in ("first", "second"):
+                done = type_here(f"{_PRODUCE.replace('hello', value)} -p 0")
+                assert 0 == done.returncode, done.stderr
+                # Refused while a partition is on its way to another agent.
+                _wait_until(lambda: 0 == type_here(_SEAL).returncode, _SEAL_SECONDS, pause_s=3.1)
             sealed = [_metric(agent, "driftlog_sealed_bytes_total") for agent in agents]
             with PolicyProxy(moto, writer) as writers:
                 for name, setting in {**cluster.account, "AWS_ENDPOINT_URL": writers.url}.items():
@@ -234,13 +263,16 @@ def test_machines_make_a_cluster_that_takes_records_with_its_role_alone(
                 tables = [_read(under, location, topic) for topic in ("greetings", "history")]
             _wait_until(lambda: "s3:DeleteObject" in proxy.used, _COLLECT_SECONDS)
             codes = [agent.stop() for agent in agents]
+    made = ssm.get_parameters_by_path(Path="/log", Recursive=True)["Parameters"]
+    [deleted] = re.findall(r"`aws ssm delete-parameters --names ([^`]+)`", _PAGE)
 
     assert [0, 0, 0] == codes
     assert ([], [], []) == (proxy.refused, readers.refused, writers.refused)
-    assert ["first second", "old"] == tables
+    assert ["first hello second", "old"] == tables
     assert sealed[0] == sealed[1] == 0 < sealed[2]
     for granting, used in ((policy, proxy.used), (reader, readers.used), (writer, writers.used)):
         assert _granted(granting) == used
+    assert {parameter["Name"] for parameter in made} == set(deleted.split())
 
 
 def test_roles_may_not_leave_their_prefixes(cluster: Applied) -> None:
@@ -273,15 +305,19 @@ def test_another_size_is_applied_in_place(cluster: Applied) -> None:
     """
     told = applied(cluster.example, cluster.account, "min_size=4", "max_size=8")
 
-    groups = cluster.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
-    [group] = [each for each in groups if each["AutoScalingGroupName"] == "driftlog-agents"]
+    [name] = re.findall(r"describe-auto-scaling-groups --auto-scaling-group-names (\S+)", _PAGE)
+    [seals] = re.findall(r"a second group, `(\S+)`", _PAGE)
+    answer = cluster.client("autoscaling").describe_auto_scaling_groups()
+    groups = {group["AutoScalingGroupName"]: group for group in answer["AutoScalingGroups"]}
+    group = groups[name]
+    assert {name, seals} == set(groups)
     assert (4, 8) == (group["MinSize"], group["MaxSize"])
     assert re.search(r"Resources: 0 added, \d+ changed, 0 destroyed", told)
 
 
 def test_destroy_leaves_nothing(cluster: Applied) -> None:
     """
-    Once the bucket is empty: a bucket that holds a log is not destroyed.
+    But its state, once the bucket is empty: a bucket that holds a log is not destroyed.
     """
     s3 = cluster.client("s3")
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="log/"):
@@ -290,25 +326,28 @@ def test_destroy_leaves_nothing(cluster: Applied) -> None:
 
     destroyed(cluster.example, cluster.account)
 
-    assert [] == s3.list_buckets()["Buckets"]
+    assert [_STATES] == [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
     assert [] == cluster.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
 
 
-def _produce(bootstrap: str, value: bytes) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-    producer.produce("greetings", value)
-    assert 0 == producer.flush(60)
+def _shell(
+    cluster: Applied, agent: Agent, tools: Path
+) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Types lines of the page beside the example; the load balancer's name is *agent*'s address."""
+    install_tools(tools)
+    ours = Path(str(driftlog_command())).parent
+    environment = {**cluster.account, "PATH": f"{tools}:{ours}:{os.environ['PATH']}"}
 
+    def type_here(lines: str) -> subprocess.CompletedProcess[str]:
+        for written, real in {
+            "$(terraform output -raw bootstrap_servers)": agent.listener,
+            "log-bootstrap-….elb.eu-central-1.amazonaws.com:9092": agent.listener,
+            "/opt/driftlog/bin": str(ours),
+        }.items():
+            lines = lines.replace(written, real)
+        return typed(lines, cluster.example, environment)
 
-def _consume(bootstrap: str, count: int) -> list[bytes | None]:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(["greetings"])
-    try:
-        return [message.value() for message in consumer.consume(count, timeout=60)]
-    finally:
-        consumer.close()
+    return type_here
 
 
 def _granted(policy: Mapping[str, Any]) -> set[str]:
@@ -326,11 +365,11 @@ def _metric(agent: Agent, name: str) -> float:
 
 
 def _read(environment: Mapping[str, str], location: str, topic: str) -> str:
-    """The values of the topic, read from its files as Spark's driver does."""
+    """The values of the topic in their order, read from its files as Spark's driver does."""
     code = (
         "import sys, driftlog_spark_reader as d;"
         "t = d.read_arrow(*sys.argv[1:]);"
-        "print(*(value.decode() for value in t.column('value').to_pylist()))"
+        "print(*sorted(value.decode() for value in t.column('value').to_pylist()))"
     )
     command = [sys.executable, "-c", code, location, topic]
     done = subprocess.run(
@@ -338,24 +377,6 @@ def _read(environment: Mapping[str, str], location: str, topic: str) -> str:
     )
     assert 0 == done.returncode, done.stderr
     return done.stdout.strip()
-
-
-def _seal(agents: list[Agent]) -> None:
-    """At every agent, each asked again while a partition is on its way to another one."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def is_sealed(agent: Agent) -> bool:
-        url = f"http://{agent.http}/topics/greetings/seal"
-        try:
-            opener.open(urllib.request.Request(url, b"", {"X-Driftlog": "1"}), timeout=60).close()
-        except urllib.error.HTTPError as error:
-            if error.code not in (429, 503):
-                raise
-            return False
-        return True
-
-    for agent in agents:
-        _wait_until(partial(is_sealed, agent), _SEAL_SECONDS, pause_s=3.1)  # 20 a minute
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float, pause_s: float = 0.1) -> None:
