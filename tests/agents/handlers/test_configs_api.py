@@ -541,6 +541,7 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
             compression_level=3,
             log_append_time=True,
             compacted=True,
+            deletes_records=False,
         ),
         TopicSealPolicy(segment_bytes=2_000_000, segment_ms=5_000),
     ) == after
