@@ -13,10 +13,10 @@ PIP_FLAGS := --quiet --disable-pip-version-check --no-input
 # compiled, each of them compiles all modules again: an agent's start took 5 s of CPU instead of 2.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Two cores is what CI has.  A third of the time of `make test`, and two of `make verify`, tests wait:
-# for leases, for a store, for what a kill leaves.
+# Two cores is what CI has.  A third of their time, tests wait: for leases, for a store, for what a
+# kill leaves.  With a fourth worker, the kills of `make verify` take the cores of the others.
 test: WORKERS ?= 3
-verify: WORKERS ?= 4
+verify: WORKERS ?= 3
 SEEDS ?= 1000
 FRAMES ?= 10000000
 # Chaos: seconds of faults, the seed that draws them, and how many agents there are.
