@@ -106,7 +106,8 @@ class _LargeAnswer(Attack):
 
 
 class DuplicateOffsetFetch(_LargeAnswer):
-    """OffsetFetch 8 that names one group 300 times, which has 4 MB of offsets with metadata."""
+    """OffsetFetch 8 that names one group 1,000 times, which has 240 KB of metadata: as much as fits
+    the pages of 1,000 partitions."""
 
     name = "duplicate-offset-fetch"
 
@@ -116,14 +117,14 @@ class DuplicateOffsetFetch(_LargeAnswer):
             make_topic(connection, "wide", 1_000)
             for start in range(0, 1_000, 200):
                 partitions = range(start, start + 200)
-                commit = commit_request("d", "wide", partitions, metadata="m" * 4_000)
+                commit = commit_request("d", "wide", partitions, metadata="m" * 240)
                 answer = connection.ask(ApiKey.OFFSET_COMMIT, 7, commit)
                 codes = {each.error_code for each in answer.topics[0].partitions}
                 assert codes == {0}, f"the group's offsets: errors {codes}"
         target.groups.add("d")
 
     def frame(self) -> bytes:
-        groups = [OffsetFetchRequestGroup(group_id="d", topics=None)] * 300
+        groups = [OffsetFetchRequestGroup(group_id="d", topics=None)] * 1_000
         return _frame(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
 
 
