@@ -46,13 +46,6 @@ _TOGETHER_S: Final = 0.005
 _STARTS_S: Final = 1.5
 """How long an agent that starts with thousands of partitions waits for other starting agents."""
 
-_WARM_UP_S: Final = 0.1
-"""Between two warm-ups.  Longer: a takeover reads more footers itself; shorter: more reads of the
-flush records meanwhile."""
-
-_WARM_UPS: Final = 30
-"""After so many of one plan the takeover is not near: its partitions may be offline elsewhere."""
-
 _PLACED_HERE: Final = 2_000
 """More partitions are placed off the event loop: they would block it for tens of ms."""
 
@@ -225,25 +218,19 @@ class PartitionClaims:
     # ── Warm-up ──
 
     async def _warm_up(self) -> None:
-        """Reads the footers of sessions whose partitions are placed here, again and again until the
-        takeover: clients wait for what it still has to read."""
+        """Reads the footers of sessions whose partitions are placed here, before the takeover."""
+        mine = self._takeover.session_id
+        warm: set[str] = set()
         while True:
+            leaders = self._view.leaders
             is_replanned = self._assignments.is_replanned()
-            for _ in range(_WARM_UPS):
-                if not (wanted := self._leaders_before()):
-                    break
-                await self._takeover.warm_up(sorted(wanted))
-                if await self._cluster.until(is_replanned, _WARM_UP_S):
-                    break
+            wanted = {
+                session_id
+                for tp in self._assignments.placed_here
+                if (entry := leaders.get(tp)) is not None
+                and (session_id := entry.leader.session_id) is not None
+                and session_id != mine
+            }
+            await self._takeover.warm_up(sorted(wanted - warm))
+            warm = wanted
             await self._cluster.until(is_replanned)
-
-    def _leaders_before(self) -> set[str]:
-        """The sessions of others that lead what is placed here."""
-        leaders = self._view.leaders
-        return {
-            session_id
-            for tp in self._assignments.placed_here
-            if (entry := leaders.get(tp)) is not None
-            and (session_id := entry.leader.session_id) is not None
-            and session_id != self._takeover.session_id
-        }
