@@ -10,7 +10,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -20,6 +21,17 @@ T = TypeVar("T")
 
 NO_ANSWER: Final = (UnavailableError, OutcomeUnknownError, TimeoutError)
 """A store or the disk refused, or its answer is missing."""
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raise a lack of memory as `UnavailableError`: it fails an attempt, not the agent."""
+    try:
+        yield
+    except MemoryError as error:
+        raise UnavailableError(
+            f"the agent has too little memory for this object: {error!r}"
+        ) from error
 
 
 class Waits:

@@ -7,7 +7,6 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#consumerGroup
 Shell.
 """
 
-from base64 import urlsafe_b64encode
 from uuid import UUID, uuid4
 
 from driftlog_agents.groups.consumer import regex
@@ -33,6 +32,7 @@ from driftlog_agents.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from driftlog_metadata.schema.random_ids import kafka_text
 
 
 async def handle(
@@ -58,7 +58,7 @@ async def _answer(
     names = request.subscribed_topic_names
     beat = ConsumerHeartbeat(
         # In version 0 the coordinator makes the ids of members (KIP-1082).
-        member_id=request.member_id or urlsafe_b64encode(uuid4().bytes).decode().rstrip("="),
+        member_id=request.member_id or kafka_text(uuid4()),
         member_epoch=request.member_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,

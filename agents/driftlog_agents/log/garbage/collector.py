@@ -57,7 +57,7 @@ import structlog
 
 from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.foundation.histogram import OperationTimes
-from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.foundation.retry import NO_ANSWER, memory_errors
 from driftlog_agents.log.garbage.common.garbage_objects import (
     AllDuties,
     Duties,
@@ -80,7 +80,6 @@ from driftlog_agents.log.garbage.unreferenced_objects import (
     decode_sightings,
 )
 from driftlog_agents.log.local.disk import AgentDisk
-from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_tiering.formats import layout
@@ -178,7 +177,7 @@ class Collector:
     async def _attempt(self, collect: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            with self.passes.attempt(lambda: loop.time() * 1000), local_errors():
+            with self.passes.attempt(lambda: loop.time() * 1000), memory_errors():
                 await collect()
         except FencedError as error:
             self._log.error("collection_refused", error=str(error), advice="nothing is deleted")

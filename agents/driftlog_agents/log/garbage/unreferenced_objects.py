@@ -194,9 +194,10 @@ class Pass:
         them counts in the next pass."""
         for info in objects:
             self.named_objects += 1
-            self._joins = False
             since_ms = self._since(info.key, now_ms)
-            if since_ms is not None:
+            if since_ms is None:
+                self._joins = False
+            else:
                 self._remember(info.key, since_ms)
 
     def _since(self, key: str, now_ms: int) -> int | None:

@@ -21,7 +21,7 @@ import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.loop_slices import each
-from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.foundation.retry import NO_ANSWER, memory_errors
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.object_retry import ANSWERED
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -34,7 +34,6 @@ from driftlog_agents.log.retention.policy import (
     check,
 )
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
-from driftlog_agents.log.segments.range_segments import local_errors
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef
@@ -112,7 +111,7 @@ class SegmentExpiry:
         """Check *log*, or note why that failed: the next check tries again."""
         sent_ms = self._now_ms()
         try:
-            with local_errors():
+            with memory_errors():
                 await self._check(log, retention)
         except FencedError:
             pass  # it is led elsewhere, or the session is over: its keep-alive learns that

@@ -21,7 +21,7 @@ import structlog
 
 from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.keyed_lock import KeyedLock
-from driftlog_agents.foundation.retry import NO_ANSWER
+from driftlog_agents.foundation.retry import NO_ANSWER, memory_errors
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_verdict import older_than_bucket
 from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
@@ -39,7 +39,7 @@ from driftlog_agents.log.sealing.policy import (
     can_be_sealed,
     fullness,
 )
-from driftlog_agents.log.segments.range_segments import FILLING, local_errors
+from driftlog_agents.log.segments.range_segments import FILLING
 from driftlog_agents.log.segments.sealed_range import (
     sealed_state,
 )
@@ -174,7 +174,7 @@ class Sealer:
         """Seal *log*, or note why it failed; a topic that was deleted meanwhile is no failure."""
         sent_ms = self._now_ms()
         try:
-            with local_errors():
+            with memory_errors():
                 await self.seal(log, end)
         except (*NO_ANSWER, *ANSWERED) as error:
             why = str(error) or repr(error)

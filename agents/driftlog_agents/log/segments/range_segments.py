@@ -20,6 +20,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.foundation.retry import memory_errors
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.segments.batch_faults import (
     BatchFault,
@@ -295,12 +296,9 @@ def local_errors() -> Iterator[None]:
     """Raise what the machine lacks, memory or room in the spool, as `UnavailableError`: it fails an
     attempt, not the agent."""
     try:
-        yield
+        with memory_errors():
+            yield
     except TimeoutError:
         raise  # from a store: an OSError only by its class
-    except MemoryError as error:
-        raise UnavailableError(
-            f"the agent has too little memory for this object: {error!r}"
-        ) from error
     except OSError as error:
         raise UnavailableError(f"the spool of segments, in DIR/spool: {error}") from error

@@ -127,7 +127,7 @@ async def _is_stored(at: Coordinated, group: ServedGroup) -> None:
 
 async def _writes(at: Coordinated, group: ServedGroup) -> None:
     """Its write is made."""
-    vars(vars(group)["_pending"])["_made"] = _fails
+    vars(group.offsets)["pages"] = _fails
     with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR"):
         await at.commit("g", {0: 7})
 
