@@ -39,6 +39,21 @@ def _commands() -> list[str]:
     return sorted({found for text in texts for found in line.findall(text)})
 
 
+_SHELL: Final = re.compile(
+    r"^ {4,}(?:\$ )?(?:driftlog|make|export|cd|sudo|python3?|pip|git|terraform|docker|kubectl|aws|"
+    r"curl|kcat|kafka-\S+|systemctl|/\S+/\w+) [^#\n]*?\S {2,}(?![#\\ ]).*",
+    re.MULTILINE,
+)
+"""A line of a block that is a command, and words behind it."""
+
+
+def test_what_explains_a_command_is_a_comment() -> None:
+    """
+    A block may be pasted as it stands.
+    """
+    assert [] == [(file.name, line) for file in ALL for line in _SHELL.findall(file.read_text())]
+
+
 def test_the_first_page_is_short() -> None:
     """
     At most 120 lines; ``make demo`` and ``make test`` are in the first screen of 40.

@@ -4,6 +4,7 @@ Shell.
 """
 
 import json
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -142,6 +143,9 @@ def test_an_agent_that_only_seals_is_an_agent_without_clients_and_disk(
     assert theirs.keys() - own.keys() == {
         *("POD_NAME", "POD_NAMESPACE", "DRIFTLOG_ADVERTISED_LISTENER")
     }
+    assert pod["volumes"][-1]["emptyDir"]["sizeLimit"] == container["resources"]["requests"].pop(
+        "ephemeral-storage"
+    )
     for each in (container, agent):
         del each["env"], each["resources"]["requests"]["cpu"]
     assert agent == container
@@ -149,6 +153,31 @@ def test_an_agent_that_only_seals_is_an_agent_without_clients_and_disk(
     expected = json.dumps(agents["template"]["spec"] | {"containers": []}, sort_keys=True)
     found = json.dumps(pod | {"containers": []}, sort_keys=True)
     assert expected == found.replace('"seal-agent"', '"agent"')
+
+
+def test_the_scrape_keeps_the_agents_of_both_manifests(agents: dict[str, Any]) -> None:
+    """
+    The collector runs on agents that seal, where there are some.
+    """
+    page = (REPOSITORY / "observability" / "README.md").read_text()
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    jobs = [job for block in blocks for job in block["scrape_configs"]]
+    [job] = [job for job in jobs if "kubernetes_sd_configs" in job]
+    [rule] = job["relabel_configs"]
+    [seals] = of_kind("Deployment")
+    templates = [agents["template"], seals["spec"]["template"]]
+
+    for template in templates:
+        labels = template["metadata"]["labels"]
+        [port] = [
+            port["name"]
+            for port in template["spec"]["containers"][0]["ports"]
+            if port["name"] in rule["regex"]
+        ]
+        kept = ";".join(
+            [labels["app.kubernetes.io/name"], labels["app.kubernetes.io/component"], port]
+        )
+        assert re.fullmatch(rule["regex"], kept)
 
 
 def test_a_pod_is_confined_and_has_time_to_drain(
