@@ -17,6 +17,7 @@ from driftlog_metadata.stores.store import MetadataStore, Put
 from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
+from driftlog_tiering.stores.object_store import ObjectInfo
 from tests.agents.log.job_edits import merge
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
 
@@ -128,6 +129,67 @@ async def test_a_changed_config_holds_from_the_next_check_on() -> None:
     life.world.retention["t"] = by_time()
 
     await becomes(lambda: life.log().log_start == 1, LATE_S)
+
+
+@on_virtual_time
+@pytest.mark.parametrize("changed", [TopicRetention(), by_time(10**10), None])
+async def test_a_config_that_is_changed_during_a_check_holds_at_once(
+    monkeypatch: pytest.MonkeyPatch, changed: TopicRetention | None
+) -> None:
+    """
+    The store is slow, and the change was answered before log start is written; None: the topic is
+    deleted.
+    """
+    life = await start(by_time())
+    request = life.produce(b"a", timestamp_ms=-1)
+    assert "committed" == await request.answer()
+    await life.seal()
+    stat, asked = life.world.bucket.stat, asyncio.Event()
+
+    async def slow(key: str) -> ObjectInfo:
+        found = await stat(key)
+        if not asked.is_set():
+            asked.set()
+            await asyncio.sleep(5)
+        return found
+
+    monkeypatch.setattr(life.world.bucket, "stat", slow)
+    async with asyncio.timeout(RETAINED_S + LATE_S):
+        await asked.wait()
+    life.world.retention["t"] = changed or TopicRetention()
+    if changed is None:
+        del life.world.retention["t"]
+    with capture_logs() as lines:
+        await asyncio.sleep(LATE_S)
+    kept = life.log().log_start
+    life.world.retention["t"] = by_time(RETAINED_S + 1)
+    await becomes(lambda: life.log().log_start == 1, LATE_S)
+
+    assert (0, []) == (kept, lines)
+
+
+@on_virtual_time
+async def test_a_config_that_is_changed_while_a_key_is_written_holds_at_once() -> None:
+    """
+    Log start waits for a deletion that a client has asked for, whose answer from the metadata store
+    is late.
+    """
+    world = World(t=1)
+    world.retention["t"] = by_time()
+    store = SlowWrites(cast(MetadataStore, world.metadata))
+    life = await world.start(CHECKED, metadata=lambda _: cast(MetadataStore, store))
+    await put(life, b"a", b"b", age_ms=-int(1_000 * INTERVAL_S))
+    await asyncio.sleep(RETAINED_S)
+    store.answers.clear()
+    deleted = asyncio.create_task(life.engine.deletion.delete_to(life.log(), 1))
+
+    await asyncio.sleep(LATE_S)
+    world.retention["t"] = TopicRetention()
+    store.answers.set()
+
+    assert 1 == await deleted
+    await asyncio.sleep(1)
+    assert 1 == life.log().log_start
 
 
 @on_virtual_time
@@ -339,6 +401,23 @@ async def test_a_bucket_that_does_not_answer_makes_no_manifest_wrong(
     assert manifest == life.engine.manifests.known(life.log())
     life.world.bucket.withheld = set()
     await becomes(lambda: life.log().log_start == 2, LATE_S)
+
+
+class SlowWrites:
+    """A metadata store whose transactions are made when the test says so."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def txn(self, *args: Any) -> Any:
+        """As the store's."""
+        await self.answers.wait()
+        return await self._store.txn(*args)
 
 
 class OldTopics:
