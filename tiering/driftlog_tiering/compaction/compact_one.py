@@ -9,7 +9,8 @@
    segments under those that replace them (`sealing/sealer` of the agents).
 2. Before each run the end is fixed first, and then the policy is asked for.  So no record below the
    end was acknowledged after the answer to a change of the topic's configs that the policy lacks.
-   What the topic inherits may be of a minute or two ago.
+   What the topic inherits may be of a minute or two ago.  The policy is asked for again before each
+   edit (`Cleaner`): after a change the run begins once more, by the new one.
 3. Ages of records are compared with the store's clock.
 4. Pieces that were committed before a failure stay: the next run continues behind them.  A piece
    whose commit had no answer may be one: the next attempt looks for it in the manifest.
@@ -42,7 +43,7 @@ CHANGED: Final = "its configs have changed, or its topic is deleted: nothing mor
 _NONE_LEFT: Final = "compaction has looked at all of it that is old enough"
 
 _VOIDS: Final = 2
-"""Attempts of which other editors made each void: they are at work there, and the job is not."""
+"""Attempts that ended void: other editors are at work there, or the topic's configs change."""
 
 _FAILURES: Final = 3
 """Attempts that ended because the store gave no answer.  More: a long outage takes longer."""
@@ -76,7 +77,7 @@ async def rewritten(
     report: RewriteReport,
     work: Callable[[RewriteReport], Awaitable[RewriteReport]],
 ) -> RewriteReport:
-    """What *work* returns, begun a second time if another edit was faster.
+    """What *work* returns, begun a second time if another edit was faster, or the policy changed.
 
     *work* gets the report of the partition as it was at first.  Its `Busy` is taken away, however
     it ends.
@@ -171,7 +172,9 @@ async def _compact(
             seed=new_seed(),
             settings=settings.within(partition.grace),
         )
-        cleaned = await cleaner.clean(partition.manifest, segments, found.dirty_end, policy)
+        cleaned = await cleaner.clean(
+            partition.manifest, segments, found.dirty_end, policy, policy_now
+        )
         keys, end = keys + cleaned.keys, cleaned.end
         if end <= before:
             break
