@@ -15,9 +15,10 @@ or those of other agents (`rewrites`).
 4. A partition that has not changed, and of which nothing is due by age, costs no request.
 5. The policy of a run is asked for after its manifest was read: no record that the manifest has was
    acknowledged after a change of the topic's configs that the policy lacks.  After a takeover it
-   waits until the view has the topic as it was at the claim (`upkeep_partitions`).  A topic that
-   inherits its `cleanup.policy` is compacted by its leader only.  The policy is asked for again
-   before each edit: one that has changed ends the run, as another's edit does.
+   waits until the view has the topic, and what that inherits, as they were at the claim
+   (`upkeep_partitions`).  A topic that inherits its `cleanup.policy` is compacted by its leader
+   only.  The policy is asked for again before each edit: one that has changed ends the run, as
+   another's edit does.
 6. One run at a time in the process: a map of keys may take `log.cleaner.dedupe.buffer.size`.
 
 Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.

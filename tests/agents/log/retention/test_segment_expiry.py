@@ -10,10 +10,21 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.retention.policy import RetentionSettings, TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
-from driftlog_metadata.schema.codec import decode_partition_state, encode_topic
-from driftlog_metadata.schema.keys import FLUSHES_PREFIX, TOPICS_PREFIX, partition_key, topic_key
-from driftlog_metadata.schema.model import PartitionState, TopicPartition
-from driftlog_metadata.stores.store import MetadataStore, Put
+from driftlog_metadata.schema.codec import (
+    decode_partition_state,
+    encode_configs,
+    encode_topic,
+)
+from driftlog_metadata.schema.keys import (
+    CONFIGS_PREFIX,
+    FLUSHES_PREFIX,
+    TOPICS_PREFIX,
+    configs_key,
+    partition_key,
+    topic_key,
+)
+from driftlog_metadata.schema.model import ConfigsOwner, PartitionState, TopicPartition
+from driftlog_metadata.stores.store import Delete, MetadataStore, Put
 from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
@@ -420,11 +431,12 @@ class SlowWrites:
         return await self._store.txn(*args)
 
 
-class OldTopics:
-    """A metadata store whose changes of topics come when the test says so."""
+class OldView:
+    """A metadata store whose changes under *late* come when the test says so."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, late: str) -> None:
         self._store = store
+        self._late = late
         self.shown = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -433,25 +445,42 @@ class OldTopics:
     async def watch(self, prefix: str, start_revision: int) -> AsyncIterator[Any]:
         """As the store's."""
         async for events in self._store.watch(prefix, start_revision):
-            if prefix == TOPICS_PREFIX:
+            if prefix == self._late:
                 await self.shown.wait()
             yield events
 
 
+ALL_BROKERS = configs_key(ConfigsOwner())
+OF_SECOND = configs_key(ConfigsOwner(node_id=2))
+
+
+@pytest.mark.parametrize(
+    ("late", "change"),
+    [
+        (TOPICS_PREFIX, Put(topic_key("t"), encode_topic(World(t=1).topics["t"]))),
+        (CONFIGS_PREFIX, Put(ALL_BROKERS, encode_configs({"log.retention.ms": "-1"}))),
+        (CONFIGS_PREFIX, Delete(ALL_BROKERS)),
+        (CONFIGS_PREFIX, Put(OF_SECOND, encode_configs({"log.retention.ms": "-1"}))),
+    ],
+    ids=["topic", "all brokers", "deleted", "own broker"],
+)
 @on_virtual_time
-async def test_a_leader_expires_nothing_by_configs_that_are_older_than_its_claim() -> None:
+async def test_a_leader_expires_nothing_by_configs_that_are_older_than_its_claim(
+    late: str, change: Put | Delete
+) -> None:
     """
     The leader before has accepted records under a longer retention, and the new leader's watch of
-    the topics is late: it waits for it.
+    the topics, or of what they inherit, is late: it waits for it.
     """
     first = await start(by_time(10**6))
     await put(first, b"a", b"b", age_ms=500_000)
     world = first.world.other_disk()
     world.retention["t"] = by_time(1)
-    store = OldTopics(cast(MetadataStore, world.metadata))
+    await world.metadata.txn((), [Put(ALL_BROKERS, encode_configs({"log.retention.ms": "1"}))])
+    store = OldView(cast(MetadataStore, world.metadata), late)
     second = await world.start(CHECKED, ready=False, metadata=lambda _: cast(MetadataStore, store))
     await asyncio.sleep(5)
-    await world.metadata.txn((), [Put(topic_key("t"), encode_topic(world.topics["t"]))])
+    await world.metadata.txn((), [change])
     first.kill()
     await becomes(lambda: second.engine.log("t", 0) is not None, 120)
 
