@@ -109,10 +109,16 @@ def test_a_partition_that_is_not_due_is_not_edited() -> None:
     asyncio.run(main())
 
 
-def test_records_younger_than_the_lag_stay_by_the_stores_clock() -> None:
+@pytest.mark.parametrize("timestamp_ms", [1_000, -1])
+def test_records_younger_than_the_lag_stay_by_the_stores_clock(timestamp_ms: int) -> None:
+    """
+    Records without a timestamp are as old as the PUT of their segment.
+    """
+
     async def main() -> None:
-        log = await sealed()
-        log.now_ms = 1_500  # records are of 1,000 ms and later
+        log = Watched(now_ms=1_000)
+        await log.append([Row(0, timestamp_ms, b"a", b"1"), Row(1, timestamp_ms, b"a", b"2")], 2)
+        log.now_ms = 1_500
         young = await compacted(opened(log), replace(DIRTY, min_lag_ms=1_000))
         log.now_ms = 5_000
         old = await compacted(opened(log), replace(DIRTY, min_lag_ms=1_000))

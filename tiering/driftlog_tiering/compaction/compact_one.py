@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Final
 
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.compaction.bucket_requests import dated
 from driftlog_tiering.compaction.cleaner import Cleaner
 from driftlog_tiering.compaction.policy import (
     CleanerSettings,
@@ -153,7 +154,7 @@ async def _compact(
     policy = await policy_now()
     if policy is None:
         return replace(report, reason=CHANGED)
-    found = _measured(partition, await segments_of(partition), policy, now_ms)
+    found = await _measured(partition, await segments_of(partition), policy, now_ms)
     if not is_due(found, policy, now_ms):
         return replace(report, outcome=Outcome.CLEAN, reason=_why_not(found.ratio, policy))
     await partition.begin()
@@ -163,7 +164,7 @@ async def _compact(
         policy = await policy_now()
         if policy is None:
             return replace(report, reason=CHANGED, keys=keys)
-        found = _measured(partition, segments, policy, now_ms)
+        found = await _measured(partition, segments, policy, now_ms)
         if not found.dirty_bytes:
             break
         cleaner = Cleaner(
@@ -181,7 +182,7 @@ async def _compact(
     return replace(report, outcome=Outcome.DONE, keys=keys)
 
 
-def _measured(
+async def _measured(
     partition: SealedPartition,
     segments: Sequence[SegmentRef],
     policy: CompactionPolicy,
@@ -189,6 +190,7 @@ def _measured(
 ) -> Dirtiness:
     manifest = partition.manifest
     dirty = [each for each in segments if each.end > clean_until(manifest)]
+    dirty = await dated(partition.store, dirty, policy)
     return dirtiness(manifest, dirty, manifest.end, policy, now_ms)
 
 

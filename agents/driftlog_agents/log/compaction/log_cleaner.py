@@ -42,6 +42,7 @@ from driftlog_agents.log.compaction.rewrites import L, PartitionRewrite, Rewrite
 from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
+from driftlog_tiering.compaction.bucket_requests import dated
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
@@ -146,7 +147,7 @@ class LogCleaner(Generic[L]):
     ) -> Dirtiness:
         """How dirty *log* is; lists of what is clean are not opened."""
         segments = iter_segments(self._ports.objects, manifest, clean_until(manifest))
-        dirty = [ref async for ref in segments]
+        dirty = await dated(self._ports.objects, [ref async for ref in segments], policy)
         return dirtiness(manifest, dirty, log.sealed_end, policy, now_ms)
 
     async def _clean(self, log: L, topics: Mapping[str, CompactionPolicy]) -> Cleaned | None:
