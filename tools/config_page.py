@@ -98,8 +98,7 @@ _DYNAMIC: Final = """
 ## Dynamic configs
 
 These configs of brokers may be altered while agents run. They hold on every agent at once and
-after a restart, until they are deleted; a change of all brokers is answered when all live agents
-have it:
+after a restart, until they are deleted:
 
     driftlog configs alter --all-brokers --add-config log.retention.ms=86400000
     kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --entity-type brokers --entity-default \\

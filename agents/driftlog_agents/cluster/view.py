@@ -240,16 +240,11 @@ class ClusterView:
 
         So have agents without the role `serve`: they compact by the policies of topics, too.
         """
-        return all(said.topics_revision >= revision for said in self._tell(but))
-
-    def late_for_configs(self, revision: int, *, but: str = "") -> list[int]:
-        """Node ids of the agents that have not seen the configs at *revision*; as `seen_by_all`."""
-        return [said.node_id for said in self._tell(but) if said.configs_revision < revision]
-
-    def _tell(self, but: str) -> Iterator[LiveSession]:
-        for entry in self.sessions.values():
-            if entry.said.stage is not SessionStage.STARTING and entry.session_id != but:
-                yield entry.said
+        return all(
+            entry.said.topics_revision >= revision
+            for entry in self.sessions.values()
+            if entry.said.stage is not SessionStage.STARTING and entry.session_id != but
+        )
 
     def has_unreadable_configs(self, *owners: ConfigsOwner) -> bool:
         """Whether the configs of one of *owners* are set and cannot be read."""

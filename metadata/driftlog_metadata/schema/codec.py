@@ -9,9 +9,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
                       "http_address":s,"rack":s or null,"started_at_ms":n}  or, without a role,
                      {"v":2,…,"roles":["serve" or "seal"]}
     AgentRelease     {"v":1,"release":s,"level":n}
-    LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}  or, if it asks or proves,
-                     {"v":2,…,"asks":0 or 1,"proofs":n}  or, from level 2 on,
-                     {"v":3,…,"configs":revision from 1 on}
+    LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
     NodeIdUse        {"v":1,"directory":"…" or null,"unused_since_ms":n or null}; first releases: {}
     EndedHead        {"v":2,"head":n or "closed","ended_ms":n}
@@ -80,7 +78,6 @@ _HEAD_FIELDS: Final = (("head",), ("head", "ended_ms"))
 _SESSION_FIELDS: Final = (
     ("node_id", "stage", "topics"),
     ("node_id", "stage", "topics", "asks", "proofs"),
-    ("node_id", "stage", "topics", "asks", "proofs", "configs"),
 )
 _TOPIC_FIELDS: Final = (
     ("name", "topic_id", "partitions", "configs"),
@@ -234,15 +231,12 @@ def decode_agent_release(data: bytes) -> AgentRelease:
 def encode_live_session(session: LiveSession) -> bytes:
     """Encode the value of a session's key."""
     more = {"asks": int(session.asks), "proofs": session.proofs}
-    configs = {"configs": session.configs_revision}
-    version = 3 if any(configs.values()) else 2 if any(more.values()) else 1
     return _encode(
-        version,
+        2 if any(more.values()) else 1,
         node_id=session.node_id,
         stage=session.stage.value,
         topics=session.topics_revision,
-        **(more if version > 1 else {}),
-        **(configs if version > 2 else {}),
+        **(more if any(more.values()) else {}),
     )
 
 
@@ -257,11 +251,8 @@ def decode_live_session(data: bytes) -> LiveSession:
     more = fields.version > 1
     asks = more and fields.number("asks", 1) > 0
     proofs = fields.number("proofs") if more else 0
-    configs = fields.number("configs") if fields.version > 2 else 0
-    if fields.version == 2 and not asks and not proofs:
+    if more and not asks and not proofs:
         raise fields.corrupt("it asks nothing and proves nothing, and so is of version 1")
-    if fields.version == 3 and not configs:
-        raise fields.corrupt("it has seen no configs, and so is of an earlier version")
     try:
         stage = SessionStage(fields.string("stage"))
     except ValueError as error:
@@ -270,7 +261,6 @@ def decode_live_session(data: bytes) -> LiveSession:
         node_id=fields.number("node_id", INT32_MAX),
         stage=stage,
         topics_revision=fields.number("topics"),
-        configs_revision=configs,
         asks=asks,
         proofs=proofs,
     )

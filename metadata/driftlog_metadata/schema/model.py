@@ -177,8 +177,6 @@ class LiveSession:
     """The newest revision of a topic's key that its agent has seen."""
     asks: bool = False
     """The session cannot commit, and asks whether other sessions can."""
-    configs_revision: int = 0
-    """The newest revision of a key of configs that its agent has seen; 0: at format level 1."""
     proofs: int = 0
     """How often the session found that it can commit, when others asked."""
 

@@ -12,16 +12,14 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.cluster.view import SessionEntry
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers.api import alter_configs, list_config_resources
-from driftlog_agents.handlers.common import stored_configs
 from driftlog_agents.protocol.messages import alter_configs as ac
 from driftlog_agents.protocol.messages import list_config_resources as lr
 from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY, CONFIGS_PREFIX, configs_key
-from driftlog_metadata.schema.model import ConfigsOwner, LiveSession, SessionStage
+from driftlog_metadata.schema.model import ConfigsOwner
 from driftlog_metadata.stores.errors import OutcomeUnknownError
 from driftlog_metadata.stores.store import MetadataStore, Put
 from tests.agents.handlers.asking import create, new
@@ -153,7 +151,7 @@ async def test_a_change_is_seen_on_the_other_agents(tmp_path: Path) -> None:
         await create(one, new("t"))
         await eventually(lambda: "t" in other.broker.topics.by_name)
         await set_on(one, ALL, log_retention_ms="20")
-        assert 20 == retention_ms(other)
+        await eventually(lambda: retention_ms(other) == 20)
         await set_on(other, str(other.broker.node_id), log_retention_ms="5")
         await eventually(lambda: retention_ms(other) == 5)
 
@@ -162,46 +160,6 @@ async def test_a_change_is_seen_on_the_other_agents(tmp_path: Path) -> None:
         refused = await alter(one, ("log.retention.ms", SET, "7"), resource_type=BROKER, name=its)
         expected = f"Unexpected broker id, expected {one.broker.node_id}, but received {its}"
         assert (42, expected) == refused
-
-
-async def test_a_change_of_all_brokers_is_answered_when_all_agents_have_seen_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    No leader deletes by the configs of before then.  A silent agent delays the answer, and does not
-    prevent it; what one broker has concerns no other.
-    """
-    async with RunningAgent(tmp_path) as agent:
-        view = agent.broker.view
-
-        def other_saw(configs_revision: int) -> None:
-            said = LiveSession(
-                node_id=NODE_ID + 1,
-                stage=SessionStage.SERVING,
-                configs_revision=configs_revision,
-            )
-            view.sessions["other"] = SessionEntry("other", said, 1)
-            agent.broker.cluster.wake()
-
-        other_saw(1)
-        altering = asyncio.create_task(set_on(agent, ALL, log_retention_ms="20"))
-        await eventually(lambda: holds(agent, {"log.retention.ms": "20"}))
-        revision = view.configs_revision
-        await set_on(agent, ME, log_retention_ms="25")
-        answered = [altering.done()]
-        other_saw(revision - 1)
-        await set_on(agent, ME, log_retention_ms="26")
-        answered.append(altering.done())
-        other_saw(revision)
-        async with asyncio.timeout(5):
-            await altering
-        monkeypatch.setattr(stored_configs, "_SEEN_S", 0.05)
-        with capture_logs() as lines:
-            await set_on(agent, ALL, log_retention_ms="30")
-
-    assert [False, False] == answered
-    late = [line["agents"] for line in lines if line["event"] == "broker_configs_not_seen_by_all"]
-    assert [[NODE_ID + 1]] == late
 
 
 async def test_changes_at_two_agents_at_once_are_both_made(tmp_path: Path) -> None:

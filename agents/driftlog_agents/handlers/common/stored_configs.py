@@ -1,13 +1,12 @@
 """Changes the stored configs of brokers and groups.
 
-    read the key ──▶ change, check ──▶ put it, if it is as it was read ──▶ seen ──▶ answered
+    read the key ──▶ change, check ──▶ put it, if it is as it was read ──▶ seen here ──▶ answered
          ▲                                  │
          └───────── changed meanwhile ──────┘
 
 1. A put compares the key and the session: a late copy of it fails after the session's end.
 2. A lost answer is asked for again (`Session.transact`); the second attempt finds the change made.
-3. What all brokers have is answered when all live agents have seen it: no leader deletes any more
-   by the configs of before.  The configs of one broker and of groups are seen by this agent then.
+3. Other agents follow their watches, as Kafka's brokers follow the log of the metadata.
 4. A damaged key is not replaced by what a change sets: its retention would be lost, and records
    with it.  A change that only deletes configs deletes the key.
 
@@ -36,9 +35,9 @@ from driftlog_metadata.stores.store import (
 )
 from driftlog_metadata.transactions.session_transactions import Txn
 
-_SEEN_S: Final = 10.0
-"""How long an answer waits until agents have seen the change by their watches: longer than a lease
-without keep-alives.  Longer: a client waits longer for a stalled watch."""
+_SEEN_S: Final = 5.0
+"""How long an answer waits until this agent has seen the change by its watch.  Longer: a client
+waits longer for a stalled watch; shorter: it may read the old configs back."""
 
 MAX_GROUPS: Final = "driftlog.max.groups"
 
@@ -73,23 +72,8 @@ async def change_configs(
     view = broker.view
     if revision is None:
         await broker.cluster.until(lambda: owner not in view.configs, _SEEN_S)
-        return
-    mine = engine.session.session_id
-
-    def late() -> list[int]:
-        is_for_all = owner == ConfigsOwner() and engine.session.alive and not engine.leaving
-        return view.late_for_configs(revision, but=mine) if is_for_all else []
-
-    seen = await broker.cluster.until(
-        lambda: view.configs_revision >= revision and not late(), _SEEN_S
-    )
-    if not seen and late():
-        structlog.get_logger().warning(
-            "broker_configs_not_seen_by_all",
-            agents=late(),
-            advice="no action needed; these agents go by the configs of before until they "
-            "continue, or until their leases end",
-        )
+    else:
+        await broker.cluster.until(lambda: view.configs_revision >= revision, _SEEN_S)
 
 
 async def _changed(

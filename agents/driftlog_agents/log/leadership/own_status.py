@@ -1,6 +1,6 @@
 """What this agent tells the others about its session, and what it counts itself as.
 
-    STARTING ──serve──▶ SERVING ──leave──▶ LEAVING      which topics and configs it has seen
+    STARTING ──serve──▶ SERVING ──leave──▶ LEAVING      which topics it has seen
                                                         whether it asks which agents can commit
                                                         how often it has shown that it can
 
@@ -14,7 +14,7 @@ Pure.
 from collections.abc import Sequence
 
 from driftlog_agents.cluster.view import ClusterView
-from driftlog_metadata.schema.model import CONFIGS_LEVEL, LiveSession, SessionStage
+from driftlog_metadata.schema.model import LiveSession, SessionStage
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.store import KeyValue
 
@@ -57,20 +57,18 @@ class OwnStatus:
             for entry in view.sessions.values()
         )
 
-    def tells_seen(self, view: ClusterView) -> bool:
-        """Whether other agents wait to learn which topics and configs this one has seen."""
+    def tells_topics(self, view: ClusterView) -> bool:
+        """Whether other agents wait to learn which topics this one has seen."""
         return len(view.sessions) > 1 and self.stage is not SessionStage.STARTING
 
     # ── The session's key ──
 
-    def to_store(self, view: ClusterView, format_level: int) -> LiveSession | None:
-        """The status to store now, at the cluster's *format_level*; None: the key holds it."""
-        has_configs = format_level >= CONFIGS_LEVEL
+    def to_store(self, view: ClusterView) -> LiveSession | None:
+        """The status to store now; None: the key holds it."""
         wanted = LiveSession(
             node_id=self._node_id,
             stage=self.stage,
             topics_revision=view.topics_revision,
-            configs_revision=view.configs_revision if has_configs else 0,
             asks=self.asks,
             proofs=self.proofs,
         )

@@ -71,7 +71,7 @@ class SessionStatus:
         await self._store_if_open()
 
     async def keep_told(self) -> None:
-        """Publishes which topics and configs this agent has seen, while there are others; until
+        """Publishes which topics this agent has seen, while there are other agents; until
         cancelled.
 
         Raises:
@@ -80,7 +80,7 @@ class SessionStatus:
         with self._cluster.changes() as changed:
             while True:
                 changed.clear()
-                if self._status.tells_seen(self._view):
+                if self._status.tells_topics(self._view):
                     await self._store()
                 await changed.wait()
 
@@ -92,7 +92,7 @@ class SessionStatus:
     async def _store(self) -> None:
         """Writes the session's key until it holds the present status."""
         session, status = self._session, self._status
-        while (wanted := status.to_store(self._view, session.author.format_version)) is not None:
+        while (wanted := status.to_store(self._view)) is not None:
             assert session.revision  # otherwise this would create the key without its head
             revision = status.stored_revision or session.revision
             result = await session.transact(

@@ -7,7 +7,7 @@ import pytest
 from driftlog_agents.cluster.view import ClusterView, SessionEntry
 from driftlog_agents.log.leadership.own_status import OwnStatus
 from driftlog_metadata.schema.keys import session_key
-from driftlog_metadata.schema.model import CONFIGS_LEVEL, Agent, LiveSession, Role, SessionStage
+from driftlog_metadata.schema.model import Agent, LiveSession, Role, SessionStage
 from driftlog_metadata.stores.errors import FencedError
 from driftlog_metadata.stores.store import KeyValue
 
@@ -18,7 +18,6 @@ def view_of(other: SessionStage | None = None) -> ClusterView:
     """This agent, node 1, and perhaps node 2, each with a session."""
     view = ClusterView()
     view.topics_revision = 30
-    view.configs_revision = 20
     view.sessions[MINE] = SessionEntry(MINE, LiveSession(node_id=1), 5)
     if other is not None:
         view.agents[2] = Agent(
@@ -66,17 +65,17 @@ def test_only_another_agent_that_starts_is_waited_for(other: SessionStage | None
     assert (other is SessionStage.STARTING) == OwnStatus(1, MINE).others_start(view_of(other))
 
 
-def test_what_was_seen_is_told_to_others_once_this_agent_serves() -> None:
+def test_topics_are_told_to_others_once_this_agent_serves() -> None:
     """
     A cluster of one agent stores nothing for each new topic.
     """
     status = OwnStatus(1, MINE)
-    starting = status.tells_seen(view_of(SessionStage.SERVING))
+    starting = status.tells_topics(view_of(SessionStage.SERVING))
     status.stage = SessionStage.SERVING
 
     assert not starting
     assert [False, True] == [
-        status.tells_seen(view_of(other)) for other in (None, SessionStage.SERVING)
+        status.tells_topics(view_of(other)) for other in (None, SessionStage.SERVING)
     ]
 
 
@@ -86,20 +85,17 @@ def test_the_key_is_written_until_it_holds_the_present_status() -> None:
     """
     status, view = OwnStatus(1, MINE), view_of()
     status.stage = SessionStage.SERVING
-    first = status.to_store(view, CONFIGS_LEVEL)
+    first = status.to_store(view)
     assert first is not None
     status.asks = True
     status.stored(first, 8)
-    second = status.to_store(view, CONFIGS_LEVEL)
+    second = status.to_store(view)
     assert second is not None
     status.stored(second, 9)
 
-    assert first == LiveSession(
-        node_id=1, stage=SessionStage.SERVING, topics_revision=30, configs_revision=20
-    )
+    assert LiveSession(node_id=1, stage=SessionStage.SERVING, topics_revision=30) == first
     assert replace(first, asks=True) == second
-    assert (None, 9) == (status.to_store(view, CONFIGS_LEVEL), status.stored_revision)
-    assert replace(first, asks=True, configs_revision=0) == status.to_store(view, CONFIGS_LEVEL - 1)
+    assert (None, 9) == (status.to_store(view), status.stored_revision)
 
 
 def test_a_refused_write_is_repeated_at_the_keys_revision_while_the_session_lives() -> None:
