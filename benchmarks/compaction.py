@@ -107,8 +107,14 @@ class Partition:
     async def clean(self) -> Cleaned:
         """One run over all of it."""
         segments = await self.segments()
+        policy = CompactionPolicy()
+
+        async def policy_now() -> CompactionPolicy:
+            return policy
+
         cleaner = Cleaner(self, self.environment, seed=bytes(16))
-        return await cleaner.clean(self.manifest, segments, self.manifest.end, CompactionPolicy())
+        end = self.manifest.end
+        return await cleaner.clean(self.manifest, segments, end, policy, policy_now)
 
     async def get(self, key: str, start: int, end: int) -> Buffer:
         """As `Bucket.get`."""

@@ -22,7 +22,7 @@ from tests.simulation.planted import Plant
 _LATE_S, _LATER_S = 1.5, 5.0
 
 
-async def _write_anyway(self: RecordDeletion, log: PartitionLog, offset: int) -> int:
+async def _write_anyway(self: RecordDeletion, log: PartitionLog, offset: int, *_wanted: Any) -> int:
     """The end of `delete_to`, with nothing looked at before."""
 
     def deleted(state: PartitionState) -> PartitionState:
@@ -76,7 +76,7 @@ class _LateDeletion:
     def __init__(self, deletion: RecordDeletion) -> None:
         self._deletion = deletion
 
-    async def delete_to(self, log: PartitionLog, offset: int) -> int:
+    async def delete_to(self, log: PartitionLog, offset: int, *_wanted: Any) -> int:
         await asyncio.sleep(_LATER_S)
         return await _write_anyway(self._deletion, log, offset)
 
@@ -96,11 +96,11 @@ def manifest_moves_before_the_key(patch: pytest.MonkeyPatch) -> None:
     """The sealer moves the manifest's log start while the partition's key is not written."""
     original = RecordDeletion.delete_to
 
-    async def delete_to(self: RecordDeletion, log: PartitionLog, offset: int) -> int:
+    async def delete_to(self: RecordDeletion, log: PartitionLog, offset: int, *wanted: Any) -> int:
         before, log.log_start = log.log_start, max(log.log_start, offset)
         await asyncio.sleep(_LATE_S)
         log.log_start = before
-        return await original(self, log, offset)
+        return await original(self, log, offset, *wanted)
 
     patch.setattr(RecordDeletion, "delete_to", delete_to)
 
@@ -114,9 +114,9 @@ def failed_moves_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A log start that could not be stored passes for moved."""
     original = RecordDeletion.delete_to
 
-    async def delete_to(self: RecordDeletion, log: PartitionLog, offset: int) -> int:
+    async def delete_to(self: RecordDeletion, log: PartitionLog, offset: int, *wanted: Any) -> int:
         try:
-            return await original(self, log, offset)
+            return await original(self, log, offset, *wanted)
         except (FencedError, UnavailableError):
             log.log_start = offset
             return offset

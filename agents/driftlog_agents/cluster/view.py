@@ -114,6 +114,8 @@ class ClusterView:
         """The newest revision of a topic's key, or of the read before its watch."""
         self.configs_revision = 0
         """The same of the keys of configs."""
+        self._configs_revisions: dict[str, int] = {}
+        """The revision of each key of configs, which may be unreadable."""
         self.damaged: dict[str, str] = {}
         """Unreadable keys and the reasons.  They count as absent, but not as deleted: no client is
         told that a topic is deleted because its key cannot be read."""
@@ -248,6 +250,13 @@ class ClusterView:
         """Whether the configs of one of *owners* are set and cannot be read."""
         return any(configs_key(owner) in self.damaged for owner in owners)
 
+    def has_configs(self, keys: Iterable[tuple[str, int]], read_revision: int) -> bool:
+        """Whether the view is not older than a read of *keys* of configs at *read_revision*, each
+        with its revision; 0: it was not there."""
+        return self.configs_revision >= read_revision or all(
+            self._configs_revisions.get(key, 0) == revision for key, revision in keys
+        )
+
     # ── Updates from watches ──
 
     def reset(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> None:
@@ -355,6 +364,8 @@ class ClusterView:
             if prefix == LEADERS_PREFIX:
                 with suppress(ValueError):
                     self._unreadable_leaders[parse_leader_key(kv.key)] = kv.mod_revision
+        if prefix == CONFIGS_PREFIX:
+            self._configs_revisions[kv.key] = kv.mod_revision
 
     def _put_topic(self, kv: KeyValue, topic: Topic) -> None:
         hidden = self._hidden.get(kv.key)
@@ -401,6 +412,7 @@ class ClusterView:
 
     def _delete(self, prefix: str, key: str) -> None:
         self.damaged.pop(key, None)
+        self._configs_revisions.pop(key, None)
         if prefix == TOPICS_PREFIX:
             self._drop_topic(key)
             return

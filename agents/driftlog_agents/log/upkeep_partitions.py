@@ -16,8 +16,8 @@ class UpkeepPartitions:
 
     Args:
         led: the partitions that the session leads.  No upkeep of a partition begins before the view
-            has its topic as it was when the partition was claimed: records may have been accepted
-            under a policy that keeps what the one before deletes.
+            has its topic, and what that inherits, as they were when the partition was claimed:
+            records may have been accepted under a policy that keeps what the one before deletes.
         roles: of its agent.
         compacted_topics: names of the topics that are compacted now.
     """
@@ -36,12 +36,14 @@ class UpkeepPartitions:
 
     def led(self) -> list[PartitionLog]:
         """The partitions that the session leads, and whose topics' policies the view has."""
-        topics = self._view.topics
-        return [
-            log
-            for log in self._led()
-            if (entry := topics.get(log.topic_id)) and entry.mod_revision >= log.topic_revision
-        ]
+        return [log for log in self._led() if self._has_policy(log)]
+
+    def _has_policy(self, log: PartitionLog) -> bool:
+        """Whether the view is not older than the partition's claim."""
+        keys, entry = log.policy_keys, self._view.topics.get(log.topic_id)
+        if entry is None or entry.mod_revision < keys.topic:
+            return False
+        return self._view.has_configs(keys.configs, keys.read_revision)
 
     @property
     def are_rewritten_here(self) -> bool:

@@ -266,6 +266,31 @@ def test_every_change_of_configs_is_told() -> None:
     assert store.revision == view.configs_revision
 
 
+def test_a_view_that_is_older_than_a_read_of_configs_is_known_by_the_keys() -> None:
+    """
+    A key that was written, that is damaged, or that was deleted; a later event of another key says
+    that all before it came.
+    """
+    store = Store()
+    key, other = configs_key(ConfigsOwner()), configs_key(ConfigsOwner(group_id="g"))
+    view, found = fresh(store), []
+    for value in (configs_of("1"), b"{}", None):
+        event = store.delete(key) if value is None else store.put(key, value)
+        assert event is not None
+        there = 0 if value is None else store.revision
+        read = [(key, there), (configs_key(ConfigsOwner(node_id=1)), 0)], store.revision + 10
+        before = view.has_configs(*read)
+        view.apply(CONFIGS_PREFIX, [event])
+        found.append((before, view.has_configs(*read)))
+    late = [(key, store.revision + 1)], store.revision + 2
+    found.append((view.has_configs(*late), view.has_configs([], 10**6)))
+    for _ in range(2):
+        view.apply(CONFIGS_PREFIX, [store.put(other, configs_of("1"))])
+
+    assert [(False, True)] * 4 == found
+    assert view.has_configs(*late)
+
+
 def _key(event: WatchEvent) -> str:
     return event.kv.key if isinstance(event, PutEvent) else event.key
 

@@ -90,6 +90,8 @@ class Partition:
     """How long a PUT takes."""
     void_after: int | None = None
     """Edits of the cleaner before another editor is faster."""
+    changed_after: int | None = None
+    """Edits of the cleaner before the topic is not compacted any more."""
 
     def __post_init__(self) -> None:
         self.store = MemoryObjectStore(lambda: self.now_ms)
@@ -198,8 +200,14 @@ class Partition:
             settings=settings,
         )
         return await cleaner.clean(
-            self.manifest, await self.segments(), self.manifest.end, self.policy
+            self.manifest, await self.segments(), self.manifest.end, self.policy, self._policy_now
         )
+
+    async def _policy_now(self) -> CompactionPolicy | None:
+        if self.changed_after == 0:
+            return None
+        self.changed_after = None if self.changed_after is None else self.changed_after - 1
+        return self.policy
 
     # ── What a reader sees ──
 
@@ -411,9 +419,15 @@ def test_a_damaged_segment_ends_the_run_and_changes_nothing() -> None:
     asyncio.run(main())
 
 
-def test_a_long_run_commits_in_pieces_and_one_that_is_void_ends_it() -> None:
+@pytest.mark.parametrize("ends", ["void_after", "changed_after"])
+def test_a_long_run_commits_in_pieces_and_one_that_is_void_ends_it(ends: str) -> None:
+    """
+    Another edit was faster, or the configs of the topic have changed: values that are there stay.
+    """
+
     async def main() -> None:
-        log = Partition(segment_bytes=1, put_ms=int(CleanerSettings().piece_ms) + 1, void_after=1)
+        log = Partition(segment_bytes=1, put_ms=int(CleanerSettings().piece_ms) + 1)
+        setattr(log, ends, 1)
         await log.append(rows_from(0, (b"a", b"1"), (b"b", b"1")), 2)
         await log.append(rows_from(2, (b"c", b"1"), (b"d", b"1")), 4)
         await log.append(rows_from(4, (b"a", b"2"), (b"c", b"2")), 6)
@@ -421,7 +435,7 @@ def test_a_long_run_commits_in_pieces_and_one_that_is_void_ends_it() -> None:
             await log.clean()
         assert [row.offset for row in await log.rows()] == [1, 2, 3, 4, 5]
         assert log.manifest.cleaned_end == 0
-        log.void_after = None
+        setattr(log, ends, None)
         assert (await log.clean()).end == 6
         assert [row.offset for row in await log.rows()] == [1, 3, 4, 5]
         assert log.manifest.cleaned_end == 6

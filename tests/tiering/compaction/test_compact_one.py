@@ -109,10 +109,16 @@ def test_a_partition_that_is_not_due_is_not_edited() -> None:
     asyncio.run(main())
 
 
-def test_records_younger_than_the_lag_stay_by_the_stores_clock() -> None:
+@pytest.mark.parametrize("timestamp_ms", [1_000, -1])
+def test_records_younger_than_the_lag_stay_by_the_stores_clock(timestamp_ms: int) -> None:
+    """
+    Records without a timestamp are as old as the PUT of their segment.
+    """
+
     async def main() -> None:
-        log = await sealed()
-        log.now_ms = 1_500  # records are of 1,000 ms and later
+        log = Watched(now_ms=1_000)
+        await log.append([Row(0, timestamp_ms, b"a", b"1"), Row(1, timestamp_ms, b"a", b"2")], 2)
+        log.now_ms = 1_500
         young = await compacted(opened(log), replace(DIRTY, min_lag_ms=1_000))
         log.now_ms = 5_000
         old = await compacted(opened(log), replace(DIRTY, min_lag_ms=1_000))
@@ -341,13 +347,14 @@ def test_a_deletion_goes_after_its_horizon_by_the_stores_clock(policy: Compactio
 
 
 @pytest.mark.parametrize("changed", [None, replace(DIRTY, min_lag_ms=10**15)])
-@pytest.mark.parametrize("asked_before", [0, 1, 2])
+@pytest.mark.parametrize("asked_before", [0, 1, 2, 3])
 def test_what_is_acknowledged_after_a_change_of_configs_is_kept_by_the_new_ones(
     changed: CompactionPolicy | None, asked_before: int
 ) -> None:
     """
     The topic is not compacted any more, or its records stay longer.  The change is answered while
-    the job waits or between two of its runs, and then records are acknowledged and sealed.
+    the job waits, before an edit or between two of its runs, and then records are acknowledged and
+    sealed.
     """
 
     async def main() -> None:
@@ -372,7 +379,7 @@ def test_what_is_acknowledged_after_a_change_of_configs_is_kept_by_the_new_ones(
         )
         found = await newest(log)
         assert tail == [(row.key, row.value) for row in await log.rows()][-2:]
-        assert (asked_before < 2) == (report.pieces == 0)
+        assert (asked_before < 3) == (report.pieces == 0)
         assert found.cleaned_end < found.end - len(tail)
         assert ("configs have changed" in report.reason) == (changed is None)
 

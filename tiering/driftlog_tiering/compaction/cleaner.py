@@ -9,7 +9,8 @@
 2. Both passes read whole row groups and check their CRCs: a damaged key would drop another key's
    records.
 3. A run commits in pieces, ascending, each within about `piece_ms` of its first PUT.  A piece that
-   is void ends the run; cleaned end moves with the last piece.
+   is void ends the run; cleaned end moves with the last piece.  The topic's policy is asked for
+   before each edit: after a change the piece is void, and its objects are garbage.
 4. The horizon of a tombstone is later than the edit that removes the last older value: the store's
    time before the edit, and the longest time that the edit takes.
 5. What fails leaves objects that no manifest names: the collector deletes them.
@@ -21,7 +22,7 @@ Source: org.apache.kafka.storage.internals.log.Cleaner#doClean.
 Shell.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -50,6 +51,7 @@ from driftlog_tiering.compaction.segment_rows import (
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments, SegmentRef
+from driftlog_tiering.formats.manifests import VoidEditError
 from driftlog_tiering.segments.columns import RECORD_COLUMNS, key_rows
 from driftlog_tiering.segments.segment import SegmentInfo, SegmentWriter
 
@@ -82,6 +84,19 @@ class _Piece:
     """Each new segment, and the number of tombstones that it has of each replaced one."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What holds for all pieces of a run."""
+
+    manifest: Manifest
+    policy: CompactionPolicy
+    policy_now: Callable[[], Awaitable[CompactionPolicy | None]]
+    dated_end: int
+    """Tombstones below it get a horizon."""
+    gone: int
+    """Tombstones below it go: `tombstones_end`."""
+
+
 class Cleaner:
     """Compacts one partition at a time; see the module.
 
@@ -112,13 +127,16 @@ class Cleaner:
         segments: Sequence[SegmentRef],
         dirty_end: int,
         policy: CompactionPolicy,
+        policy_now: Callable[[], Awaitable[CompactionPolicy | None]],
     ) -> Cleaned:
         """Compact the partition up to *dirty_end*, or as far as the key map holds the keys.
 
-        *segments*: all of *manifest* that end above its log start, ascending.
+        *segments*: all of *manifest* that end above its log start, ascending.  *policy_now* asks
+        for the topic's policy; None: it is not compacted any more.
 
         Raises:
-            VoidEditError: another edit was faster; the pieces before it are committed.
+            VoidEditError: another edit was faster, or *policy* has changed; the pieces before it
+                are committed.
             CorruptError: a segment is damaged or missing.
             UnavailableError, OutcomeUnknownError, TimeoutError: a store or the disk.
         """
@@ -130,12 +148,13 @@ class Cleaner:
         gone = tombstones_end(segments, await self._bucket.store_now_ms() - kept_ms)
         raw = first_raw(segments)
         dated_end = end if raw is None else min(end, raw)
+        run = _Run(manifest, policy, policy_now, dated_end, gone)
 
         piece: _Piece | None = None
         rewritten = [each for each in below if each.base < end]
         for group in groups(rewritten, policy.segment_bytes):
             if piece is not None and self._now_ms() - piece.began_ms > self._settings.piece_ms:
-                await self._commit(piece, policy, dated_end, gone, 0)
+                await self._commit(piece, run, 0)
                 piece = None
             piece = piece or _Piece(self._now_ms())
             piece.replaced += group
@@ -146,7 +165,7 @@ class Cleaner:
             if made is not None:
                 piece.added.append(made)
         if piece is not None:
-            await self._commit(piece, policy, dated_end, gone, end)
+            await self._commit(piece, run, end)
         done.end = manifest.cleaned_end if piece is None else end
         done.keys = key_map.keys
         maps = [key_map]
@@ -230,18 +249,20 @@ class Cleaner:
         ref = info.reference(key, _received_bytes(info, group))
         return ref, list(tombstones.items())
 
-    async def _commit(
-        self, piece: _Piece, policy: CompactionPolicy, dated_end: int, gone: int, cleaned_end: int
-    ) -> None:
+    async def _commit(self, piece: _Piece, run: _Run, cleaned_end: int) -> None:
         """Commit one piece; *cleaned_end* 0: it is not the last one."""
         # In this order: the deadline is not after the store's time, read later, and EDIT_MS.
         deadline_ms = self._now_ms() + EDIT_MS
-        at_ms = horizon_at(await self._bucket.store_now_ms() + EDIT_MS, policy)
+        at_ms = horizon_at(await self._bucket.store_now_ms() + EDIT_MS, run.policy)
         added = tuple(
-            replace(ref, horizons=horizons(replaced, dated_end, gone, at_ms)) if replaced else ref
+            replace(ref, horizons=horizons(replaced, run.dated_end, run.gone, at_ms))
+            if replaced
+            else ref
             for ref, replaced in piece.added
         )
         edit = ReplaceSegments(replaced=tuple(piece.replaced), added=added, cleaned_end=cleaned_end)
+        if await run.policy_now() != run.policy:
+            raise VoidEditError("the topic's policy of compaction has changed", run.manifest)
         await self._bucket.commit(edit, piece.began_ms, deadline_ms)
 
 

@@ -9,7 +9,8 @@
    segments under those that replace them (`sealing/sealer` of the agents).
 2. Before each run the end is fixed first, and then the policy is asked for.  So no record below the
    end was acknowledged after the answer to a change of the topic's configs that the policy lacks.
-   What the topic inherits may be of a minute or two ago.
+   What the topic inherits may be of a minute or two ago.  The policy is asked for again before each
+   edit (`Cleaner`): after a change the run begins once more, by the new one.
 3. Ages of records are compared with the store's clock.
 4. Pieces that were committed before a failure stay: the next run continues behind them.  A piece
    whose commit had no answer may be one: the next attempt looks for it in the manifest.
@@ -22,6 +23,7 @@ from dataclasses import replace
 from typing import Final
 
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.compaction.bucket_requests import dated
 from driftlog_tiering.compaction.cleaner import Cleaner
 from driftlog_tiering.compaction.policy import (
     CleanerSettings,
@@ -42,7 +44,7 @@ CHANGED: Final = "its configs have changed, or its topic is deleted: nothing mor
 _NONE_LEFT: Final = "compaction has looked at all of it that is old enough"
 
 _VOIDS: Final = 2
-"""Attempts of which other editors made each void: they are at work there, and the job is not."""
+"""Attempts that ended void: other editors are at work there, or the topic's configs change."""
 
 _FAILURES: Final = 3
 """Attempts that ended because the store gave no answer.  More: a long outage takes longer."""
@@ -76,7 +78,7 @@ async def rewritten(
     report: RewriteReport,
     work: Callable[[RewriteReport], Awaitable[RewriteReport]],
 ) -> RewriteReport:
-    """What *work* returns, begun a second time if another edit was faster.
+    """What *work* returns, begun a second time if another edit was faster, or the policy changed.
 
     *work* gets the report of the partition as it was at first.  Its `Busy` is taken away, however
     it ends.
@@ -152,7 +154,7 @@ async def _compact(
     policy = await policy_now()
     if policy is None:
         return replace(report, reason=CHANGED)
-    found = _measured(partition, await segments_of(partition), policy, now_ms)
+    found = await _measured(partition, await segments_of(partition), policy, now_ms)
     if not is_due(found, policy, now_ms):
         return replace(report, outcome=Outcome.CLEAN, reason=_why_not(found.ratio, policy))
     await partition.begin()
@@ -162,7 +164,7 @@ async def _compact(
         policy = await policy_now()
         if policy is None:
             return replace(report, reason=CHANGED, keys=keys)
-        found = _measured(partition, segments, policy, now_ms)
+        found = await _measured(partition, segments, policy, now_ms)
         if not found.dirty_bytes:
             break
         cleaner = Cleaner(
@@ -171,14 +173,16 @@ async def _compact(
             seed=new_seed(),
             settings=settings.within(partition.grace),
         )
-        cleaned = await cleaner.clean(partition.manifest, segments, found.dirty_end, policy)
+        cleaned = await cleaner.clean(
+            partition.manifest, segments, found.dirty_end, policy, policy_now
+        )
         keys, end = keys + cleaned.keys, cleaned.end
         if end <= before:
             break
     return replace(report, outcome=Outcome.DONE, keys=keys)
 
 
-def _measured(
+async def _measured(
     partition: SealedPartition,
     segments: Sequence[SegmentRef],
     policy: CompactionPolicy,
@@ -186,6 +190,7 @@ def _measured(
 ) -> Dirtiness:
     manifest = partition.manifest
     dirty = [each for each in segments if each.end > clean_until(manifest)]
+    dirty = await dated(partition.store, dirty, policy)
     return dirtiness(manifest, dirty, manifest.end, policy, now_ms)
 
 

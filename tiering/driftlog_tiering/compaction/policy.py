@@ -6,6 +6,7 @@
         └──────────── rewritten: each key's newest record stays ┘
 
 1. The dirty part ends at the first segment with a record younger than ``min.compaction.lag.ms``.
+   A segment without timestamps is as old as its PUT (`bucket_requests.dated`).
 2. A partition is due when its dirty part is more than ``min.cleanable.dirty.ratio`` of it, or has
    a record older than ``max.compaction.lag.ms``.
 3. A tombstone gets a horizon in the run that removes the last older value of its key, and goes in a

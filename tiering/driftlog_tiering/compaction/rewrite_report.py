@@ -75,7 +75,7 @@ class RewriteReport:
                 outcome = Outcome.FAILED
                 reason = f"{error}: a restore gave the bucket to another cluster; nothing is wrong"
             case VoidEditError():
-                outcome, reason = Outcome.VOID, f"another edit was faster: {error}; run it again"
+                outcome, reason = Outcome.VOID, f"nothing more was committed: {error}; run it again"
             case CorruptError():
                 outcome = Outcome.FAILED
                 reason = f"{error}: run driftlog verify, and restore the object from a copy"

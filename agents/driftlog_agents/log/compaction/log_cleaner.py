@@ -15,8 +15,10 @@ or those of other agents (`rewrites`).
 4. A partition that has not changed, and of which nothing is due by age, costs no request.
 5. The policy of a run is asked for after its manifest was read: no record that the manifest has was
    acknowledged after a change of the topic's configs that the policy lacks.  After a takeover it
-   waits until the view has the topic as it was at the claim (`upkeep_partitions`).  A topic that
-   inherits its `cleanup.policy` is compacted by its leader only.
+   waits until the view has the topic, and what that inherits, as they were at the claim
+   (`upkeep_partitions`).  A topic that inherits its `cleanup.policy` is compacted by its leader
+   only.  The policy is asked for again before each edit: one that has changed ends the run, as
+   another's edit does.
 6. One run at a time in the process: a map of keys may take `log.cleaner.dedupe.buffer.size`.
 
 Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
@@ -24,7 +26,7 @@ Source: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager.
 Shell.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Generic
 
@@ -40,6 +42,7 @@ from driftlog_agents.log.compaction.rewrites import L, PartitionRewrite, Rewrite
 from driftlog_agents.log.compaction.sealed_log import name_of
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import COMPACTION_LEVEL
+from driftlog_tiering.compaction.bucket_requests import dated
 from driftlog_tiering.compaction.cleaner import Cleaned, Cleaner
 from driftlog_tiering.compaction.policy import (
     CompactionPolicy,
@@ -144,7 +147,7 @@ class LogCleaner(Generic[L]):
     ) -> Dirtiness:
         """How dirty *log* is; lists of what is clean are not opened."""
         segments = iter_segments(self._ports.objects, manifest, clean_until(manifest))
-        dirty = [ref async for ref in segments]
+        dirty = await dated(self._ports.objects, [ref async for ref in segments], policy)
         return dirtiness(manifest, dirty, log.sealed_end, policy, now_ms)
 
     async def _clean(self, log: L, topics: Mapping[str, CompactionPolicy]) -> Cleaned | None:
@@ -152,13 +155,21 @@ class LogCleaner(Generic[L]):
             # First: where the answer is lost, the edit may be made all the same.
             self._compacts(log, edit.replaced[-1].end)
 
+        async def policy_now() -> CompactionPolicy | None:
+            return topics.get(log.topic) if self._rewrites.may_compact(log) else None
+
         async with self._ports.compacting, self._rewrites.rewrite(log, sends) as rewrite:
-            policy = topics.get(log.topic) if self._rewrites.may_compact(log) else None
-            return None if policy is None else await self._clean_in_turn(log, policy, rewrite)
+            return await self._clean_in_turn(log, policy_now, rewrite)
 
     async def _clean_in_turn(
-        self, log: L, policy: CompactionPolicy, rewrite: PartitionRewrite
+        self,
+        log: L,
+        policy_now: Callable[[], Awaitable[CompactionPolicy | None]],
+        rewrite: PartitionRewrite,
     ) -> Cleaned | None:
+        policy = await policy_now()
+        if policy is None:
+            return None
         started_ms = self._ports.now_ms()
         manifest = rewrite.manifest
         found = await self._measure(log, manifest, policy, self._ports.wall_ms())
@@ -172,7 +183,7 @@ class LogCleaner(Generic[L]):
             settings=self._settings.cleaner,
         )
         with self._counters.compaction_runs.attempt(self._ports.now_ms, VoidEditError):
-            cleaned = await cleaner.clean(manifest, segments, found.dirty_end, policy)
+            cleaned = await cleaner.clean(manifest, segments, found.dirty_end, policy, policy_now)
         self._attempts.succeeded(log)
         self._counters.compactions += 1
         self._counters.compaction_read_bytes += cleaned.bytes_read

@@ -22,7 +22,7 @@ from driftlog_agents.log.leadership.claims import (
     way_out,
 )
 from driftlog_agents.log.leadership.taken_partitions import Taken
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.partition.partition import PartitionLog, PolicyKeys
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_at, decode_leader
@@ -30,13 +30,14 @@ from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
+    configs_key,
     leader_key,
     parse_leader_key,
     parse_session_key,
     partition_key,
     topic_key,
 )
-from driftlog_metadata.schema.model import Leader, TopicPartition
+from driftlog_metadata.schema.model import ConfigsOwner, Leader, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import MAX_TXN_OPS, Get, KeyValue
 from driftlog_metadata.transactions import session_transactions as transactions
@@ -149,16 +150,23 @@ class ClaimTransactions:
                 tasks.create_task(read(wanted[at : at + MAX_TXN_OPS // 2]))
         return found
 
-    async def read_topic_revisions(self, logs: Collection[PartitionLog]) -> None:
-        """Sets `PartitionLog.topic_revision` of *logs*, which are claimed."""
+    async def read_policy_keys(self, logs: Collection[PartitionLog]) -> None:
+        """Sets `PartitionLog.policy_keys` of *logs*, which are claimed."""
+        owners = ConfigsOwner(), ConfigsOwner(node_id=self._session.node_id)
+        keys = [configs_key(owner) for owner in owners]
         names = sorted({log.topic for log in logs})
-        revisions: dict[str, int] = {}
-        for at in range(0, len(names), MAX_TXN_OPS):
-            gets = tuple(Get(topic_key(name)) for name in names[at : at + MAX_TXN_OPS])
+        most = MAX_TXN_OPS - len(keys)
+        found: dict[str, PolicyKeys] = {}
+        for at in range(0, len(names), most):
+            some = names[at : at + most]
+            gets = tuple(map(Get, (*keys, *map(topic_key, some))))
             result = await self._session.transact(transactions.Txn((), gets))
-            revisions.update((kv.key, kv.mod_revision) for kvs in result.reads for kv in kvs)
+            revisions = [kvs[0].mod_revision if kvs else 0 for kvs in result.reads]
+            configs = tuple(zip(keys, revisions, strict=False))
+            for name, revision in zip(some, revisions[len(keys) :], strict=True):
+                found[name] = PolicyKeys(result.revision, revision, configs)
         for log in logs:
-            log.topic_revision = revisions.get(topic_key(log.topic), 0)
+            log.policy_keys = found[log.topic]
 
     async def live(self) -> set[str]:
         """Sessions whose keys exist."""

@@ -198,7 +198,7 @@ class Takeover:
         async with asyncio.TaskGroup() as tasks:
             listing = tasks.create_task(self._check.newest(taken.logs, taken.fresh))
             if taken.logs.keys() != taken.fresh:  # otherwise none of them has had a leader
-                tasks.create_task(self._claims.read_topic_revisions(taken.logs.values()))
+                tasks.create_task(self._claims.read_policy_keys(taken.logs.values()))
                 # After the claims and before the flush records: see the module.
                 live = await self._claims.live()
                 await self._read_flushes(taken, now_ms)

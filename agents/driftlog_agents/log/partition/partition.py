@@ -116,6 +116,18 @@ class State(Enum):
     """No longer led by this session."""
 
 
+class PolicyKeys(NamedTuple):
+    """The keys that have a partition's policies, as they were after its claim: the records of the
+    leader before may have been accepted under them, and an older view may have other policies."""
+
+    read_revision: int = 0
+    """Of the store, when they were read."""
+    topic: int = 0
+    """The revision of the topic's key; 0: it is not there."""
+    configs: tuple[tuple[str, int], ...] = ()
+    """The same of the keys of configs that it inherits."""
+
+
 class PartitionLog:
     """The state of one partition at its leader."""
 
@@ -142,6 +154,7 @@ class PartitionLog:
         "partition",
         "partition_revision",
         "paused",
+        "policy_keys",
         "producers",
         "recovered_end",
         "refused_ms",
@@ -154,7 +167,6 @@ class PartitionLog:
         "topic",
         "topic_bytes",
         "topic_id",
-        "topic_revision",
         "unsealed_batches",
         "unsealed_bytes",
         "waiters",
@@ -199,9 +211,7 @@ class PartitionLog:
         self.slices: list[TailSlice] = []
         self.sealed_slices: list[TailSlice] = []
         """Below the tail: sealed, but still in memory or in buffer files; kept by `SealedCache`."""
-        self.topic_revision = 0
-        """Of its topic's key, after the claim.  An older view may have another policy than the one
-        under which records were accepted."""
+        self.policy_keys = PolicyKeys()
         self.compacted = False
         """Its topic is compacted: a job may do so behind this leader's back."""
         self.compacted_end = 0

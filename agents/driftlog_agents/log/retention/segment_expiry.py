@@ -7,7 +7,8 @@
 
 A partition that has not changed since its last check, and of which nothing is due by time, costs no
 request.  Nothing expires by a manifest that was read more than a minute ago: segments may have been
-replaced since.
+replaced since.  Nothing expires by a retention that was changed during the check: it is compared
+once more in the step that writes the key.
 
 Shell.
 """
@@ -42,6 +43,9 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 _MANIFEST_AGE_MS: Final = 60_000.0
 """Longer: a partition may lose by size what a compaction has made room for."""
+
+_KEEPS_ALL: Final = TopicRetention()
+"""The retention of a topic that is deleted."""
 
 _REQUEST_DEADLINE_S: Final = 30.0
 _AT_ONCE: Final = 4
@@ -92,12 +96,12 @@ class SegmentExpiry:
         while True:
             await asyncio.sleep(tick_s)
             due = [
-                (log, retention)
+                log
                 for log in self._checks.due(self._logs(), self._now_ms() / 1000)
-                if (retention := topics.get(log.topic)) is not None and not retention.keeps_all
+                if not topics.get(log.topic, _KEEPS_ALL).keeps_all
             ]
             if due:
-                await each(due, lambda entry: self._attempt(*entry), _AT_ONCE)
+                await each(due, lambda log: self._attempt(log, topics), _AT_ONCE)
 
     def size_bytes(self, log: PartitionLog) -> int:
         """The size of *log*, as retention counts it."""
@@ -107,12 +111,12 @@ class SegmentExpiry:
         """The part of it that is sealed."""
         return self._checks.sealed_bytes(log, self._manifests.known(log))
 
-    async def _attempt(self, log: PartitionLog, retention: TopicRetention) -> None:
+    async def _attempt(self, log: PartitionLog, topics: Mapping[str, TopicRetention]) -> None:
         """Check *log*, or note why that failed: the next check tries again."""
         sent_ms = self._now_ms()
         try:
             with memory_errors():
-                await self._check(log, retention)
+                await self._check(log, topics)
         except FencedError:
             pass  # it is led elsewhere, or the session is over: its keep-alive learns that
         except (*NO_ANSWER, *ANSWERED) as error:
@@ -132,8 +136,12 @@ class SegmentExpiry:
         else:
             self._outage.ended(self._now_ms())
 
-    async def _check(self, log: PartitionLog, retention: TopicRetention) -> None:
-        if not self._checks.is_needed(log, retention, self._wall_ms()):
+    async def _check(self, log: PartitionLog, topics: Mapping[str, TopicRetention]) -> None:
+        def holds() -> bool:
+            return topics.get(log.topic, _KEEPS_ALL) == retention
+
+        retention = topics.get(log.topic, _KEEPS_ALL)
+        if retention.keeps_all or not self._checks.is_needed(log, retention, self._wall_ms()):
             return
         known = Known()
         expiry, manifest = await self._expiry(log, retention, known)
@@ -144,8 +152,9 @@ class SegmentExpiry:
         before = log.log_start
         totals = expiry.totals(before, log.sealed_end)
         if expiry.log_start > before:
-            await self._deletion.delete_to(log, expiry.log_start)
-            self._tell(log, before, expiry, totals)
+            start = await self._deletion.delete_to(log, expiry.log_start, holds)
+            if start >= expiry.log_start:
+                self._tell(log, before, expiry, totals)
 
     async def _expiry(
         self, log: PartitionLog, retention: TopicRetention, known: Known

@@ -40,10 +40,15 @@ class RecordDeletion:
         self._spawn = spawn
         self._writes: set[asyncio.Task[_Failed]] = set()
 
-    async def delete_to(self, log: PartitionLog, offset: int) -> int:
+    async def delete_to(
+        self, log: PartitionLog, offset: int, wanted: Callable[[], bool] = lambda: True
+    ) -> int:
         """Delete the records below *offset*, if any; returns log start, which is stored.
 
         A cancelled caller does not know whether the records are deleted.
+
+        Args:
+            wanted: asked just before the key is written; False: log start stays.
 
         Raises:
             FencedError: another session leads the partition, or this session is over.
@@ -53,7 +58,7 @@ class RecordDeletion:
         assert 0 <= offset <= log.high_watermark
         if offset <= log.log_start:
             return log.log_start
-        write = self._spawn(self._write(log, offset))
+        write = self._spawn(self._write(log, offset, wanted))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         await asyncio.wait((write,))
@@ -69,9 +74,10 @@ class RecordDeletion:
         for write in self._writes:
             write.cancel()
 
-    async def _write(self, log: PartitionLog, offset: int) -> _Failed:
+    async def _write(self, log: PartitionLog, offset: int, wanted: Callable[[], bool]) -> _Failed:
         def deleted(state: PartitionState) -> PartitionState:
-            return replace(state, log_start=max(state.log_start, offset))
+            # The key is locked, and nothing is awaited between this and the transaction.
+            return replace(state, log_start=max(state.log_start, offset)) if wanted() else state
 
         try:
             await self._keys.write(log, deleted)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.log.compaction.compaction_looks import CompactionSettings
 from driftlog_agents.log.partition.local_reads import read_local
@@ -14,7 +15,7 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.compaction.policy import CompactionPolicy
 from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import load_newest
-from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time
+from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
 
 BACKOFF_S = 5.0
 COMPACTING = replace(SETTINGS, compaction=CompactionSettings(backoff_ms=BACKOFF_S * 1000))
@@ -141,3 +142,54 @@ async def test_local_copies_are_forgotten_where_the_edit_has_no_answer() -> None
     await asyncio.sleep(3 * BACKOFF_S)
 
     assert read_local(life.log(), 0, 1 << 20) is None
+
+
+@on_virtual_time
+async def test_a_config_that_is_changed_during_a_run_holds_before_its_next_edit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A run over much takes hours: what an answer said is kept, is kept.
+    """
+    life = await start()
+    await put(life, b"a", b"b")
+    get, changed = life.world.bucket.get, asyncio.Event()
+
+    async def slow(key: str, *span: Any) -> bytes:
+        if key.endswith(".parquet") and not changed.is_set():
+            del life.world.compaction["t"]
+            changed.set()
+        return await get(key, *span)
+
+    monkeypatch.setattr(life.world.bucket, "get", slow)
+    with capture_logs() as lines:
+        async with asyncio.timeout(3 * BACKOFF_S):
+            await changed.wait()
+        await asyncio.sleep(3 * BACKOFF_S)
+    kept = await newest(life)
+    life.world.compaction["t"] = CompactionPolicy()
+    await asyncio.sleep(3 * BACKOFF_S)
+
+    assert [2] == [segment.records for segment in kept.segments]
+    assert (1, ()) == (compactions(life), (await newest(life)).segments)
+    assert ["compaction_void"] == [line["event"] for line in lines]
+
+
+@on_virtual_time
+async def test_records_without_timestamps_are_as_old_as_the_put_of_their_segment() -> None:
+    """
+    `min.compaction.lag.ms` holds for them too; a consumer that is late finds older values.
+    """
+    life = await start()
+    life.world.wall_ms = lambda: int(now_ms())  # the store's clock
+    life.world.compaction["t"] = CompactionPolicy(min_lag_ms=100_000)
+    assert "committed" == await life.produce(b"a", b"b", timestamp_ms=-1).answer()
+    await life.seal()
+
+    await asyncio.sleep(90)
+    young = compactions(life)
+    requests = life.world.bucket.requests
+    await asyncio.sleep(20 + 3 * BACKOFF_S)
+
+    assert (0, 1) == (young, compactions(life))
+    assert requests < 20

@@ -10,13 +10,25 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.retention.policy import RetentionSettings, TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
-from driftlog_metadata.schema.codec import decode_partition_state, encode_topic
-from driftlog_metadata.schema.keys import FLUSHES_PREFIX, TOPICS_PREFIX, partition_key, topic_key
-from driftlog_metadata.schema.model import PartitionState, TopicPartition
-from driftlog_metadata.stores.store import MetadataStore, Put
+from driftlog_metadata.schema.codec import (
+    decode_partition_state,
+    encode_configs,
+    encode_topic,
+)
+from driftlog_metadata.schema.keys import (
+    CONFIGS_PREFIX,
+    FLUSHES_PREFIX,
+    TOPICS_PREFIX,
+    configs_key,
+    partition_key,
+    topic_key,
+)
+from driftlog_metadata.schema.model import ConfigsOwner, PartitionState, TopicPartition
+from driftlog_metadata.stores.store import Delete, MetadataStore, Put
 from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import Manifest, ReplaceSegments
 from driftlog_tiering.formats.manifests import commit_edit, load_newest
+from driftlog_tiering.stores.object_store import ObjectInfo
 from tests.agents.log.job_edits import merge
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
 
@@ -128,6 +140,67 @@ async def test_a_changed_config_holds_from_the_next_check_on() -> None:
     life.world.retention["t"] = by_time()
 
     await becomes(lambda: life.log().log_start == 1, LATE_S)
+
+
+@on_virtual_time
+@pytest.mark.parametrize("changed", [TopicRetention(), by_time(10**10), None])
+async def test_a_config_that_is_changed_during_a_check_holds_at_once(
+    monkeypatch: pytest.MonkeyPatch, changed: TopicRetention | None
+) -> None:
+    """
+    The store is slow, and the change was answered before log start is written; None: the topic is
+    deleted.
+    """
+    life = await start(by_time())
+    request = life.produce(b"a", timestamp_ms=-1)
+    assert "committed" == await request.answer()
+    await life.seal()
+    stat, asked = life.world.bucket.stat, asyncio.Event()
+
+    async def slow(key: str) -> ObjectInfo:
+        found = await stat(key)
+        if not asked.is_set():
+            asked.set()
+            await asyncio.sleep(5)
+        return found
+
+    monkeypatch.setattr(life.world.bucket, "stat", slow)
+    async with asyncio.timeout(RETAINED_S + LATE_S):
+        await asked.wait()
+    life.world.retention["t"] = changed or TopicRetention()
+    if changed is None:
+        del life.world.retention["t"]
+    with capture_logs() as lines:
+        await asyncio.sleep(LATE_S)
+    kept = life.log().log_start
+    life.world.retention["t"] = by_time(RETAINED_S + 1)
+    await becomes(lambda: life.log().log_start == 1, LATE_S)
+
+    assert (0, []) == (kept, lines)
+
+
+@on_virtual_time
+async def test_a_config_that_is_changed_while_a_key_is_written_holds_at_once() -> None:
+    """
+    Log start waits for a deletion that a client has asked for, whose answer from the metadata store
+    is late.
+    """
+    world = World(t=1)
+    world.retention["t"] = by_time()
+    store = SlowWrites(cast(MetadataStore, world.metadata))
+    life = await world.start(CHECKED, metadata=lambda _: cast(MetadataStore, store))
+    await put(life, b"a", b"b", age_ms=-int(1_000 * INTERVAL_S))
+    await asyncio.sleep(RETAINED_S)
+    store.answers.clear()
+    deleted = asyncio.create_task(life.engine.deletion.delete_to(life.log(), 1))
+
+    await asyncio.sleep(LATE_S)
+    world.retention["t"] = TopicRetention()
+    store.answers.set()
+
+    assert 1 == await deleted
+    await asyncio.sleep(1)
+    assert 1 == life.log().log_start
 
 
 @on_virtual_time
@@ -341,11 +414,29 @@ async def test_a_bucket_that_does_not_answer_makes_no_manifest_wrong(
     await becomes(lambda: life.log().log_start == 2, LATE_S)
 
 
-class OldTopics:
-    """A metadata store whose changes of topics come when the test says so."""
+class SlowWrites:
+    """A metadata store whose transactions are made when the test says so."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def txn(self, *args: Any) -> Any:
+        """As the store's."""
+        await self.answers.wait()
+        return await self._store.txn(*args)
+
+
+class OldView:
+    """A metadata store whose changes under *late* come when the test says so."""
+
+    def __init__(self, store: MetadataStore, late: str) -> None:
+        self._store = store
+        self._late = late
         self.shown = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -354,25 +445,42 @@ class OldTopics:
     async def watch(self, prefix: str, start_revision: int) -> AsyncIterator[Any]:
         """As the store's."""
         async for events in self._store.watch(prefix, start_revision):
-            if prefix == TOPICS_PREFIX:
+            if prefix == self._late:
                 await self.shown.wait()
             yield events
 
 
+ALL_BROKERS = configs_key(ConfigsOwner())
+OF_SECOND = configs_key(ConfigsOwner(node_id=2))
+
+
+@pytest.mark.parametrize(
+    ("late", "change"),
+    [
+        (TOPICS_PREFIX, Put(topic_key("t"), encode_topic(World(t=1).topics["t"]))),
+        (CONFIGS_PREFIX, Put(ALL_BROKERS, encode_configs({"log.retention.ms": "-1"}))),
+        (CONFIGS_PREFIX, Delete(ALL_BROKERS)),
+        (CONFIGS_PREFIX, Put(OF_SECOND, encode_configs({"log.retention.ms": "-1"}))),
+    ],
+    ids=["topic", "all brokers", "deleted", "own broker"],
+)
 @on_virtual_time
-async def test_a_leader_expires_nothing_by_configs_that_are_older_than_its_claim() -> None:
+async def test_a_leader_expires_nothing_by_configs_that_are_older_than_its_claim(
+    late: str, change: Put | Delete
+) -> None:
     """
     The leader before has accepted records under a longer retention, and the new leader's watch of
-    the topics is late: it waits for it.
+    the topics, or of what they inherit, is late: it waits for it.
     """
     first = await start(by_time(10**6))
     await put(first, b"a", b"b", age_ms=500_000)
     world = first.world.other_disk()
     world.retention["t"] = by_time(1)
-    store = OldTopics(cast(MetadataStore, world.metadata))
+    await world.metadata.txn((), [Put(ALL_BROKERS, encode_configs({"log.retention.ms": "1"}))])
+    store = OldView(cast(MetadataStore, world.metadata), late)
     second = await world.start(CHECKED, ready=False, metadata=lambda _: cast(MetadataStore, store))
     await asyncio.sleep(5)
-    await world.metadata.txn((), [Put(topic_key("t"), encode_topic(world.topics["t"]))])
+    await world.metadata.txn((), [change])
     first.kill()
     await becomes(lambda: second.engine.log("t", 0) is not None, 120)
 
