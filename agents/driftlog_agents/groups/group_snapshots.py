@@ -11,7 +11,8 @@ They have the configs of brokers and groups, too.
    again, puts one: another agent may have put groups that are gone.  Without groups and configs it
    puts one only if the bucket has one: of this cluster, or of the cluster that was restored.
 3. No snapshot is put into a bucket, or read from a metadata store, that is not the cluster's.
-4. Configs are read before the groups: a change in between is in the next snapshot.
+4. A snapshot has groups and configs of the revision in its name: configs are read before and after
+   the groups, and are the same, or nothing is put.
 5. No snapshot is put by an agent whose metadata store is older than one that is there: it would
    count as older, and be deleted at once.
 
@@ -28,7 +29,7 @@ from driftlog_agents.cluster.newer_objects import newer_group_snapshot
 from driftlog_agents.log.garbage.common.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
-from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
+from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
@@ -99,6 +100,7 @@ class GroupSnapshots:
 
         Raises:
             FencedError: a store is not the cluster's, or the metadata store is an old backup.
+            UnavailableError: a config changed while the groups were read.
             CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
         """
         configs = await self._read_configs()
@@ -109,6 +111,8 @@ class GroupSnapshots:
         if _seen(there) == self._seen:
             return None
         revision, kvs = await self._read(keys_only=False)
+        if await self._read_configs() != configs:
+            raise UnavailableError("a config changed while the groups were read")
         seen = _seen([*configs, *kvs])
         body = await self._offload(_encode, self._cluster_id, revision, kvs, configs)
         key = layout.group_snapshot_key(self._cluster_id, revision)

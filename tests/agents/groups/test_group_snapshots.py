@@ -77,6 +77,46 @@ async def test_a_snapshot_has_the_configs_of_brokers_and_groups() -> None:
     assert {"groups/g": b"2"} == (await world.newest()).configs
 
 
+class Racing:
+    """A metadata store in which *change* happens once, before the groups are read."""
+
+    def __init__(self, store: MemoryMetadataStore, change: Put | Delete) -> None:
+        self._store = store
+        self._changes = [change]
+
+    async def get_prefix(self, prefix: str, *, keys_only: bool = False) -> Any:
+        """As the port says."""
+        if prefix == GROUPS_PREFIX and not keys_only and self._changes:
+            await self._store.txn((), [self._changes.pop()])
+        return await self._store.get_prefix(prefix, keys_only=keys_only)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (Put(f"{CONFIGS_PREFIX}brokers", b"2"), {"brokers": b"2"}),
+        (Delete(f"{CONFIGS_PREFIX}brokers"), {}),
+    ],
+)
+async def test_a_snapshot_has_the_configs_of_the_revision_in_its_name(
+    change: Put | Delete, expected: dict[str, bytes]
+) -> None:
+    """
+    A restore would bring back old defaults, and retention by them: a second snapshot of the same
+    revision, by this agent or the next, is never put.
+    """
+    world = World()
+    await world.metadata.txn((), [Put(f"{CONFIGS_PREFIX}brokers", b"1")])
+    await world.commit("a", b"1")
+    agent = world.agent(Racing(world.metadata, change))
+
+    with pytest.raises(UnavailableError, match="config changed"):
+        await agent.put()
+    assert [] == await world.keys()
+    assert await agent.put() is not None
+    assert expected == (await world.newest()).configs
+
+
 async def test_a_snapshot_has_all_groups_at_one_revision() -> None:
     """
     And is put when a group changes, comes or goes, and never else.

@@ -149,7 +149,7 @@ class World:
         await self.bucket.put(OTHER, [body])
         (theirs,) = other.slices()
         tail = tail_slice(FlushBatches.of_footer(other), theirs, StoredAt(OTHER, 0))
-        self.kept = asyncio.create_task(self.flushes.batch(tail, 0))
+        self.kept = asyncio.create_task(self.flushes.batch(self.log, tail, 0))
         await asyncio.sleep(0)
         return self.bucket.other_gate
 

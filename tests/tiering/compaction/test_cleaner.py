@@ -86,6 +86,8 @@ class Partition:
     history: dict[int, Row] = field(default_factory=dict)
     raws: list[tuple[int, int]] = field(default_factory=list)
     nonces: "count[int]" = field(default_factory=count)
+    paused_ms: int = 0
+    """Time that the store's clock counted, and ours did not."""
     put_ms: int = 0
     """How long a PUT takes."""
     void_after: int | None = None
@@ -94,7 +96,7 @@ class Partition:
     """Edits of the cleaner before the topic is not compacted any more."""
 
     def __post_init__(self) -> None:
-        self.store = MemoryObjectStore(lambda: self.now_ms)
+        self.store = MemoryObjectStore(lambda: self.now_ms + self.paused_ms)
         self.manifest: Manifest = empty_manifest("t", TP)
         self.policy = CompactionPolicy(
             delete_retention_ms=RETENTION_MS, segment_bytes=self.segment_bytes
@@ -110,7 +112,7 @@ class Partition:
         self.now_ms += self.put_ms
 
     async def store_now_ms(self) -> int:
-        return self.now_ms
+        return self.now_ms + self.paused_ms
 
     async def decode(self, size_bytes: int, work: Callable[..., Any], *args: Any) -> Any:
         assert size_bytes > 0

@@ -38,11 +38,13 @@ class Store(MemoryObjectStore):
     """Calls *before_put* before each PUT."""
 
     before_put: Callable[[], Awaitable[None]] | None = None
+    puts: tuple[str, ...] = ()
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
         if self.before_put is not None:
             await self.before_put()
         await super().put(key, body)
+        self.puts += (key,)
 
 
 class Watched(Partition):
@@ -50,7 +52,7 @@ class Watched(Partition):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.store: Store = Store(lambda: self.now_ms)
+        self.store: Store = Store(lambda: self.now_ms + self.paused_ms)
 
 
 async def sealed(*more: Sequence[Pair], segment_bytes: int = 600) -> Watched:
@@ -82,6 +84,35 @@ def test_a_job_leaves_what_an_agent_leaves() -> None:
         assert (report.outcome, report.records_before, report.records) == (Outcome.DONE, 10, 3)
         assert (report.pieces, report.segments_before, report.segments) == (1, 2, 1)
         assert (report.keys, report.cleaned_end) == (3, 10)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("paused_ms", "puts"), [(Grace().named_within_ms - 60_000, 2), (Grace().ms, 4)]
+)
+def test_objects_that_are_old_by_the_stores_clock_are_not_named(paused_ms: int, puts: int) -> None:
+    """
+    A hypervisor pauses the machine between two PUTs of a piece, which our clock does not count.
+    The collector deletes the first object after grace; the job begins again.
+    """
+
+    async def main() -> None:
+        log = await sealed(((b"d", b"1"), (b"a", b"3")))
+        before = len(log.store.puts)
+
+        async def pause() -> None:
+            if len(log.store.puts) == before + 1:
+                log.paused_ms = paused_ms
+                if paused_ms >= Grace().ms:
+                    await log.store.delete(log.store.puts[-1:])
+
+        log.store.before_put = pause
+        report = await compacted(opened(log), replace(DIRTY, segment_bytes=1))
+        await newest(log)
+        assert (Outcome.DONE, 7) == (report.outcome, log.manifest.cleaned_end)
+        assert puts == len(log.store.puts) - before
+        assert [3, 4, 5, 6] == [row.offset for row in await log.rows()]
 
     asyncio.run(main())
 

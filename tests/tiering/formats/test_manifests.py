@@ -428,6 +428,45 @@ def test_a_deadline_says_whether_it_may_have_happened(
     assert 50_000 < run(main()) <= 60_000
 
 
+class SuspendedStore(MemoryObjectStore):
+    """The process is suspended when it has the answer to a create."""
+
+    suspended_ms = 0
+    keys: tuple[str, ...] = ()
+
+    async def create(self, key: str, body: Sequence[Buffer]) -> None:
+        """Answer."""
+        await super().create(key, body)
+        self.keys += (key,)
+        self.suspended_ms += Grace().ms
+
+
+def test_no_request_begins_after_the_deadline() -> None:
+    """
+    The collector has deleted the objects that the edit would add, where the process was suspended
+    between the PUT of a list and that of the manifest.
+    """
+
+    async def main() -> tuple[str, ...]:
+        store = SuspendedStore(now_ms)
+        segments = [segment(i, i + 1) for i in range(1_001)]
+        with pytest.raises(OutcomeUnknownError, match="deadline"):
+            await commit_edit(
+                store,
+                EMPTY,
+                add(*segments),
+                "a",
+                author=AUTHOR,
+                read_at_ms=now_ms(),
+                deadline_ms=now_ms() + 60_000,
+                now_ms=lambda: now_ms() + store.suspended_ms,
+            )
+        return store.keys
+
+    (only,) = run(main())
+    assert "/manifest-lists/" in only
+
+
 def test_lost_manifests_are_told() -> None:
     """
     The metadata store names a version that the bucket does not have: damage, not an empty log.

@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
@@ -237,6 +238,36 @@ async def test_stores_on_one_root_create_once(tmp_path: Path) -> None:
         assert [None] == [o for o in outcomes if not isinstance(o, AlreadyExistsError)]
     for store in stores:
         await store.close()
+
+
+async def test_an_object_that_exists_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A create whose folder could not be synced is tried again, and its author takes "exists" for its
+    own success: the folder is synced before that answer.
+    """
+    store = DirectoryObjectStore(tmp_path)
+    await store.create("k/1", [b"x"])
+    fsync, synced = os.fsync, []
+    fails = True
+
+    def sync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            if fails:
+                raise OSError(errno.EIO, "Input/output error")
+            synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknownError):
+            await store.create("k/2", [b"x"])
+    fails = False
+    with pytest.raises(AlreadyExistsError):
+        await store.create("k/2", [b"x"])
+    assert [(tmp_path / "k").stat().st_ino] == synced
+    await store.close()
 
 
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ an operator about a log that is right.
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,8 +32,9 @@ from driftlog_tiering.formats.manifests import load_newest
 from driftlog_tiering.formats.stored_json import encode_json
 from driftlog_tiering.foundation.types import Buffer
 from driftlog_tiering.segments.segment import footer_start
-from driftlog_tiering.stores.object_store import ObjectStore
+from driftlog_tiering.stores.object_store import Listing, ObjectStore
 from driftlog_tiering.verification.findings import DamageKind, PartitionReport
+from driftlog_tiering.verification.lost_manifests import LostManifests
 from driftlog_tiering.verification.object_reads import ObjectReads, ReadLimits
 from driftlog_tiering.verification.partition_verifier import PartitionVerifier
 from tests.support.sealed_topics import Message, SealedTopic, make_batch
@@ -544,6 +545,61 @@ def test_what_the_newest_manifest_names_no_more_is_no_damage(
         assert report.records >= 15
     else:
         assert [(DamageKind.CRC, 0, 10, merged.key)] == found(report)
+
+
+class _Forgetful:
+    """A store that lists no manifest after the first time, and then *happens*."""
+
+    def __init__(self, store: ObjectStore, happens: Callable[[], None]) -> None:
+        self._store = store
+        self._happens = happens
+        self._lists = 0
+        self.get, self.stat = store.get, store.stat
+
+    async def list(self, prefix: str, **options: Any) -> AsyncIterator[Listing]:
+        if "/manifest/" in prefix:
+            self._lists += 1
+            if self._lists == 2:
+                await asyncio.to_thread(self._happens)
+            if self._lists > 1:
+                yield Listing((), 0)
+                return
+        async for page in self._store.list(prefix, **options):
+            yield page
+
+
+@pytest.mark.parametrize("then", ["nothing", "the manifest goes", "the topic is deleted"])
+def test_a_list_that_shows_no_manifest_hides_no_damage(topic: SealedTopic, then: str) -> None:
+    """
+    The manifest that was there is read by its key.  Where that is gone, too, what seemed damaged is
+    damage, but in a topic that was deleted.
+    """
+    _, ref = topic.seal(0, 0, messages(5), messages(5, 5))
+    path(topic, ref.key).unlink()
+    key, deleted = manifest_key(topic), layout.deleted_key(topic.name, topic.tp(0).topic_id)
+
+    def happen() -> None:
+        if then != "nothing":
+            path(topic, key).unlink()
+        if then == "the topic is deleted":
+            path(topic, deleted).write_bytes(b"{}")
+
+    async def main(store: ObjectStore) -> PartitionReport:
+        reads = ObjectReads(_Forgetful(store, happen))  # type: ignore[arg-type]
+        verifier = PartitionVerifier(reads, asyncio.to_thread, pause_s=0.0)
+        report = await verifier.verify(topic.name, topic.tp(0))
+        await LostManifests(reads, pauses_s=()).look(report)
+        return report
+
+    report = topic.with_store(main)
+
+    segment, manifest = (
+        (DamageKind.MISSING, 5, 10, ref.key),
+        (DamageKind.MISSING, 0, None, key),
+    )
+    damage = {"nothing": [segment], "the manifest goes": [manifest, segment]}
+    assert damage.get(then, []) == found(report)
+    assert (then == "the topic is deleted") == report.is_deleted
 
 
 def test_reads_are_limited_in_size(topic: SealedTopic) -> None:

@@ -13,7 +13,9 @@
    before each edit: after a change the piece is void, and its objects are garbage.
 4. The horizon of a tombstone is later than the edit that removes the last older value: the store's
    time before the edit, and the longest time that the edit takes.
-5. What fails leaves objects that no manifest names: the collector deletes them.
+5. What fails leaves objects that no manifest names: the collector deletes them.  It counts their
+   age by the store's clock, so a piece is as old as by that clock: ours does not count the time for
+   which a hypervisor has paused the machine.
 
 Agents and Spark jobs run the same cleaner.
 
@@ -79,6 +81,8 @@ class _Piece:
     """Segments that were rewritten since the last edit."""
 
     began_ms: float
+    store_ahead_ms: float
+    """By how much the store's clock was ahead of ours, before the first PUT."""
     replaced: list[SegmentRef] = field(default_factory=list)
     added: list[tuple[SegmentRef, list[tuple[SegmentRef, int]]]] = field(default_factory=list)
     """Each new segment, and the number of tombstones that it has of each replaced one."""
@@ -145,7 +149,9 @@ class Cleaner:
         below = [each for each in segments if each.end <= dirty_end]
         key_map, end = await self._build_map(manifest, below, cleaned_end, dirty_end, done)
         kept_ms = policy.delete_retention_ms + self._settings.reader_ms
-        gone = tombstones_end(segments, await self._bucket.store_now_ms() - kept_ms)
+        store_ms = await self._bucket.store_now_ms()
+        store_ahead_ms = store_ms - self._now_ms()
+        gone = tombstones_end(segments, store_ms - kept_ms)
         raw = first_raw(segments)
         dated_end = end if raw is None else min(end, raw)
         run = _Run(manifest, policy, policy_now, dated_end, gone)
@@ -156,7 +162,7 @@ class Cleaner:
             if piece is not None and self._now_ms() - piece.began_ms > self._settings.piece_ms:
                 await self._commit(piece, run, 0)
                 piece = None
-            piece = piece or _Piece(self._now_ms())
+            piece = piece or _Piece(self._now_ms(), store_ahead_ms)
             piece.replaced += group
             if group[0].kind is SegmentKind.RAW:
                 piece.added.append((group[0], []))
@@ -253,7 +259,9 @@ class Cleaner:
         """Commit one piece; *cleaned_end* 0: it is not the last one."""
         # In this order: the deadline is not after the store's time, read later, and EDIT_MS.
         deadline_ms = self._now_ms() + EDIT_MS
-        at_ms = horizon_at(await self._bucket.store_now_ms() + EDIT_MS, run.policy)
+        store_ms = await self._bucket.store_now_ms()
+        paused_ms = max(0, store_ms - self._now_ms() - piece.store_ahead_ms)
+        at_ms = horizon_at(store_ms + EDIT_MS, run.policy)
         added = tuple(
             replace(ref, horizons=horizons(replaced, run.dated_end, run.gone, at_ms))
             if replaced
@@ -263,7 +271,7 @@ class Cleaner:
         edit = ReplaceSegments(replaced=tuple(piece.replaced), added=added, cleaned_end=cleaned_end)
         if await run.policy_now() != run.policy:
             raise VoidEditError("the topic's policy of compaction has changed", run.manifest)
-        await self._bucket.commit(edit, piece.began_ms, deadline_ms)
+        await self._bucket.commit(edit, piece.began_ms - paused_ms, deadline_ms)
 
 
 def _add_keys(key_map: KeyMap, rows: StoredRows, cleaned_end: int) -> int | None:

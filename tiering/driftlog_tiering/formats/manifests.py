@@ -396,9 +396,11 @@ class _Editor:
         while True:
             if not self._wanted():
                 raise self._given_up("not wanted any more")
+            left_ms = self._deadline_ms - self._now_ms()
+            if left_ms <= 0:  # the process was suspended: a timeout of 0 still begins the request
+                raise self._given_up("the deadline has passed")
             try:
-                left_ms = max(0, min(ATTEMPT_TIMEOUT_MS, self._deadline_ms - self._now_ms()))
-                async with asyncio.timeout(left_ms / 1000):
+                async with asyncio.timeout(min(ATTEMPT_TIMEOUT_MS, left_ms) / 1000):
                     return await call(*args)
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 if self._now_ms() + backoff_ms >= self._deadline_ms:

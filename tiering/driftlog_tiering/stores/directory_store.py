@@ -5,6 +5,9 @@
       ─▶ rename (put) or link (create, fails when there)    the object or none, never half of it
       ─▶ fsync of the folder, and of the parents of new ones
 
+`create` syncs the folder before it answers that the object exists, too: the caller may take that
+for the success of its own attempt.
+
 A temporary folder is locked (flock) by the store that owns it, so several processes
 may share a root and each sweeps only the folders of dead ones.  Folders that `delete`
 empties are removed.
@@ -192,6 +195,9 @@ class DirectoryObjectStore:
             except FileExistsError as error:
                 if (self._root / key).is_dir():
                     raise ValueError(f"{key!r} is the folder of another key") from error
+                # Its writer may not have synced it: an earlier attempt of the caller, perhaps.
+                with _not_durable(key):
+                    self._sync_folder(folder)
                 raise AlreadyExistsError(key) from error
             except IsADirectoryError as error:
                 raise ValueError(f"{key!r} is the folder of another key") from error
@@ -199,13 +205,11 @@ class DirectoryObjectStore:
                 raise _publish_error(key, error) from error
         else:
             raise UnavailableError(f"{key}: its folder is removed as often as it is made")
-        try:
+        with _not_durable(key):
             self._sync_folder(folder)
             if self._removals != removals:
                 with contextlib.suppress(FileNotFoundError):  # deleted since: nothing to sync
                     self._make_durable(folder)
-        except OSError as error:
-            raise OutcomeUnknownError(f"{key} is there, but perhaps not durable") from error
 
     # ── Folders ──
 
@@ -440,6 +444,15 @@ def _refused(what: str) -> Iterator[None]:
         yield
     except OSError as error:  # ENOSPC, EDQUOT, EMFILE, EACCES, EIO, ENAMETOOLONG, …
         raise UnavailableError(f"{what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _not_durable(key: str) -> Iterator[None]:
+    """Turn OSError into OutcomeUnknownError: *key* can be read, and a power cut may remove it."""
+    try:
+        yield
+    except OSError as error:
+        raise OutcomeUnknownError(f"{key} is there, but perhaps not durable") from error
 
 
 def _publish_error(key: str, error: OSError) -> Exception:

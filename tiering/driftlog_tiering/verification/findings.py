@@ -126,6 +126,8 @@ class PartitionReport:
     which are among `damage`."""
     gaps: list[OffsetGap] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+    is_deleted: bool = False
+    """The topic was deleted meanwhile: nothing of it is damage."""
     more_damage: int = 0
     """Damaged ranges that `damage` does not hold."""
 

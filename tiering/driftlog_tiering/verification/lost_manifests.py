@@ -48,7 +48,7 @@ class LostManifests:
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: the store failed, each time.
         """
-        if report.is_unknown:
+        if report.is_unknown or report.is_deleted:
             return
         tp = TopicPartition(report.topic_id, report.partition)
         ends = SealedEnds()

@@ -6,11 +6,14 @@
     ──▶ damage: named by a manifest that was read after the first failure, and damaged again
 
 1. An object that is missing or damaged, and that the newest manifest no longer names, is no damage:
-   the log has been rewritten meanwhile, and its new objects are verified in its place.
+   the log has been rewritten meanwhile, and its new objects are verified in its place.  A manifest
+   that was read once is read again by its key where a LIST does not show it: if it is gone, what
+   seemed damaged is damage.
 2. Objects are read in ranges, and segments by a few workers: memory does not grow with the log.
    Only `deep` holds whole row groups, two at a time.
 3. One damaged object stops nothing: what is around it is verified.  A list that cannot be read
    hides its segments; its whole range is damage.
+4. A topic that is deleted has no damage: its ``deleted.json`` is there before objects go.
 
 `rules` says what is compared with what.
 
@@ -121,9 +124,19 @@ class PartitionVerifier:
             UnavailableError, OutcomeUnknownError, TimeoutError: the store failed, each time.
         """
         report = PartitionReport(topic=topic, topic_id=tp.topic_id, partition=tp.partition)
+        await self._verify(topic, tp, at_least, report)
+        if report.damage and await self._is_deleted(topic, tp):
+            return PartitionReport(
+                topic=topic, topic_id=tp.topic_id, partition=tp.partition, is_deleted=True
+            )
+        return report
+
+    async def _verify(
+        self, topic: str, tp: TopicPartition, at_least: int, report: PartitionReport
+    ) -> None:
         manifest = await self._manifest(topic, tp, at_least, report)
         if manifest is None:
-            return report
+            return
         look = _Look(manifest, manifest.log_start, manifest.end, {})
         await self._walk(look, report)
         await self._producers(look)
@@ -133,21 +146,29 @@ class PartitionVerifier:
             if not suspects:
                 break
             await asyncio.sleep(self._pause_s)
-            manifest = await self._manifest(topic, tp, at_least, report)
-            if manifest is None:
-                return report
+            newest = await self._manifest(topic, tp, max(at_least, manifest.version), report)
+            if newest is None:
+                break
+            manifest = newest
             found = await self._look_again(manifest, suspects, seen, report)
             for key in sorted(found.keys() & seen.keys() - confirmed):
                 report.add_damage(found[key].damage)
                 confirmed.add(key)
             suspects = {key: one for key, one in found.items() if key not in confirmed}
             seen |= suspects
-        for suspect in suspects.values():  # replaced again and again, and never right
+        # Replaced again and again, and never right; or the manifest cannot be read any more.
+        for suspect in suspects.values():
             report.add_damage(suspect.damage)
         report.log_start, report.end = manifest.log_start, manifest.end
         await self._holes(manifest, report)
         report.damage.sort(key=lambda one: one.base)
-        return report
+
+    async def _is_deleted(self, topic: str, tp: TopicPartition) -> bool:
+        try:
+            await self._reads.get_whole(layout.deleted_key(topic, tp.topic_id))
+        except NotFoundError:
+            return False
+        return True
 
     async def _manifest(
         self, topic: str, tp: TopicPartition, at_least: int, report: PartitionReport

@@ -411,8 +411,12 @@ class PartitionLog:
         self.slices[index] = self.slices[index]._replace(stored_at=stored_at)
 
     def find(self, offset: int) -> TailSlice | None:
-        """The tail's slice that holds *offset*; None if it is sealed or not committed."""
-        if not self.slices or not self._bases[0] <= offset < self.high_watermark:
+        """The tail's slice that holds *offset*; None if it is sealed or not committed.
+
+        The first slice may begin below the sealed end; its sealed batches are not read: compaction
+        may have removed them from the segments, and then a deletion that came after them.
+        """
+        if not self.sealed_end <= offset < self.high_watermark:
             return None
         tail = self.slices[bisect_right(self._bases, offset) - 1]
         assert tail.base <= offset < tail.end, f"a gap in the tail of {self!r} at {offset}"
@@ -434,7 +438,7 @@ class PartitionLog:
         """
         if offset >= self.high_watermark:
             return 0
-        if not self.slices or offset < self._bases[0]:
+        if offset < self.sealed_end:
             return 1 << 31
         at = bisect_right(self._bases, offset) - 1
         tail = self.slices[at]

@@ -21,7 +21,9 @@ from driftlog_agents.log.reading.ranged_reads import RangedReads
 from driftlog_agents.log.reading.read_plan import Batches
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.shared_cache import SharedCache
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.formats import layout
 from driftlog_tiering.foundation.types import Buffer
 
 _MOST_AHEAD: Final = 4
@@ -58,13 +60,13 @@ class FlushReads:
         """
         index = tail.data.index_of(offset, tail.first, tail.count)
         plan = plan_pieces(log, tail, index, max_bytes, self._piece_bytes)
-        found, read = take(plan, await self._load_all(plan, self._get), index, max_bytes)
+        found, read = take(plan, await self._load_all(log, plan, self._get), index, max_bytes)
         for piece in read:
             self._pieces.finish(piece.key)
         return found
 
-    async def batch(self, tail: TailSlice, index: int) -> Buffer:
-        """One batch, from memory, a buffer file or else the bucket.  Raises: as `read`."""
+    async def batch(self, log: PartitionLog, tail: TailSlice, index: int) -> Buffer:
+        """One batch of *log*, from memory, a buffer file or else the bucket.  Raises: as `read`."""
         data = tail.data
         assert isinstance(data, FlushBatches)
         try:
@@ -74,7 +76,7 @@ class FlushReads:
         if here is not None:
             return here
         piece = piece_at(tail, index, self._piece_bytes)
-        return (await self._get(piece))[index - piece.first]
+        return (await self._get(log, piece))[index - piece.first]
 
     async def prefetch(self, log: PartitionLog, tail: TailSlice, offset: int) -> None:
         """Load the pieces from the one that holds *offset* on, side by side, up to where batches
@@ -99,22 +101,23 @@ class FlushReads:
                 break
             wanted.append(piece)
         if wanted:
-            await self._load_all(wanted, self._get_ahead)
+            await self._load_all(log, wanted, self._get_ahead)
 
     # ── Pieces ──
 
     async def _load_all(
         self,
+        log: PartitionLog,
         plan: Sequence[FlushPiece],
-        get: Callable[[FlushPiece], Awaitable[list[Buffer]]],
+        get: Callable[[PartitionLog, FlushPiece], Awaitable[list[Buffer]]],
     ) -> list[list[Buffer]]:
         """The pieces before the first that fails; a failure of the very first is raised."""
         if len(plan) == 1:
-            return [await get(plan[0])]
+            return [await get(log, plan[0])]
 
         async def load(piece: FlushPiece) -> list[Buffer] | Exception:
             try:
-                return await get(piece)
+                return await get(log, piece)
             except (UnavailableError, DamagedObjectError) as error:
                 return error
 
@@ -129,16 +132,17 @@ class FlushReads:
             found.append(outcome)
         return found
 
-    async def _get(self, piece: FlushPiece) -> list[Buffer]:
-        return await self._pieces.get(piece.key, piece.size_bytes, lambda: self._load(piece))
+    async def _get(self, log: PartitionLog, piece: FlushPiece) -> list[Buffer]:
+        return await self._pieces.get(piece.key, piece.size_bytes, lambda: self._load(log, piece))
 
-    async def _get_ahead(self, piece: FlushPiece) -> list[Buffer]:
+    async def _get_ahead(self, log: PartitionLog, piece: FlushPiece) -> list[Buffer]:
         """As `_get`; nothing where there is no room any more: a load that waits for room would hold
         up reads that were asked for."""
-        return await self._get(piece) if self._pieces.has_room(piece.size_bytes) else []
+        return await self._get(log, piece) if self._pieces.has_room(piece.size_bytes) else []
 
-    async def _load(self, piece: FlushPiece) -> list[Buffer]:
+    async def _load(self, log: PartitionLog, piece: FlushPiece) -> list[Buffer]:
         key, start, end = piece.key
-        return await self._reads.run(
-            key, split_piece, await self._reads.get(key, start, end), piece
-        )
+        tp = TopicPartition(log.topic_id, log.partition)
+        owner = layout.partition_prefix(log.topic, tp).removesuffix("/")
+        body = await self._reads.get(key, start, end, owner=owner)
+        return await self._reads.run(key, split_piece, body, piece)

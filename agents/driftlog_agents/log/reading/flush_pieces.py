@@ -26,8 +26,8 @@ from driftlog_tiering.batches import kernel
 from driftlog_tiering.foundation.types import Buffer
 
 _PIECES_AT_ONCE: Final = 8
-"""Fetched side by side for one read: otherwise each slice of many small flushes would take one
-round trip."""
+"""Fetched for one read, as many side by side as the partition's share of the requests: otherwise
+each slice of many small flushes would take one round trip."""
 
 
 class FlushPiece(NamedTuple):

@@ -21,7 +21,6 @@ from driftlog_agents.log.objects.availability import (
 )
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
-from driftlog_tiering.formats.layout import FLUSH_PREFIX
 from driftlog_tiering.foundation.types import Buffer, Offload
 from driftlog_tiering.stores.object_store import NotFoundError
 
@@ -57,8 +56,12 @@ class RangedReads:
         self._shares = KeyedLock[str](settings.requests_of_partition)
         self.requests = 0
 
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
+    async def get(
+        self, key: str, start: int = 0, end: int | None = None, *, owner: str = ""
+    ) -> Buffer:
         """Exactly the bytes ``[start, end)`` of the object; *end* None: to its end.
+
+        *owner*: the folder of the partition that is read, where it is not that of the object.
 
         Raises:
             ObjectUnavailableError: no such object: replaced since its name was read, lost, or
@@ -70,7 +73,7 @@ class RangedReads:
             raise ObjectUnavailableError(key, "missing", known=True)
 
         async def ask() -> Buffer:
-            async with self._shares.of(_owner(key)), self._slots:
+            async with self._shares.of(owner or key.rpartition("/")[0]), self._slots:
                 self.requests += 1
                 async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                     return await self._store.get(key, start, end)
@@ -102,8 +105,3 @@ class RangedReads:
     async def drop_stored(self, key: str) -> bool:
         """Delete what the agent's disk has of a damaged object; whether there was something."""
         return isinstance(self._store, CachedObjects) and await self._store.drop(key)
-
-
-def _owner(key: str) -> str:
-    """The folder of the partition; a flush object is of many partitions, and counts for itself."""
-    return key if key.startswith(FLUSH_PREFIX) else key.rpartition("/")[0]

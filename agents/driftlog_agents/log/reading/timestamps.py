@@ -51,7 +51,7 @@ class TimeReads:
     ) -> tuple[int, int, int] | None:
         """The result of a search: see `LogReader.find_timestamp`."""
         tiers = await self._tiers(log)
-        found = await run(begin(tiers), partial(self._answer, tiers.manifest))
+        found = await run(begin(tiers), partial(self._answer, log, tiers.manifest))
         return None if found is None else (*found, epoch_at(log, tiers.manifest, found[0]))
 
     async def _tiers(self, log: PartitionLog) -> Tiers:
@@ -65,7 +65,7 @@ class TimeReads:
             )
         return Tiers(max(start, manifest.log_start), manifest, slices)
 
-    async def _answer(self, manifest: Manifest | None, ask: Ask) -> Any:
+    async def _answer(self, log: PartitionLog, manifest: Manifest | None, ask: Ask) -> Any:
         match ask:
             case Open(ref):
                 assert manifest is not None
@@ -74,12 +74,12 @@ class TimeReads:
                 data = await self._reads.get(of.ref.key, *of.reader.times_range(of.group))
                 return await self._reads.run(of.ref.key, look, data)
             case LookInBatch():
-                return await self._look_in_batch(ask)
+                return await self._look_in_batch(log, ask)
             case None:
                 return await asyncio.sleep(0)
 
-    async def _look_in_batch(self, ask: LookInBatch) -> Found | None:
-        batch = await self._flushes.batch(ask.tail, ask.at)
+    async def _look_in_batch(self, log: PartitionLog, ask: LookInBatch) -> Found | None:
+        batch = await self._flushes.batch(log, ask.tail, ask.at)
         key, most = ask.tail.stored_at.object_key, self._decoding.limits.decompressed_bytes
         light = min(LIGHT_BYTES, most)
         found: Found | None

@@ -242,4 +242,6 @@ def _sent(found: "Verification") -> str:
 def _verdict(report: "PartitionReport") -> str:
     if report.damaged:
         return plural(report.damaged, "damaged range")
+    if report.is_deleted:
+        return "deleted meanwhile"
     return "right" if report.manifest else "nothing is sealed"

@@ -273,7 +273,9 @@ def test_sealing_drops_the_slices_that_are_wholly_sealed() -> None:
     assert [first] == log.seal(20)
     assert ([second, third], 400, 4) == (log.slices, log.unsealed_bytes, log.unsealed_batches)
     assert [second] == log.seal(25)
-    assert (25, 59.0, third) == (log.sealed_end, log.unsealed_age_ms(80.0, 0.0), log.find(25))
+    assert (25, 59.0) == (log.sealed_end, log.unsealed_age_ms(80.0, 0.0))
+    assert (None, third) == (log.find(24), log.find(25))
+    assert (1 << 31, 200) == (log.bytes_from(24), log.bytes_from(25))
     assert 0 == log.index_of(third)
     assert [third] == log.seal(30)
     assert (0.0, 0, 0) == (log.unsealed_age_ms(90, 90), log.unsealed_bytes, log.unsealed_batches)
@@ -311,7 +313,7 @@ def test_the_tail_agrees_with_a_list_of_offsets(steps: list[tuple[int, int, bool
         assert log.high_watermark - base == log.unsealed_bytes == log.unsealed_batches
         for offset in range(log.log_end + 1):
             tail = log.find(offset)
-            assert (tail is not None) == (base <= offset < log.high_watermark)
+            assert (tail is not None) == (log.sealed_end <= offset < log.high_watermark)
             assert tail is None or tail.base <= offset < tail.end
 
 

@@ -76,6 +76,34 @@ async def test_flush_objects_ahead_of_a_sequential_consumer_are_read_side_by_sid
             assert offset + 1 == await read(offset)
 
 
+async def test_flush_objects_that_do_not_answer_leave_requests_to_other_partitions() -> None:
+    """
+    Consumers of one partition, and its lookups by time, have the partition's share together.
+    """
+    settings = ReadSettings()
+    world = World(settings=settings)
+    for number in range(20):
+        await world.flush([make_batch(number, [(number, None, b"v" * 1_000)])], "object")
+    gate = world.bucket.gate = asyncio.Event()
+    reads = [
+        asyncio.create_task(world.reader.read(world.log, offset, MiB, zstd=True))
+        for offset in (0, 10)
+    ]
+    lookup = asyncio.create_task(world.reader.find_timestamp(world.log, 19))
+    await turns()
+    assert settings.requests_of_partition == world.bucket.gets.total()
+
+    key = "topics/other/id/00000/segment"
+    await world.bucket.put(key, [b"bytes"])
+    segment = asyncio.create_task(world.reader.objects.get(key))
+    await turns()
+    assert 1 == world.bucket.gets[key]
+    gate.set()
+    assert [8, 8] == [len(found) for found in await asyncio.gather(*reads)]
+    assert (19, 19, 0) == await lookup
+    assert b"bytes" == await segment
+
+
 async def test_a_read_ahead_evicts_nothing_that_is_being_read() -> None:
     """
     The cache has room for two objects of two batches: for the one that is being read, and the next.

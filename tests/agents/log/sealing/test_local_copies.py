@@ -129,10 +129,11 @@ async def test_a_leader_that_compacts_nothing_learns_what_a_job_has_compacted(re
 
 RETENTION_MS = 60_000
 ROUND_S = 15.0
+DAY_MS = 86_400_000
 
 
-async def put_keyed(life: Life, key: bytes, value: bytes | None) -> None:
-    """Commit and seal one record."""
+async def commit_keyed(life: Life, key: bytes, value: bytes | None) -> None:
+    """Commit one record."""
     section = encode_record(Record(0, 0, key, value, ()))
     batch = build_batch(
         section,
@@ -149,6 +150,11 @@ async def put_keyed(life: Life, key: bytes, value: bytes | None) -> None:
         life.log(), memoryview(batch), facts, ALL, ConnectionActivity(now_ms()), request
     )
     assert "committed" == await request.answer()
+
+
+async def put_keyed(life: Life, key: bytes, value: bytes | None) -> None:
+    """Commit and seal one record."""
+    await commit_keyed(life, key, value)
     await life.seal()
 
 
@@ -188,3 +194,34 @@ async def test_a_consumer_that_has_read_a_value_gets_its_deletion(rounds: int) -
     has_deletion = 1 in await offsets_from(life, 1)
     assert has_deletion or not has_value
     assert has_value or rounds
+
+
+@on_virtual_time
+async def test_a_new_leader_serves_no_sealed_offset_from_a_consolidated_object() -> None:
+    """
+    Else a consumer would read a value whose deletion has left the segments.  The sealed end is in
+    the middle of the object's slice: a leader knows that slice as several flushes, the next leader
+    as one.
+    """
+    world = World(t=1)
+    world.compaction["t"] = POLICY
+    consolidation = replace(SETTINGS.consolidation, age_ms=1_000, records=4, dead_age_ms=DAY_MS)
+    settings = replace(NO_CLEANER, consolidation=consolidation)
+    life = await world.start(settings)
+    policy = replace(POLICY, delete_retention_ms=RETENTION_MS)
+    for key, value in ((b"k", b"1"), (b"k", None), (b"other", b"2"), (b"tail", b"3")):
+        await commit_keyed(life, key, value)
+    while not life.engine.flush_records.rewrites:  # noqa: ASYNC110
+        await asyncio.sleep(1)
+    for end in (2, 3):
+        await life.engine.sealer.seal(life.log(), end)
+        await compact(life, policy)
+        await asyncio.sleep(RETENTION_MS / 1000 + READER_S + 60)
+
+    await life.stop()
+    life = await world.other_disk().start(settings)
+    log = life.log()
+    assert [(0, 4)] == [(tail.base, tail.end) for tail in log.slices]
+    assert 3 == log.sealed_end
+    assert [[2], [3]] == [await offsets_from(life, 0), await offsets_from(life, 3)]
+    assert 1 << 31 == log.bytes_from(2)
