@@ -129,7 +129,7 @@ class MetadataLoader:
             if found is None:
                 break
             manifest, producers = found
-            self._producer_ids.seen.saw_states(producers)
+            await self._producer_ids.saw_states(producers)
             await self._producer_ids.settle()  # before one of these ids is given out again
             for _ in log.producers.put_under(producers, manifest.end):
                 await asyncio.sleep(0)
