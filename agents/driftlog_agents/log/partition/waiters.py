@@ -1,16 +1,22 @@
-"""Waits for commits: for that of a partition's last admitted batches, and the fetches of all.
+"""Waits for commits: for that of a partition's last admitted batches, and the fetches of all; and
+parked batches, which wait for their partition.
 
 Shell.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 
 _TOLD_AT_ONCE: Final = 1_000
 """Fetches that are told in one iteration: they take a millisecond or two.  More: longer stalls."""
+
+_RESUMED_AT_ONCE: Final = 250
+"""Parked batches that are admitted in one iteration: they take a millisecond.  More: longer stalls;
+less: the last of many batches waits longer."""
 
 
 class CommitWaiter:
@@ -81,3 +87,27 @@ class FetchNews:
             for waiter in list(log.waiting_fetches):
                 if waiter in log.waiting_fetches:  # it may be answered meanwhile
                     yield waiter, log
+
+
+def unpark(*logs: PartitionLog) -> None:
+    """Resume the parked requests of *logs*, those of each in the order of their arrival.
+
+    The first ones are resumed before this returns, the others in later iterations of the event
+    loop.  Batches that come meanwhile park behind them.  A pause stops it: `unpark` again after it.
+    """
+    _resume(chain.from_iterable(map(_parked, logs)))
+
+
+def _resume(parked: Iterator[Callable[[], None]]) -> None:
+    left = _RESUMED_AT_ONCE
+    for resume in parked:
+        resume()
+        left -= 1
+        if not left:
+            asyncio.get_running_loop().call_soon(_resume, parked)
+            return
+
+
+def _parked(log: PartitionLog) -> Iterator[Callable[[], None]]:
+    while log.parked and not log.paused:
+        yield log.parked.popleft()
