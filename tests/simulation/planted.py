@@ -318,7 +318,7 @@ def parked_not_told_of_the_end(patch: pytest.MonkeyPatch) -> None:
 
     def close_all(self: Engine) -> None:
         for log in self.logs():
-            log.parked = []
+            log.parked.clear()
         original(self)
 
     patch.setattr(Engine, "_close_all", close_all)

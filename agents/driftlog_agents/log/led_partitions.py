@@ -24,7 +24,11 @@ from driftlog_metadata.schema.model import TopicPartition
 
 
 class LedPartitions:
-    """See the module."""
+    """See the module.
+
+    Args:
+        unpark: resumes the parked batches of partitions, and no batch overtakes them.
+    """
 
     def __init__(
         self,
@@ -34,12 +38,14 @@ class LedPartitions:
         manifests: KnownManifests,
         view: ClusterView,
         counters: LogCounters,
+        unpark: Callable[..., None],
     ) -> None:
         self._topics = topics
         self._assignments = assignments
         self._manifests = manifests
         self._view = view
         self._counters = counters
+        self._unpark = unpark
 
     def open(self, taken: Taken, now_ms: float) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
@@ -71,14 +77,13 @@ class LedPartitions:
         """Admits the waiting batches."""
         log.paused = False
         if log.state is not State.LOADING or log.damage:
-            log.unpark()
+            self._unpark(log)
 
     def retire(self, log: PartitionLog) -> None:
         """Stops produce and fetch for *log*; admitted batches are still committed."""
         for waiter in log.retire():
             waiter.lost(log)
-        log.paused = False
-        log.unpark()  # wakes the parked batches, which are refused now
+        self._unpark(log)  # the parked batches are refused now
 
     def gone(self, log: PartitionLog) -> None:
         """Forgets *log*: it was released, and others may lead it."""
@@ -93,11 +98,11 @@ class LedPartitions:
         if entry is None:
             return False
         self._assignments.topic_deleted(TopicPartition(topic_id, n) for n in range(len(entry.logs)))
-        for log in entry.logs:
-            if log is not None:
-                _tell_waiters(log)
-                log.unpark()  # wakes the parked batches, which are refused now
-                self._manifests.forget(log)
+        logs = [log for log in entry.logs if log is not None]
+        for log in logs:
+            _tell_waiters(log)
+            self._manifests.forget(log)
+        self._unpark(*logs)  # the parked batches are refused now
         return True
 
     def close(self, logs: Iterable[PartitionLog], before_parked: Callable[[], None]) -> None:
@@ -107,8 +112,7 @@ class LedPartitions:
         for log in logs:
             _tell_waiters(log)
         before_parked()
-        for log in logs:
-            log.unpark()
+        self._unpark(*logs)
 
     def offline(self) -> dict[TopicPartition, str]:
         """Partitions of this agent that need an operator, and why: those led here that are offline,

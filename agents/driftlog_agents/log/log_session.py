@@ -56,6 +56,7 @@ from driftlog_agents.log.own_disk import OwnDisk
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
+from driftlog_agents.log.partition.waiters import unpark
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.retention.policy import TopicRetention
@@ -295,6 +296,7 @@ class Engine:
             manifests=self.manifests.cached,
             view=cluster.view,
             counters=ports.counters,
+            unpark=unpark,
         )
         self.loaded, self.admits = self._loading.loaded, self._loading.admits
         self.offline = self.partitions.offline

@@ -472,7 +472,8 @@ class Restorer:
         async def read(key: str) -> None:
             async with limit:
                 with suppress(*DAMAGE):
-                    seen.saw_states(await reads.producers(key))
+                    for producer_id in (await reads.producers(key)).ids():
+                        seen.saw(producer_id)
 
         await do_all(
             read(one.producers.key)

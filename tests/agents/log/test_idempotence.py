@@ -6,6 +6,7 @@ others cannot judge waits.
 """
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -166,6 +167,40 @@ async def test_what_waits_keeps_its_place() -> None:
     await load(world, life)
 
     assert [81, 82, 83, 84] == [arrival.outcome for arrival in (waits, *behind)]
+
+
+@on_virtual_time
+async def test_many_batches_that_waited_are_admitted_in_slices_and_none_overtakes() -> None:
+    """
+    What comes between two slices waits behind them: a batch that is judged, and one that another
+    thread has rewritten.
+    """
+    world = World()
+    life = await half_loaded(world)
+    log = life.log()
+    ends: list[int] = []
+    rewritten: list[int] = []
+
+    async def rewrite() -> None:
+        await life.engine.admits(log)
+        rewritten.append(log.log_end)
+
+    async def come_meanwhile() -> None:
+        while log.parked:
+            ends.append(log.log_end)
+            arrivals.append(Arrival(life, -1, producer=-1, epoch=-1))
+            await asyncio.sleep(0)
+
+    log.parked.append(lambda: tasks.append(asyncio.create_task(come_meanwhile())))
+    arrivals = [Arrival(life, 0, producer=100 + n) for n in range(2_000)]
+    tasks = [asyncio.create_task(rewrite())]
+    await load(world, life)
+    await asyncio.gather(*tasks)
+
+    assert list(range(80, 80 + len(arrivals))) == [arrival.outcome for arrival in arrivals]
+    assert len(ends) >= 8
+    assert max(after - before for before, after in pairwise([80, *ends])) <= 250
+    assert len(arrivals) + 80 == rewritten[0]
 
 
 @on_virtual_time

@@ -14,6 +14,7 @@ from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.known_manifests import KnownManifests
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
+from driftlog_agents.log.partition.waiters import unpark
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_tiering.formats.manifest import empty_manifest
@@ -39,6 +40,7 @@ class Led:
             manifests=self.manifests,
             view=ClusterView(),
             counters=self.counters,
+            unpark=unpark,
         )
         self.logs = {tp: log_of(tp, state) for tp in (A, B)}
         self.served = self.partitions.open(Taken(logs=dict(self.logs), fresh={B}), 1_000)
@@ -154,6 +156,7 @@ def test_at_the_end_parked_batches_are_told_last() -> None:
     After what must be closed before them: they are refused then.
     """
     led = Led()
+    led.partitions.pause(led.logs[A])
     led.park(A)
     led.fetch(B)
     led.partitions.close(led.logs.values(), lambda: led.told.append("closed"))

@@ -211,10 +211,6 @@ class ProducerStates:
         producer = self._writing.get(producer_id) or self._silent.get(producer_id)
         return -1 if producer is None else producer.last_offset
 
-    def ids_from(self, least: int) -> list[int]:
-        """The ids of all producers that are *least* or larger, in no order."""
-        return [producer_id for producer_id, _ in self._all() if producer_id >= least]
-
     def append(
         self,
         producer_id: int,

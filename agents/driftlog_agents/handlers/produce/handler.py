@@ -216,7 +216,7 @@ class ProduceHandler:
         log = None if engine is None or topic is None else engine.log(topic, data.index)
         if log is None or topic is None:
             return False
-        if log.busy or log.paused or log.state is State.LOADING:
+        if log.busy or log.parked or log.paused or log.state is State.LOADING:
             return True
         limits, records = self._broker.topics.limits.get(topic), data.records
         if limits is None or records is None or len(records) < batches.HEADER_BYTES:
@@ -342,7 +342,7 @@ class ProduceHandler:
         self.bytes += size
         if log.busy or needs_rewrite(limits, checked, self._broker.wall_ms()):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
-        elif (log.paused or log.state is State.LOADING) and parks(
+        elif (log.parked or log.paused or log.state is State.LOADING) and parks(
             log, checked[2], checked[3], checked[4], checked[0]
         ):
             records = own_memory(records)

@@ -7,10 +7,14 @@ Shell.
 """
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.network.slots import Slot
+
+_ANSWERED: Final = 20_000
+"""So many requests are timed, at least, before the answered ones are dropped: some MB of memory.
+More: more memory; less: requests that still wait are looked at more often."""
 
 
 class TimedRequest(Protocol):
@@ -34,9 +38,14 @@ class ProduceTimeouts:
         self._due: dict[int, deque[tuple[float, list[TimedRequest]]]] = {}
         """(time in ms, requests), by timeout in ms; requests of one read of a socket share an
         entry."""
+        self._timed = 0
+        """Requests since the answered ones were dropped."""
+        self._most = _ANSWERED
+        """As many as were left then, or more: a request is looked at twice on average."""
 
     def expect(self, slot: Slot, pending: TimedRequest, timeout_ms: int) -> None:
         """Answer *pending* *timeout_ms* after *slot*'s connection last received bytes."""
+        self._timed += 1
         timeout_ms = max(timeout_ms, 0)
         due = self._due.get(timeout_ms)
         if due is None:
@@ -57,3 +66,18 @@ class ProduceTimeouts:
                         pending.time_out()
             if not due:
                 del self._due[timeout_ms]
+        if self._timed >= self._most:
+            self._drop_answered()
+
+    def _drop_answered(self) -> None:
+        """Drop answered requests also behind one that waits for long."""
+        left = 0
+        for timeout_ms, due in self._due.items():
+            open_ones = deque[tuple[float, list[TimedRequest]]]()
+            for at_ms, requests in due:
+                waiting = [request for request in requests if not request.done]
+                if waiting:
+                    open_ones.append((at_ms, waiting))
+                    left += len(waiting)
+            self._due[timeout_ms] = open_ones
+        self._timed, self._most = 0, max(_ANSWERED, left)

@@ -37,7 +37,8 @@ def parks(
     base_sequence: int,
     records: int,
 ) -> bool:
-    """Whether the batch must wait: the partition is paused, or its producers are not loaded.
+    """Whether the batch must wait: the partition is paused, earlier batches are parked, or its
+    producers are not loaded.
 
     Until the producer snapshot is loaded, the log knows only the producers in flush footers. A
     batch of another producer parks.  So does a batch that is out of order by the footers: its
@@ -45,12 +46,10 @@ def parks(
     the second, the simulation, seed 1833, refused a retry for ever).  Order is kept: behind a
     parked batch every batch parks.
     """
-    if log.paused:
+    if log.paused or log.parked:
         return True
     if log.state is not State.LOADING or log.damage:
         return False  # `admit` refuses batches that would wait for damaged data
-    if log.parked:
-        return True
     verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
     return _needs_snapshot(log, producer_id, verdict)
 

@@ -66,15 +66,14 @@ class Payload:
         return cls(session_id, data, topic_ids, columns, slices, facts)
 
     def commit(self, object_key: str, now_ms: float) -> list[tuple[Waiter, PartitionLog]]:
-        """Moves the high watermarks: *object_key* is committed.  Returns what waited for that, with
-        its log; all logs have moved before the first of them is told."""
+        """Moves the high watermarks: *object_key* is committed.  Returns the producers that waited
+        for that, each with its log; all logs have moved before the first of them is told."""
         stored_at = StoredAt(object_key, 0)
         ready: list[tuple[Waiter, PartitionLog]] = []
         for log, s in self.slices:
             flushed_at_ms = self.columns[FLUSHED_AT][s.first]
             tail = tail_slice(self.data, s, stored_at, (flushed_at_ms, flushed_at_ms))
             ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
-            ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
         return ready
 
     def begin(self, attempt: int, seq: int, committed_seq: int, nonce: str) -> FlushRecord:

@@ -72,8 +72,8 @@ class FlushSettings:
 
     flush_steps: int = 20_000
     """Cut at this many steps, during which the event loop does nothing else: one for a batch,
-    `_STEPS_LATER` more where its producer waits for the commit, `_STEPS_LATER` for a partition,
-    and one for each fetch that waits for it.  More: fewer PUTs of tiny batches, longer stalls."""
+    `_STEPS_LATER` more where its producer waits for the commit, and `_STEPS_LATER` for a partition.
+    More: fewer PUTs of tiny batches, longer stalls."""
 
     flush_interval_ms: float = 250
     """Cut when the first byte is this old.  Longer: fewer PUTs at a low rate, later acks."""
@@ -210,7 +210,7 @@ class FlushPipeline:
             if not self._open:
                 self._opened_at_ms = now_ms
             self._open[log] = [batch]
-            self._open_steps += _STEPS_LATER + len(log.waiting_fetches)
+            self._open_steps += _STEPS_LATER
         else:
             batches.append(batch)
         self._open_bytes += batch.length

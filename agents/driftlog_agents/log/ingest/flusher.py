@@ -40,6 +40,7 @@ from driftlog_agents.log.ingest.flush_payload import Payload
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
+from driftlog_agents.log.partition.waiters import FetchNews
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.counters import FENCED
 from driftlog_agents.log.session.session import Session
@@ -107,6 +108,7 @@ class Flusher:
         self._counters = signals.counters
         self._backpressure = signals.backpressure
         self._tasks: asyncio.TaskGroup | None = None
+        self._fetch_news = FetchNews(self._later)
         self._uploads: dict[tuple[Flush, int], asyncio.Task[None]] = {}
         """Flush and attempt → the upload in progress."""
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +156,7 @@ class Flusher:
         request that waits for the sync.
         """
         if self._buffer.add(log, batch, waiter):
-            asyncio.get_running_loop().call_soon(self._write_buffer)
+            self._later(self._buffer.write_pending)
         self.memory.pending_bytes += batch.length
         self.memory.pending_batches += 1
         if self._pipeline.append(log, batch, source, now_ms):
@@ -261,9 +263,6 @@ class Flusher:
             self._timer.cancel()
         self._timer_when = when  # uvloop's handle of a past time does not have it
         self._timer = loop.call_at(when, self._on_timer)
-
-    def _write_buffer(self) -> None:
-        self._on_loop(self._buffer.write_pending)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -487,3 +486,7 @@ class Flusher:
         self._published(flush.seq, record, footer, payload.slices)
         for waiter, log in ready:
             waiter.committed(log)
+        self._fetch_news.moved(log for log, _ in payload.slices)
+
+    def _later(self, step: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(self._on_loop, step)

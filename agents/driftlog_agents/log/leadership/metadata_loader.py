@@ -26,6 +26,7 @@ from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.object_retry import ObjectRetry
 from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.waiters import unpark
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_metadata.stores.errors import UnavailableError
@@ -88,13 +89,13 @@ class MetadataLoader:
             raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
 
     async def admits(self, log: PartitionLog) -> None:
-        """Waits until the partition is `loaded`, and not paused.
+        """Waits until the partition is `loaded` and not paused, and all parked batches are resumed.
 
         Raises:
             UnavailableError: the partition was closed first.
         """
         await self.loaded(log)
-        while log.paused:
+        while log.paused or log.parked:
             over = asyncio.Event()
             log.parked.append(over.set)
             await over.wait()
@@ -129,7 +130,7 @@ class MetadataLoader:
             if found is None:
                 break
             manifest, producers = found
-            self._producer_ids.seen.saw_states(producers)
+            await self._producer_ids.saw_states(producers)
             await self._producer_ids.settle()  # before one of these ids is given out again
             for _ in log.producers.put_under(producers, manifest.end):
                 await asyncio.sleep(0)
@@ -194,5 +195,4 @@ class MetadataLoader:
         event = self._loads.pop(log, None)
         if event is not None:
             event.set()
-        if not log.paused:
-            log.unpark()
+        unpark(log)

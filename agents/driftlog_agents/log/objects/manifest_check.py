@@ -159,7 +159,7 @@ class ManifestCheck:
                 "cover those in the object",
             )
         else:
-            self._producer_ids.seen.saw_states(states)
+            await self._producer_ids.saw_states(states)
 
     # ── Requests ──
 

@@ -227,8 +227,9 @@ class PartitionLog:
         """(end offset, waiter) in the order of admission, and so ascending."""
         self.waiting_duplicates: list[tuple[int, Waiter]] = []
         self.waiting_fetches: dict[Waiter, None] = {}
-        self.parked: list[Callable[[], None]] = []
-        """Callbacks of requests that wait until the producers are loaded, or a pause is over."""
+        self.parked: deque[Callable[[], None]] = deque()
+        """Callbacks of requests that wait until the producers are loaded, or a pause is over; later
+        batches wait behind them (`waiters.unpark`)."""
         self.paused = False
         """Batches park before their admission, while a hand-over waits for batches in flight."""
         self.busy: deque[Any] = deque()
@@ -293,12 +294,6 @@ class PartitionLog:
             self.epochs.pop()  # no record was written in that epoch
         self.epochs.append((epoch, start))
 
-    def unpark(self) -> None:
-        """Resume all parked requests, in the order of their arrival."""
-        parked, self.parked = self.parked, []
-        for resume in parked:
-            resume()
-
     # ── Commit ──
 
     def commit(self, tail: TailSlice, now_ms: float) -> list[Waiter]:
@@ -349,14 +344,14 @@ class PartitionLog:
     def retire(self) -> list[Waiter]:
         """Stop admission and reads; admitted batches are still committed, and their producers are
         answered then.  Returns the waiting fetches, for the caller to wake."""
-        self.state = State.CLOSED
+        self.state, self.paused = State.CLOSED, False
         waiting = list(self.waiting_fetches)
         self.waiting_fetches.clear()
         return waiting
 
     def close(self) -> list[Waiter]:
         """Stop leading; returns all waiters, for the caller to answer."""
-        self.state = State.CLOSED
+        self.state, self.paused = State.CLOSED, False
         waiting = [w for _, w in self.waiters] + [w for _, w in self.waiting_duplicates]
         waiting.extend(self.waiting_fetches)
         self.waiters.clear()

@@ -23,6 +23,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.session.producer_id_ranges import (
     BLOCK_SIZE,
     SKIPPED,
@@ -36,6 +37,7 @@ from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY
 from driftlog_metadata.schema.model import ProducerIdBlock
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import KeyValue
+from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import encode_producer_ids
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
@@ -113,6 +115,11 @@ class ProducerIdFloor:
     def settled(self) -> bool:
         """Whether the store's end is above all that was seen."""
         return self.seen.settled
+
+    async def saw_states(self, states: ProducerStates) -> None:
+        """Note each id of *states*, in slices; nothing else changes *states* meanwhile."""
+        async for producer_id in sliced(states.ids()):
+            self.seen.saw(producer_id)
 
     async def settle(self) -> None:
         """Raise the store's end above the ids seen, if it is not above them.

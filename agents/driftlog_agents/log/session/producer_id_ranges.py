@@ -27,7 +27,6 @@ from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY
 from driftlog_metadata.schema.model import ProducerIdBlock
 from driftlog_metadata.stores.store import Get, KeyValue, ModRevisionIs, Put
 from driftlog_metadata.transactions.session_transactions import Txn
-from driftlog_tiering.batches.producers import ProducerStates
 
 BLOCK_SIZE: Final = 1_000
 """Ids of one block: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE.  Never changed: see the module."""
@@ -45,7 +44,8 @@ credible: clients choose what they send, and a client that sends 2^63 − 1 must
 A range has more ids than a store can be behind by."""
 
 _RANGES: Final = 1_000
-"""Ranges of which the largest id is kept: those nearest to the store's end."""
+"""Ranges of which the largest id is kept: those nearest to the store's end.  Up to twice as many
+are held before the others are dropped."""
 
 
 def block_after(end: int, size: int, node_id: int) -> ProducerIdBlock:
@@ -101,15 +101,10 @@ class SeenProducerIds:
         if producer_id <= self._above.get(kind, -1):
             return
         self._above[kind] = producer_id
-        if len(self._above) > _RANGES:
-            del self._above[max(self._above)]
-        if not self._was_read or self._is_credible(producer_id):
+        if len(self._above) > 2 * _RANGES:
+            self._above = {kind: self._above[kind] for kind in sorted(self._above)[:_RANGES]}
+        if not self._was_read or _is_credible(producer_id, self._end):
             self.settled = False
-
-    def saw_states(self, states: ProducerStates) -> None:
-        """As `saw`, for each id of *states*."""
-        for producer_id in states.ids_from(self._end):
-            self.saw(producer_id)
 
     def saw_a_lost_store(self) -> None:
         """Note that the bucket has more than the metadata store knows; as `saw`, for unknown ids.
@@ -124,12 +119,20 @@ class SeenProducerIds:
         """The store's end was read; returns the ids at or above it that are not credible."""
         self._was_read, self._end = True, end
         self._above = {kind: seen for kind, seen in self._above.items() if seen >= end}
-        return [seen for seen in self._above.values() if not self._is_credible(seen)]
+        return [seen for seen in self._above.values() if not _is_credible(seen, self._end)]
 
     def above_end(self) -> int | None:
         """The id above which the store's end must be raised, by the last `read_end`; None: it is
-        high enough, and all is settled."""
-        seen = max(filter(self._is_credible, self._above.values()), default=-1)
+        high enough, and all is settled.
+
+        A raise makes ids of one more range credible; this is the last one of such a chain.
+        """
+        seen, end = -1, self._end
+        for kind in sorted(self._above):
+            if not _is_credible(self._above[kind], end):
+                break
+            seen = self._above[kind]
+            end = seen + SKIPPED
         if self._went_back and not self._was_raised and self._end < _INT64_MAX - SKIPPED:
             seen = max(seen, self._end)
         if seen < 0:
@@ -141,6 +144,8 @@ class SeenProducerIds:
         """The store's end was raised; it must be read again."""
         self._was_raised = True
 
-    def _is_credible(self, producer_id: int) -> bool:
-        near = producer_id >> _RANGE_BITS <= (self._end >> _RANGE_BITS) + 1
-        return near and producer_id < _INT64_MAX - SKIPPED
+
+def _is_credible(producer_id: int, end: int) -> bool:
+    """Whether a store whose end is *end* may have given the id out before it was lost."""
+    near = producer_id >> _RANGE_BITS <= (end >> _RANGE_BITS) + 1
+    return near and producer_id < _INT64_MAX - SKIPPED

@@ -132,6 +132,18 @@ def test_a_batch_waits_until_the_snapshot_can_tell() -> None:
     assert parks(log, PRODUCER, 0, 6, 1)
 
 
+@pytest.mark.parametrize(("state", "damage"), [(State.ONLINE, ""), (State.LOADING, "missing")])
+def test_a_batch_waits_behind_parked_ones(state: State, damage: str) -> None:
+    """The load is over, and they are admitted one after the other."""
+    log = log_of(state)
+    log.damage = damage
+    log.parked.append(lambda: None)
+    behind = parks(log, -1, -1, -1, 1)
+    log.parked.clear()
+
+    assert (True, False) == (behind, parks(log, -1, -1, -1, 1))
+
+
 def test_batches_do_not_wait_for_damaged_producers() -> None:
     """They are refused: the object may never come back."""
     log = log_of(State.LOADING)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from random import Random
-from typing import cast
 from uuid import UUID
 
 import pytest
@@ -26,7 +25,7 @@ from driftlog_agents.log.ingest.flush_effects import (
 )
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, FlushSettings
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
-from driftlog_agents.log.partition.partition import PartitionLog, Waiter
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.grace import Grace
 
 TOPIC = UUID(int=1)
@@ -111,22 +110,6 @@ def uploads(effects: list[Effect]) -> list[tuple[int, int]]:
 
 
 # ── Cutting ──
-
-
-def test_fetches_that_a_flush_will_wake_count_as_steps_of_it() -> None:
-    """
-    17 sessions of 5,000 partitions each waited for a flush with a batch for each partition: 85,000
-    calls in one iteration of the event loop.
-    """
-    pipe, logs = Pipe(flush_steps=200), [make_log(n) for n in range(5)]
-    for log in logs:
-        log.waiting_fetches = dict.fromkeys(cast(list[Waiter], range(50)))
-    full = [
-        pipe.machine.append(log, make_batch(), None, pipe.now_ms)
-        for log in (logs[0], logs[0], *logs[1:])
-    ]
-
-    assert [False] * 4 + [True] * 2 == full
 
 
 def test_batches_that_are_small_parts_of_their_frames_are_cut_by_the_memory_of_these() -> None:

@@ -12,6 +12,7 @@ import pytest
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_metadata.schema.codec import decode_flush_record
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX
@@ -21,7 +22,16 @@ from driftlog_metadata.stores.store import MetadataStore, Put, TxnResult
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.bucket_files import encode_cluster
 from tests.agents.log.flush_records import NEVER
-from tests.agents.log.lives import NOBODY, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
+from tests.agents.log.lives import (
+    NOBODY,
+    ONE,
+    SETTINGS,
+    Life,
+    Request,
+    World,
+    now_ms,
+    on_virtual_time,
+)
 from tests.simulation.loop import VirtualLoop
 from tests.support.clusters import AUTHOR
 
@@ -454,3 +464,31 @@ async def test_a_busy_agent_looks_twice_a_minute() -> None:
 
     looks = world.bucket.requests - before - (len(world.bucket.puts) - puts)
     assert 2 <= looks <= 4
+
+
+@on_virtual_time
+async def test_producers_are_answered_before_any_of_many_fetches_is_told() -> None:
+    """
+    And each log has moved: an answer waits for no consumer, and no consumer sees half a flush.
+    """
+    world = World(t=2)
+    life = await world.start()
+    produced: list[Request] = []
+    seen: list[list[Any]] = []
+    later: list[int] = []
+
+    class Fetch(Request):
+        def committed(self, log: PartitionLog) -> None:
+            life.log(0).waiting_fetches.pop(self, None)
+            if not seen:
+                asyncio.get_running_loop().call_soon(lambda: later.append(len(seen)))
+            moved = [life.log(n).high_watermark for n in range(2)]
+            seen.append([*moved, *(request.told for request in produced)])
+
+    for _ in range(2_500):
+        life.log(0).waiting_fetches[Fetch()] = None
+    produced += [life.produce(b"x", partition=partition) for partition in range(2)]
+    await asyncio.sleep(1)
+
+    assert [1_000] == later
+    assert [[1, 1, ["committed"], ["committed"]]] * 2_500 == seen

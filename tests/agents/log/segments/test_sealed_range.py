@@ -47,7 +47,7 @@ def test_a_snapshot_has_the_producers_of_the_batches_and_of_the_last_snapshot() 
     encoded = producer_snapshot(states, headers, times, 14, 1e9)
 
     assert encoded is not None
-    assert [5, 7, 8] == sorted(states.ids_from(0))
+    assert [5, 7, 8] == sorted(states.ids())
     assert [10, 12] == [states.last_offset(n) - 1 for n in (7, 8)]
 
 

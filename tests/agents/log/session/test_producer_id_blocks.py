@@ -4,11 +4,13 @@ it.
 
 import asyncio
 import contextlib
+import itertools
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
@@ -96,7 +98,7 @@ async def test_an_incredible_id_hides_no_credible_one(incredible: int, in_snapsh
     session = FakeSession()
     floor = floor_of(session)
     if in_snapshot:
-        floor.seen.saw_states(snapshot(7, incredible, 5_000, 3))
+        await floor.saw_states(snapshot(7, incredible, 5_000, 3))
     else:
         for producer_id in (7, incredible, 5_000, 3):
             floor.seen.saw(producer_id)
@@ -113,7 +115,7 @@ async def test_incredible_ids_cost_no_read_for_each_partition() -> None:
     session = FakeSession()
     floor = floor_of(session)
     for n in range(100):
-        floor.seen.saw_states(snapshot(n, INCREDIBLE + n))
+        await floor.saw_states(snapshot(n, INCREDIBLE + n))
         await floor.settle()
     raised = end_of(session.store)
     reads = session.reads
@@ -133,7 +135,7 @@ async def test_loads_at_once_share_one_read() -> None:
     session = FakeSession()
     await put_end(session.store, 10**6)
     floor = floor_of(session)
-    floor.seen.saw_states(snapshot(*range(0, 10**6, 10**4)))
+    await floor.saw_states(snapshot(*range(0, 10**6, 10**4)))
     await asyncio.gather(*(floor.settle() for _ in range(32)))
 
     assert (1, 10**6) == (session.reads, end_of(session.store))
@@ -152,6 +154,24 @@ async def test_what_a_raise_makes_credible_is_raised_above_too() -> None:
     await floor.settle()
 
     assert far + 2**40 + SKIPPED <= end_of(session.store) < 2**43
+    assert 1 == floor.raised
+
+
+async def test_the_ids_of_a_large_snapshot_are_noted_in_slices() -> None:
+    """
+    Other tasks run meanwhile: the lease is renewed, requests are answered.
+    """
+    clock = itertools.count(0.0, SLICE_S / 100)
+    measure_by(asyncio.get_running_loop(), lambda: next(clock))
+    floor = floor_of(FakeSession())
+    noting = asyncio.create_task(floor.saw_states(snapshot(*range(5_000))))
+    turns = 0
+    while not noting.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert turns >= 40
+    assert not floor.settled
 
 
 # ── What is held, and when a block is taken ──
