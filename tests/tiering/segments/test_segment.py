@@ -32,8 +32,14 @@ from driftlog_tiering.batches.compression import compress, decompress
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.formats.manifest import LeaderEpoch
 from driftlog_tiering.segments import columns
-from driftlog_tiering.segments.columns import SCHEMA, BatchEncoder, EncodedBatch
+from driftlog_tiering.segments.columns import (
+    RECORD_COLUMNS,
+    SCHEMA,
+    BatchEncoder,
+    EncodedBatch,
+)
 from driftlog_tiering.segments.segment import (
+    ROW_GROUP_BYTES,
     CorruptSegmentError,
     SegmentInfo,
     SegmentReader,
@@ -516,6 +522,29 @@ def test_a_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
             read(group, body)
 
 
+def same_key_batches(count: int, codec: Codec = Codec.ZSTD) -> list[bytes]:
+    """Batches of one key of 28 KiB, 290 times: 8 MiB of records, and a dictionary of one entry."""
+    key = random.Random(5).randbytes(28 * 1024)
+    content = [Record(0, delta, key, None, ()) for delta in range(290)]
+    return [make_batch(n * 290, content, codec=codec) for n in range(count)]
+
+
+def test_a_row_group_says_what_it_takes_in_memory() -> None:
+    """
+    Where a key repeats, the file has it once, and the table has it in each row: caches and the
+    turns of large row groups would count a hundredth.
+    """
+    headers = tuple(("", None) for _ in range(50_000))
+    bombs = [make_batch(n, [Record(0, 0, b"", None, headers)], codec=Codec.ZSTD) for n in range(6)]
+    for batches in (same_key_batches(3), bombs, some_log()):
+        info, data = sealed(batches)
+        reader = opened(data)
+        assert info.row_groups == reader.row_groups
+        for group in reader.row_groups:
+            table = reader.read_table(group, data[group.start : group.end], RECORD_COLUMNS)
+            assert 0.99 * table.nbytes < group.decoded_bytes < 2 * table.nbytes + 4096
+
+
 def test_a_footer_without_its_facts_is_damage() -> None:
     """
     No statistics, other columns, facts of another type: no reader meets None or text for a number.
@@ -537,6 +566,8 @@ def test_a_footer_without_its_facts_is_damage() -> None:
         return SegmentReader(sink.getvalue(), sink.tell(), None)
 
     assert group.first_offset == foreign(table, {}).row_groups[0].first_offset
+    older = {"row_group_bytes": None, "raw_bytes": 3 * ROW_GROUP_BYTES}
+    assert ROW_GROUP_BYTES == foreign(table, older).row_groups[0].decoded_bytes
     with pytest.raises(CorruptSegmentError, match="statistics of offset"):
         foreign(table, {}, statistics=False)
     names = ["other" if name == "offset" else name for name in table.column_names]
@@ -546,6 +577,7 @@ def test_a_footer_without_its_facts_is_damage() -> None:
         *(("base", None), ("end", "1"), ("partition", 3.0), ("raw_bytes", -1), ("topic", 1)),
         *(("topic_id", 5), ("codec", "best"), ("timestamp_type", "Never"), ("format_version", "1")),
         *(("leader_epochs", [[0, None]]), ("leader_epochs", 0), ("row_group_crcs", {})),
+        *(("row_group_bytes", [1, 1]), ("row_group_bytes", ["1"]), ("row_group_bytes", 1)),
     ):
         with pytest.raises(CorruptSegmentError):
             foreign(table, {name: value})

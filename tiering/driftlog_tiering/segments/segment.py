@@ -15,6 +15,8 @@ of batches.  The footer's key ``driftlog.segment`` is JSON:
     timestamp_type  "CreateTime", "LogAppendTime" or "mixed"
     raw_bytes       of those batches as they would be uncompressed
     row_group_crcs  CRC-32C of each row group's bytes: damaged bytes are never read as records
+    row_group_bytes  memory of each row group's records as a table, which repeats what a dictionary
+                    has once; segments of older releases lack it
 
 The footer's own CRC-32C, from its first byte to the object's end, is in the reference
 (`manifest.SegmentRef.footer_crc`).  A reader that is given it parses no other bytes: Arrow ends the
@@ -71,6 +73,8 @@ TAIL_BYTES: Final = 64 * 1024
 
 _ROW_BYTES: Final = 48
 """Memory of a decoded record beyond its bytes: offsets into columns, offset, timestamps."""
+
+_BYTES_MEMBER: Final = "row_group_bytes"
 
 _METADATA_KEY: Final = b"driftlog.segment"
 _MAGIC: Final = b"PAR1"
@@ -213,6 +217,7 @@ class SegmentWriter:
     ) -> None:
         self._sink = CountingSink(sink)
         self._crcs: list[int] = []
+        self._table_bytes: list[int] = []
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
         self._base = self._next_offset = base
         self._row_group_bytes = row_group_bytes
@@ -323,6 +328,7 @@ class SegmentWriter:
         self._sink.crc = 0
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._crcs.append(self._sink.crc)
+        self._table_bytes.append(table.select(RECORD_COLUMNS).nbytes)
 
     def finish(self, end: int) -> SegmentInfo:
         """Write the last row group and the footer; the segment's range is ``[base, end)``."""
@@ -343,6 +349,7 @@ class SegmentWriter:
             "timestamp_type": "mixed" if len(types) > 1 else next(iter(types), "CreateTime"),
             "raw_bytes": raw_bytes,
             "row_group_crcs": self._crcs,
+            _BYTES_MEMBER: self._table_bytes,
         }
         self._writer.add_key_value_metadata({_METADATA_KEY.decode(): json.dumps(facts)})
         self._sink.end = bytearray()
@@ -350,7 +357,7 @@ class SegmentWriter:
         end_bytes, size_bytes = memoryview(self._sink.end), self._sink.tell()
         footer = end_bytes[footer_start(end_bytes, size_bytes) - size_bytes :]
         (metadata,) = self._collected
-        row_groups = _row_groups(metadata, self._crcs, size_bytes)
+        row_groups = _row_groups(metadata, self._crcs, self._table_bytes, size_bytes)
         greatest, offset = self._greatest or (NO_TIMESTAMP * 1000, -1)
         return SegmentInfo(
             base=self._base,
@@ -437,7 +444,10 @@ class SegmentReader:
             self.raw_bytes = integer(facts, "raw_bytes")
             self.leader_epochs = tuple(map(_leader_epoch, array(facts, "leader_epochs")))
             crcs = array(facts, "row_group_crcs")
-            self.row_groups = _row_groups(self._metadata, crcs, size_bytes)
+            table_bytes = [min(ROW_GROUP_BYTES, self.raw_bytes)] * len(crcs)
+            if facts.get(_BYTES_MEMBER) is not None:
+                table_bytes = array(facts, _BYTES_MEMBER)
+            self.row_groups = _row_groups(self._metadata, crcs, table_bytes, size_bytes)
         except MemoryError as error:  # pyarrow's is an ArrowException, too
             raise UnavailableError(_LITTLE_MEMORY) from error
         except _DAMAGE as error:
@@ -638,9 +648,12 @@ def _leader_epoch(entry: object) -> LeaderEpoch:
             raise ValueError(f"not a leader epoch: {entry!r}")
 
 
-def _row_groups(metadata: Any, crcs: Sequence[int], size_bytes: int) -> tuple[RowGroup, ...]:
+def _row_groups(
+    metadata: Any, crcs: Sequence[int], table_bytes: Sequence[int], size_bytes: int
+) -> tuple[RowGroup, ...]:
     groups = []
-    for index, crc in zip(range(metadata.num_row_groups), crcs, strict=True):
+    indexes = range(metadata.num_row_groups)
+    for index, crc, least_bytes in zip(indexes, crcs, table_bytes, strict=True):
         group = metadata.row_group(index)
         chunks = [group.column(i) for i in range(group.num_columns)]
         ranges = [_chunk_range(chunk) for chunk in chunks]
@@ -661,7 +674,7 @@ def _row_groups(metadata: Any, crcs: Sequence[int], size_bytes: int) -> tuple[Ro
                 min_timestamp_ms=min_timestamp // 1000,
                 max_timestamp_ms=max_timestamp // 1000,
                 crc=crc,
-                decoded_bytes=plain_bytes + _ROW_BYTES * group.num_rows,
+                decoded_bytes=max(least_bytes, plain_bytes + _ROW_BYTES * group.num_rows),
             )
         )
     return tuple(groups)
