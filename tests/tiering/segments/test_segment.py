@@ -706,6 +706,37 @@ def test_a_slice_of_a_table_is_encoded_from_its_own_rows() -> None:
     assert rows_of(log[0])[3:7] == rows_of(batch.data)
 
 
+def test_a_row_group_ends_by_what_it_takes_in_memory() -> None:
+    """
+    Rows of other segments come with a share of their batches' size, which may be far too small;
+    and records without content take many times their bytes: a merge would hold gigabytes.
+    """
+    empty = pa.nulls(470_000)
+    numbers = pa.array(range(len(empty)), pa.int64())
+    zeros = pa.repeat(pa.scalar(0, pa.int32()), len(empty))
+    columns = [empty, empty, empty, zeros, numbers, numbers, zeros, empty]
+    types = [c.cast(f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    encoder = BatchEncoder(pa.Table.from_arrays(types, schema=SCHEMA), [LeaderEpoch(0, 0)])
+    batches = encoder.batches(0, len(empty), codec=Codec.NONE, batch_bytes=MiB)
+    _, small = sealed([bytes(each.data) for each in batches], row_group_bytes=17 * MiB // 4)
+    reader = opened(small)
+    assert reader.raw_bytes < 17 * MiB // 4
+    assert 2 == len(reader.row_groups)
+
+    _, data = sealed(same_key_batches(3), row_group_bytes=MiB)
+    reader, sink = opened(data), io.BytesIO()
+    writer = SegmentWriter(
+        sink, topic="t", topic_id=TOPIC_ID, partition=3, base=0, row_group_bytes=MiB
+    )
+    for group in reader.row_groups:
+        rows = reader.read_table(group, data[group.start : group.end], RECORD_COLUMNS)
+        for start in range(0, rows.num_rows, 10):
+            writer.append_rows(rows.slice(start, 10), reader, 100)
+    info = writer.finish(writer.next_offset)
+    assert all(group.decoded_bytes < 5 * MiB for group in info.row_groups)
+    assert read_rows(data) == read_rows(sink.getvalue())
+
+
 def test_an_abandoned_segment_writes_nothing_more() -> None:
     """
     Left before it is finished, it leaves no footer, and its sink may be closed at once.

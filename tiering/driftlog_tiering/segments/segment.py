@@ -5,7 +5,7 @@
 
 The columns are those of `columns.SCHEMA`; zstd level 1; dictionaries for key and topic only;
 DELTA_BINARY_PACKED, statistics and page index for offset and timestamp.  Row groups hold 16 MiB
-of batches.  The footer's key ``driftlog.segment`` is JSON:
+of batches, or 64 MiB as a table.  The footer's key ``driftlog.segment`` is JSON:
 
     format_version  1
     topic, topic_id, partition
@@ -65,6 +65,10 @@ from driftlog_tiering.segments.file_likes import CountingSink, RangedFile
 
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
+_TABLE_TIMES: Final = 4
+"""A row group ends at this many times the size of its batches, in memory.  Records of 16 bytes and
+more reach the size of their batches first; smaller ones and headers take up to seven times that."""
+
 _DECODE_BYTES: Final = 4 * 1024 * 1024
 """Batches become columns in pieces of this size: a writer keeps one piece raw, not a row group."""
 
@@ -224,7 +228,7 @@ class SegmentWriter:
         self._columns = ColumnBuilder(topic, partition, limits)
         self._collected: list[pq.FileMetaData] = []
         self._decoded: list[pa.Table] = []
-        self._records = self._raw_bytes = self._group_start = 0
+        self._records = self._raw_bytes = self._group_start = self._decoded_bytes = 0
         self._greatest: tuple[int, int] | None = None
         self._leader_epochs: list[LeaderEpoch] = []
         self._codec_bytes = [0] * len(Codec)
@@ -278,10 +282,9 @@ class SegmentWriter:
         self._codec_bytes[attributes & CODEC_MASK] += header.batch_length
         if header.record_count:
             self._timestamp_flags.add(attributes & LOG_APPEND_TIME_FLAG)
-        if self.raw_bytes - self._group_start >= self._row_group_bytes:
-            self.flush()
-        elif self._columns.raw_bytes >= _DECODE_BYTES:
+        if self._columns.raw_bytes >= _DECODE_BYTES:
             self._decode()
+        self._flush_if_full()
         return header
 
     def append_rows(self, rows: pa.Table, source: RowSource, raw_bytes: int) -> None:
@@ -302,13 +305,21 @@ class SegmentWriter:
         first, last = (rows.column("offset")[i].as_py() for i in (0, -1))
         assert first >= self._next_offset, "rows come in offset order"
         self._next_offset = last + 1
-        self._decoded.append(with_one_topic(rows, self._topic))
-        if self.raw_bytes - self._group_start >= self._row_group_bytes:
-            self.flush()
+        self._hold(with_one_topic(rows, self._topic))
+        self._flush_if_full()
 
     def _decode(self) -> None:
         self._raw_bytes += self._columns.raw_bytes
-        self._decoded.append(self._columns.take())
+        self._hold(self._columns.take())
+
+    def _hold(self, table: pa.Table) -> None:
+        self._decoded.append(table)
+        self._decoded_bytes += table.nbytes
+
+    def _flush_if_full(self) -> None:
+        most = self._row_group_bytes
+        if self.raw_bytes - self._group_start >= most or self._decoded_bytes >= _TABLE_TIMES * most:
+            self.flush()
 
     def flush(self) -> None:
         """End the row group: the batches appended so far leave memory."""
@@ -318,6 +329,7 @@ class SegmentWriter:
             return
         table = pa.concat_tables(self._decoded)
         self._decoded.clear()
+        self._decoded_bytes = 0
         self._group_start = self.raw_bytes
         self._records += table.num_rows
         timestamps = table.column("timestamp").cast(pa.int64())
