@@ -46,7 +46,7 @@ from driftlog_tiering.batches.batch import (
     BatchHeader,
     Codec,
 )
-from driftlog_tiering.batches.batch_limits import BatchLimits
+from driftlog_tiering.batches.batch_limits import HEADER_BYTES_OF_WORK, BatchLimits
 from driftlog_tiering.formats.manifest import LeaderEpoch, SegmentRef
 from driftlog_tiering.formats.stored_json import array, integer, members, string
 from driftlog_tiering.foundation.types import Buffer
@@ -258,6 +258,12 @@ class SegmentWriter:
     def raw_bytes(self) -> int:
         """Size of the batches so far, uncompressed."""
         return self._raw_bytes + self._columns.raw_bytes
+
+    @property
+    def work_bytes(self) -> int:
+        """What the batches so far took to decode: their size, uncompressed, and their headers'
+        share."""
+        return self.raw_bytes + HEADER_BYTES_OF_WORK * self._columns.headers
 
     def append(self, batch: Buffer, most_bytes: int | None = None) -> BatchHeader:
         """Add one batch; its buffer must not change until this or a later call flushes it.
