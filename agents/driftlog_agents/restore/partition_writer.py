@@ -25,6 +25,7 @@ from driftlog_agents.log.segments.range_reader import RangeReader
 from driftlog_agents.log.segments.range_segments import RangeSegments
 from driftlog_agents.log.segments.sealed_range import (
     batch_headers,
+    end_of,
     flush_times,
     leader_epochs,
     producer_snapshot,
@@ -149,7 +150,8 @@ class PartitionWriter:
         for tail in map(_tail, plan.runs):
             log.restore(tail, 0.0)
         for end in _ends(plan.runs):
-            manifest = await self._seal(log, manifest, end)
+            while manifest.end < end:
+                manifest = await self._seal(log, manifest, end)
         if plan.empty is not None:
             await self._audit(plan, manifest, at_ms)
             manifest = await self._make_empty(plan, manifest)
@@ -179,7 +181,8 @@ class PartitionWriter:
                 await self._offload(batch_headers, batches)
 
     async def _seal(self, log: PartitionLog, manifest: Manifest, end: int) -> Manifest:
-        """Add ``[manifest.end, end)`` of *log* to *manifest*."""
+        """Add ``[manifest.end, end)`` of *log* to *manifest*, or the beginning of it
+        (`sealed_range.end_of`)."""
         read_at_ms = self._now_ms()
         states = await self._states(manifest)
 
@@ -188,6 +191,7 @@ class PartitionWriter:
             return await self._writer.write(log, manifest.end, end, headers), headers
 
         segments, headers = await _WRITE_RETRY.run(write)
+        end = end_of(segments, end)
         encoded = await self._offload(
             producer_snapshot, states, headers, flush_times(log, end), end, EXPIRATION_MS
         )

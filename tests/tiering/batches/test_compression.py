@@ -252,3 +252,36 @@ def test_the_highest_level_takes_little_memory_for_a_large_batch() -> None:
 
     assert "True" == said
     assert int(grown_mib) < 200
+
+
+def test_a_thread_keeps_no_large_window() -> None:
+    """
+    Java at level 22 writes frames with a window of 128 MiB: they are read, and then their memory
+    is free, behind a tiny first frame as well.
+    """
+    program = (
+        "import io, zstandard\n"
+        "from driftlog_tiering.batches.batch import Codec\n"
+        "from driftlog_tiering.batches.compression import compress, decompress\n"
+        "def resident():\n"
+        "    return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "large = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=False)\n"
+        "out = io.BytesIO()\n"
+        "with zstandard.ZstdCompressor(compression_params=large).stream_writer(\n"
+        "    out, closefd=False) as writer:\n"
+        "    writer.write(bytes(47 << 20))\n"
+        "frame, tiny = out.getvalue(), bytes(compress(Codec.ZSTD, b'x'))\n"
+        "decompress(Codec.ZSTD, tiny, 1)\n"
+        "before = resident()\n"
+        "for body in (frame, tiny + frame):\n"
+        "    print(len(decompress(Codec.ZSTD, body, 48 << 20)) - (47 << 20))\n"
+        "    print((resident() - before) >> 20)\n"
+        "print(zstandard.get_frame_parameters(frame).window_size >> 20)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    first, kept, second, kept_too, window_mib = map(int, done.stdout.split())
+
+    assert (0, 1, 128) == (first, second, window_mib)
+    assert max(kept, kept_too) < 20

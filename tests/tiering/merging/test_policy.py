@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from driftlog_tiering.batches.batch_limits import SEGMENT_WORK_BYTES
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import (
     SegmentListRef,
@@ -79,6 +80,23 @@ def test_the_last_run_waits_for_as_many_as_the_factor(
     segments: list[SegmentRef], expected: list[int]
 ) -> None:
     assert chosen(*segments) == expected
+
+
+def test_what_takes_long_to_decode_is_not_merged() -> None:
+    """
+    Zeros of kilobytes as received may be gigabytes of records, and a merge decodes all of them.
+    """
+    most = SEGMENT_WORK_BYTES
+
+    def of(*raw_bytes: int) -> list[SegmentRef]:
+        return [
+            replace(each, raw_bytes=size)
+            for each, size in zip(smalls(len(raw_bytes)), raw_bytes, strict=True)
+        ]
+
+    assert [0, 1, 2] == chosen(*of(most // 5, most // 5, most // 5))
+    assert [0, 1, 2, 3, 4] == chosen(*of(*[most // 5] * 6))
+    assert [] == chosen(*of(1, most // 4, 1, 1))
 
 
 @pytest.mark.parametrize(

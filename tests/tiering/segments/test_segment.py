@@ -32,8 +32,14 @@ from driftlog_tiering.batches.compression import compress, decompress
 from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.formats.manifest import LeaderEpoch
 from driftlog_tiering.segments import columns
-from driftlog_tiering.segments.columns import SCHEMA, BatchEncoder, EncodedBatch
+from driftlog_tiering.segments.columns import (
+    RECORD_COLUMNS,
+    SCHEMA,
+    BatchEncoder,
+    EncodedBatch,
+)
 from driftlog_tiering.segments.segment import (
+    ROW_GROUP_BYTES,
     CorruptSegmentError,
     SegmentInfo,
     SegmentReader,
@@ -516,6 +522,29 @@ def test_a_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
             read(group, body)
 
 
+def same_key_batches(count: int, codec: Codec = Codec.ZSTD) -> list[bytes]:
+    """Batches of one key of 28 KiB, 290 times: 8 MiB of records, and a dictionary of one entry."""
+    key = random.Random(5).randbytes(28 * 1024)
+    content = [Record(0, delta, key, None, ()) for delta in range(290)]
+    return [make_batch(n * 290, content, codec=codec) for n in range(count)]
+
+
+def test_a_row_group_says_what_it_takes_in_memory() -> None:
+    """
+    Where a key repeats, the file has it once, and the table has it in each row: caches and the
+    turns of large row groups would count a hundredth.
+    """
+    headers = tuple(("", None) for _ in range(50_000))
+    bombs = [make_batch(n, [Record(0, 0, b"", None, headers)], codec=Codec.ZSTD) for n in range(6)]
+    for batches in (same_key_batches(3), bombs, some_log()):
+        info, data = sealed(batches)
+        reader = opened(data)
+        assert info.row_groups == reader.row_groups
+        for group in reader.row_groups:
+            table = reader.read_table(group, data[group.start : group.end], RECORD_COLUMNS)
+            assert 0.99 * table.nbytes < group.decoded_bytes < 2 * table.nbytes + 4096
+
+
 def test_a_footer_without_its_facts_is_damage() -> None:
     """
     No statistics, other columns, facts of another type: no reader meets None or text for a number.
@@ -537,6 +566,8 @@ def test_a_footer_without_its_facts_is_damage() -> None:
         return SegmentReader(sink.getvalue(), sink.tell(), None)
 
     assert group.first_offset == foreign(table, {}).row_groups[0].first_offset
+    older = {"row_group_bytes": None, "raw_bytes": 3 * ROW_GROUP_BYTES}
+    assert ROW_GROUP_BYTES == foreign(table, older).row_groups[0].decoded_bytes
     with pytest.raises(CorruptSegmentError, match="statistics of offset"):
         foreign(table, {}, statistics=False)
     names = ["other" if name == "offset" else name for name in table.column_names]
@@ -546,6 +577,7 @@ def test_a_footer_without_its_facts_is_damage() -> None:
         *(("base", None), ("end", "1"), ("partition", 3.0), ("raw_bytes", -1), ("topic", 1)),
         *(("topic_id", 5), ("codec", "best"), ("timestamp_type", "Never"), ("format_version", "1")),
         *(("leader_epochs", [[0, None]]), ("leader_epochs", 0), ("row_group_crcs", {})),
+        *(("row_group_bytes", [1, 1]), ("row_group_bytes", ["1"]), ("row_group_bytes", 1)),
     ):
         with pytest.raises(CorruptSegmentError):
             foreign(table, {name: value})
@@ -672,6 +704,37 @@ def test_a_slice_of_a_table_is_encoded_from_its_own_rows() -> None:
     (batch,) = BatchEncoder(table, ()).batches(3, 7, codec=Codec.NONE)
 
     assert rows_of(log[0])[3:7] == rows_of(batch.data)
+
+
+def test_a_row_group_ends_by_what_it_takes_in_memory() -> None:
+    """
+    Rows of other segments come with a share of their batches' size, which may be far too small;
+    and records without content take many times their bytes: a merge would hold gigabytes.
+    """
+    empty = pa.nulls(470_000)
+    numbers = pa.array(range(len(empty)), pa.int64())
+    zeros = pa.repeat(pa.scalar(0, pa.int32()), len(empty))
+    columns = [empty, empty, empty, zeros, numbers, numbers, zeros, empty]
+    types = [c.cast(f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    encoder = BatchEncoder(pa.Table.from_arrays(types, schema=SCHEMA), [LeaderEpoch(0, 0)])
+    batches = encoder.batches(0, len(empty), codec=Codec.NONE, batch_bytes=MiB)
+    _, small = sealed([bytes(each.data) for each in batches], row_group_bytes=17 * MiB // 4)
+    reader = opened(small)
+    assert reader.raw_bytes < 17 * MiB // 4
+    assert 2 == len(reader.row_groups)
+
+    _, data = sealed(same_key_batches(3), row_group_bytes=MiB)
+    reader, sink = opened(data), io.BytesIO()
+    writer = SegmentWriter(
+        sink, topic="t", topic_id=TOPIC_ID, partition=3, base=0, row_group_bytes=MiB
+    )
+    for group in reader.row_groups:
+        rows = reader.read_table(group, data[group.start : group.end], RECORD_COLUMNS)
+        for start in range(0, rows.num_rows, 10):
+            writer.append_rows(rows.slice(start, 10), reader, 100)
+    info = writer.finish(writer.next_offset)
+    assert all(group.decoded_bytes < 5 * MiB for group in info.row_groups)
+    assert read_rows(data) == read_rows(sink.getvalue())
 
 
 def test_an_abandoned_segment_writes_nothing_more() -> None:

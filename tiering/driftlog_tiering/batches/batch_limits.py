@@ -17,7 +17,15 @@ from driftlog_tiering.batches.batch import MAX_RECORDS, CorruptRecordsError
 from driftlog_tiering.foundation.types import MiB
 
 LIGHT_BYTES: Final = 8 * MiB
-"""Records of a batch, decompressed: up to here any thread may decode it at any time."""
+"""Records of a batch, decompressed, and its headers at `HEADER_BYTES_OF_WORK`: up to here any
+thread may decode it at any time."""
+
+HEADER_BYTES_OF_WORK: Final = 64
+"""A header counts as so many bytes of records: it has two bytes at least, and takes as long."""
+
+SEGMENT_WORK_BYTES: Final = 4096 * MiB
+"""Records and headers of a segment, decompressed: at most a batch more.  Larger than any
+``segment.bytes`` of batches that are not compressed; seconds of a thread."""
 
 RECORDS: Final = "records"
 HEADERS: Final = "headers"

@@ -50,6 +50,11 @@ _DEFAULT_LEVELS: Final = {Codec.GZIP: 6, Codec.LZ4: 1, Codec.ZSTD: 3}
 _ZSTD_KEPT_BYTES: Final = 1024 * 1024
 """A larger input gets a context of its own, which is released afterwards."""
 
+_ZSTD_KEPT_WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""A frame with a larger window gets a context of its own, too; all decoders should have as much
+(RFC 8878, 3.1.1.1.2), and levels up to 19 need no more.  A context keeps the window of the largest
+frame.  Its own limit is zstd's, and that of Kafka's clients: 128 MiB, for level 22."""
+
 _ZSTD_LOGS: Final = {"window_log": 23, "chain_log": 23, "hash_log": 22}
 """Largest zstd tables, as binary logarithms; without them level 22 takes 700 MB for 48 MiB."""
 
@@ -127,7 +132,7 @@ class _Contexts(threading.local):
         self._level: int | None = None
         self._compressor: zstandard.ZstdCompressor | None = None
         """The compressor of the level used last: it keeps its tables, some MB."""
-        self.decompressor = zstandard.ZstdDecompressor()
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_KEPT_WINDOW_BYTES)
 
     def compressor(self, level: int, size_bytes: int) -> zstandard.ZstdCompressor:
         """A compressor of *level* for *size_bytes* of input."""
@@ -172,13 +177,21 @@ def _gunzip(view: Buffer, limit_bytes: int) -> bytes:
 
 
 def _unzstd(view: Buffer, limit_bytes: int) -> bytes:
+    try:
+        return _zstd_frames(_contexts.decompressor, view, limit_bytes)
+    except zstandard.ZstdError:
+        pass  # damaged, or one of its frames has a large window; what was read leaves memory
+    return _zstd_frames(zstandard.ZstdDecompressor(), view, limit_bytes)
+
+
+def _zstd_frames(decompressor: zstandard.ZstdDecompressor, view: Buffer, limit_bytes: int) -> bytes:
     size = zstandard.frame_content_size(view)
     if size > limit_bytes:
         raise _too_large(Codec.ZSTD, limit_bytes)
     step = size + 1 if size >= 0 else 4 * len(view) + 1024
     parts: list[bytes] = []
     total = 0
-    with _contexts.decompressor.stream_reader(view, read_across_frames=True) as reader:
+    with decompressor.stream_reader(view, read_across_frames=True) as reader:
         while part := reader.read(max(1, min(step, limit_bytes + 1 - total))):
             parts.append(part)
             total += len(part)

@@ -5,8 +5,9 @@
                 └ a large or an undecodable one └ the longest span, or `segment_bytes`
 
 1. A segment with records is small below a quarter of `segment_bytes`.  Small neighbours are a run
-   while they have together at most `segment_bytes` and `span_ms` of time.  Cleaned end cuts a run:
-   above it compaction has yet to look.
+   while they have together at most `segment_bytes` and `span_ms` of time.  `SEGMENT_WORK_BYTES`
+   bounds the records of both, uncompressed, in the same way: a merge decodes all of them.  Cleaned
+   end cuts a run: above it compaction has yet to look.
 2. A run that no later segment can join is merged whole.
 3. The last run grows with each new segment.  `factor` segments of it that were merged equally often
    become one, with all behind them: sizes grow by that factor or more.
@@ -27,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from driftlog_tiering.batches.batch_limits import SEGMENT_WORK_BYTES
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentListRef, SegmentRef, TombstoneHorizon
 
@@ -144,6 +146,7 @@ def _is_small(segment: SegmentRef, policy: MergePolicy) -> bool:
         and segment.records > 0  # its leader epochs stand beside its rows
         and segment.merges < MOST_MERGES
         and segment.received_bytes * SMALL < policy.segment_bytes
+        and segment.raw_bytes * SMALL < SEGMENT_WORK_BYTES
         and (policy.span_ms is None or segment.max_timestamp_ms >= 0)
     )
 
@@ -156,6 +159,8 @@ def _joins(
         return False
     together = (*run, segment)
     if sum(each.received_bytes for each in together) > policy.segment_bytes:
+        return False
+    if sum(each.raw_bytes for each in together) > SEGMENT_WORK_BYTES:
         return False
     before = run[-1].horizons
     if segment.horizons and before and before[-1].end < run[-1].end:

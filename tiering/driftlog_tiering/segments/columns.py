@@ -41,6 +41,7 @@ from driftlog_tiering.batches.batch import (
 )
 from driftlog_tiering.batches.batch_limits import (
     DECOMPRESSED_BYTES,
+    HEADER_BYTES_OF_WORK,
     HEADERS,
     RECORDS,
     BatchLimits,
@@ -96,6 +97,8 @@ class ColumnBuilder:
         self._topic = topic
         self._partition = partition
         self._limits = limits
+        self.headers = 0
+        """Headers of all records added, `take` or not."""
         self._clear()
 
     def _clear(self) -> None:
@@ -111,7 +114,8 @@ class ColumnBuilder:
         """Check, decompress and scan one batch; its buffer must not change before `take`.
 
         It must not start below *least_offset*, the end of the previous batch.  *most_bytes*: limit
-        of its decompressed records, besides that of `BatchLimits`; None: no other limit.
+        of its decompressed records and, at `HEADER_BYTES_OF_WORK` each, their headers, besides
+        `BatchLimits`; None: no other limit.
 
         After an error nothing was added.
 
@@ -151,6 +155,11 @@ class ColumnBuilder:
         )
         if sizes[2] > (most := self._limits.headers):
             raise OverBatchLimitError(HEADERS, f"{sizes[2]} headers, and a segment takes {most}")
+        if most_bytes is not None and len(records) + HEADER_BYTES_OF_WORK * sizes[2] > most_bytes:
+            raise OverBatchLimitError(
+                DECOMPRESSED_BYTES, f"{len(records)} bytes of records, and {sizes[2]} headers"
+            )
+        self.headers += sizes[2]
         self._sizes.append(sizes)
         self._batches.append(
             (

@@ -91,8 +91,19 @@ class CacheRoom(Generic[K, V]):
         """A load that took *size_bytes* failed."""
         self.used_bytes -= size_bytes
 
-    def add(self, key: K, value: V, size_bytes: int, now_ms: float) -> None:
-        """A load that took *size_bytes* succeeded."""
+    def add(
+        self, key: K, value: V, size_bytes: int, now_ms: float, held_bytes: int | None = None
+    ) -> None:
+        """A load that took *size_bytes* succeeded; *held_bytes*: what the value takes; None: as
+        many.  Where it takes more, others are evicted, in use or not."""
+        if held_bytes is not None and held_bytes != size_bytes:
+            self.used_bytes += held_bytes - size_bytes
+            size_bytes = held_bytes
+            while self.used_bytes > self._budget_bytes:
+                victim = self._victim(now_ms, forced=True)
+                if victim is None:
+                    break
+                self.release(self._entries.pop(victim).size_bytes)
         self._entries[key] = _Entry(value, size_bytes, now_ms)
 
     def idle_ms(self) -> float | None:

@@ -49,8 +49,8 @@ T = TypeVar("T")
 _LIST_ENTRY_BYTES: Final = 1_000
 """Memory of one decoded entry of a list, bytes."""
 
-_FOOTER_BYTES: Final = 64 * 1024
-"""Memory of a segment's decoded footer; stored, that of 128 MiB has 10 to 20 KiB."""
+_FOOTER_BYTES: Final = TAIL_BYTES
+"""Memory of a segment's footer until it is decoded and counted: its object's last bytes."""
 
 _LARGE_BYTES: Final = 32 * 1024 * 1024
 """A larger row group is decoded alone, without other ones or large batches: most are half as
@@ -68,6 +68,11 @@ async def run(plan: Generator[Any, Any, T], answer: Callable[[Any], Awaitable[An
             result: T = end.value
             return result
         told = await answer(ask)
+
+
+def _reader_bytes(loaded: SegmentReader | SegmentList) -> int:
+    assert isinstance(loaded, SegmentReader)
+    return loaded.memory_bytes
 
 
 class SegmentReads:
@@ -169,7 +174,8 @@ class SegmentReads:
             return await self._index.get(key, size, lambda: self._load_list(ref))
         if ref.kind is SegmentKind.RAW:
             return await self._raw.get(key, ref.size_bytes, lambda: self._load_raw(ref))
-        return await self._index.get(key, _FOOTER_BYTES, lambda: self._load_footer(manifest, ref))
+        load = partial(self._load_footer, manifest, ref)
+        return await self._index.get(key, _FOOTER_BYTES, load, _reader_bytes)
 
     async def _load_list(self, ref: SegmentListRef) -> SegmentList:
         body = await self._reads.get(ref.key)

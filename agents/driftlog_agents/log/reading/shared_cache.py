@@ -56,14 +56,23 @@ class SharedCache(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._room
 
-    async def get(self, key: K, size_bytes: int, load: Callable[[], Awaitable[V]]) -> V:
+    async def get(
+        self,
+        key: K,
+        size_bytes: int,
+        load: Callable[[], Awaitable[V]],
+        held_bytes: Callable[[V], int] | None = None,
+    ) -> V:
         """The value; if it is missing, *load* makes it, once for all concurrent callers.
+
+        *size_bytes*: of the value, and while it is loaded.  *held_bytes*: of the value, where that
+        is known only then.
 
         They all get its error.  If the caller that loads is cancelled, another one loads again.
         """
         if key in self._room:
             return self._room.use(key, self._now_ms())
-        return await self._loading.do(key, lambda: self._load(key, size_bytes, load))
+        return await self._loading.do(key, lambda: self._load(key, size_bytes, load, held_bytes))
 
     def finish(self, key: K) -> None:
         """A reader came to the value's end: it is evicted first, unless it is used again."""
@@ -79,7 +88,13 @@ class SharedCache(Generic[K, V]):
         """Whether a load would not wait: a read-ahead evicts nothing in use."""
         return not self._queue.locked() and self._room.has_room(size_bytes, self._now_ms())
 
-    async def _load(self, key: K, size_bytes: int, load: Callable[[], Awaitable[V]]) -> V:
+    async def _load(
+        self,
+        key: K,
+        size_bytes: int,
+        load: Callable[[], Awaitable[V]],
+        held_bytes: Callable[[V], int] | None,
+    ) -> V:
         if key in self._room:
             return self._room.use(key, self._now_ms())  # loaded after a cancelled load
         await self._reserve(size_bytes)
@@ -90,7 +105,8 @@ class SharedCache(Generic[K, V]):
             self._room.release(size_bytes)
             raise
         else:
-            self._room.add(key, value, size_bytes, self._now_ms())
+            held = None if held_bytes is None else held_bytes(value)
+            self._room.add(key, value, size_bytes, self._now_ms(), held)
             return value
         finally:
             self._changed.set()  # a load that waited for loads only may evict the value later

@@ -42,6 +42,7 @@ from driftlog_agents.log.recovery.lost_partition import (
     require_repairable,
 )
 from driftlog_agents.log.sealing.sealer import Sealer
+from driftlog_agents.log.segments.sealed_range import end_of
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import SESSIONS_PREFIX, parse_session_key
 from driftlog_metadata.schema.model import TopicPartition
@@ -269,6 +270,6 @@ class LossAcceptance:
                 lost=found.epochs(log, piece),
             )
             if not piece.lost:
-                part.seal(stop)
+                part.seal(end_of(segments, stop))
         part.state = State.CLOSED
         return manifest

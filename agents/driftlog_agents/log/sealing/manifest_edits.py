@@ -16,7 +16,7 @@ from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.attempts import SealAttempts
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
-from driftlog_agents.log.segments.sealed_range import leader_epochs, neighbours
+from driftlog_agents.log.segments.sealed_range import end_of, leader_epochs, neighbours
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import UnavailableError
@@ -74,8 +74,9 @@ class ManifestEdits:
         read_at_ms: int,
         lost: tuple[LeaderEpoch, ...] | None = None,
     ) -> Manifest:
-        """Add ``[manifest.end, end)`` of *log* to *manifest*; returns the newest.  *segments* gets
-        the new segments.  For a range whose records are lost, *lost* has its leader epochs, and
+        """Add ``[manifest.end, end)`` of *log* to *manifest*, or the beginning of it
+        (`sealed_range.end_of`); returns the newest.  *segments* gets the new segments.  For a range
+        whose records are lost, *lost* has its leader epochs, and
         there is no segment.
 
         Raises:
@@ -88,6 +89,7 @@ class ManifestEdits:
         headers: list[BatchHeader] = []
         if lost is None:
             segments += await self._writer.write(log, base, end, headers)
+            end = end_of(segments, end)
         producers = await self._writer.write_producers(log, states, headers, end)
         edit = AddSegments(
             base=base,

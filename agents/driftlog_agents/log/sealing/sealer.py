@@ -40,9 +40,7 @@ from driftlog_agents.log.sealing.policy import (
     fullness,
 )
 from driftlog_agents.log.segments.range_segments import FILLING
-from driftlog_agents.log.segments.sealed_range import (
-    sealed_state,
-)
+from driftlog_agents.log.segments.sealed_range import end_of, sealed_state
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_metadata.schema.keys import leader_key
@@ -265,7 +263,8 @@ class Sealer:
         return self._attempts.next_end(log, wanted, self._partitions.seal_policies().get(log.topic))
 
     async def seal(self, log: PartitionLog, end: int | None = None) -> int:
-        """Seal *log* up to *end* (default: its high watermark); returns its sealed end.
+        """Seal *log* up to *end* (default: its high watermark), or as far as one attempt may decode
+        (`sealed_range.end_of`); returns its sealed end.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store failed; try again.  Or the
@@ -292,6 +291,7 @@ class Sealer:
                     case SealStep.ADD_SEGMENTS:
                         if not await self._add_segments(log, manifest, wanted):
                             return log.sealed_end
+                        wanted = log.sealed_end  # the rest is another attempt's
                     case SealStep.MOVE_LOG_START:
                         await self._move_log_start(log, manifest)
                         return log.sealed_end
@@ -327,7 +327,8 @@ class Sealer:
     # ── One segment ──
 
     async def _add_segments(self, log: PartitionLog, manifest: Manifest, end: int) -> bool:
-        """Adds segments up to *end*; False: another edit was faster, and its manifest is known."""
+        """Adds segments up to *end*, or to `sealed_range.end_of`; False: another edit was faster,
+        and its manifest is known."""
         base = log.sealed_end
         started_ms = self._now_ms()
         read_at_ms = int(self._manifests.read_at_ms(log))
@@ -343,6 +344,7 @@ class Sealer:
             self._log.info("seal_void", partition=_name(log), reason=str(error))
             return False
         self._manifests.put(log, newest, started_ms)
+        end = end_of(segments, end)
         if newest.end != end:  # otherwise it has this session's edit
             await self._must_be_deposed(log, newest)
         await self._write_key(log, newest)

@@ -63,9 +63,9 @@ class SealedRangeWriter:
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
         """Segments of ``[base, end)``: one, or more where batches cannot be decoded; none where
-        all of them are deleted.
+        all of them are deleted.  They end at `sealed_range.end_of`.
 
-        *headers* gets the headers of all batches, in order.
+        *headers* gets the headers of their batches, in order.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store or the disk failed; try

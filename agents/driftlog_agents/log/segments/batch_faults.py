@@ -18,6 +18,7 @@ from driftlog_tiering.batches.batch_limits import (
     HEADERS,
     LIGHT_BYTES,
     RECORDS,
+    SEGMENT_WORK_BYTES,
     BatchLimits,
     OverBatchLimitError,
 )
@@ -40,13 +41,22 @@ class BatchFault(StrEnum):
 def append_batches(
     writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]
 ) -> tuple[int, BatchFault | None]:
-    """Add batches until one fails; returns how many were added, and why that one failed."""
+    """Add batches until one fails, or the segment is full; returns how many were added, and why
+    that one failed."""
     for taken, batch in enumerate(batches):
+        if is_full(writer):
+            return taken, None
         try:
             headers.append(writer.append(batch, LIGHT_BYTES))
         except CorruptError as error:
             return taken, _why(error, LIGHT_BYTES)
     return len(batches), None
+
+
+def is_full(writer: SegmentWriter) -> bool:
+    """Whether the next batch belongs to another segment: a few kilobytes as received may take a
+    minute to decode."""
+    return writer.work_bytes >= SEGMENT_WORK_BYTES
 
 
 def append_large(

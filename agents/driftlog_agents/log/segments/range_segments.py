@@ -4,6 +4,7 @@ the bucket.
     chunks of batches ──▶ columns ──▶ spool ──▶ PUT
                             ╳ cannot be decoded: kept as they came, neighbours in one object
                               (`batch_faults`)
+                            ╳ the segment is full: the range ends there
 
 A leader writes its own ranges; an agent with the role ``seal`` writes those that leaders send to it
 (`segment_service`).  No manifest names these objects yet: only the leader adds them to one.
@@ -28,6 +29,7 @@ from driftlog_agents.log.segments.batch_faults import (
     append_large,
     fault_of,
     find_faults,
+    is_full,
 )
 from driftlog_agents.log.segments.partition_range import PartitionRange
 from driftlog_agents.log.segments.sealed_range import raw_ref
@@ -35,6 +37,7 @@ from driftlog_agents.log.segments.segment_request import UndecodableError
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, check_batch
+from driftlog_tiering.batches.batch_limits import LIGHT_BYTES, SEGMENT_WORK_BYTES
 from driftlog_tiering.compaction.bucket_requests import put_in_time
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
@@ -50,6 +53,9 @@ FILLING: Final = 2
 
 _RAW_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one object of undecodable batches, or one batch: it is read whole."""
+
+_RAW_BATCHES: Final = SEGMENT_WORK_BYTES // LIGHT_BYTES
+"""Most batches of one such object: each may have taken as long as a light one."""
 
 
 class RangeSegments:
@@ -87,9 +93,10 @@ class RangeSegments:
         headers: list[BatchHeader],
     ) -> list[SegmentRef]:
         """Segments of the batches of *chunks*, which are the range *named*: one, or more where
-        batches cannot be decoded.
+        batches cannot be decoded.  They end before the range does where they took
+        `SEGMENT_WORK_BYTES` to decode.
 
-        *headers* gets the headers of all batches, in order.
+        *headers* gets the headers of their batches, in order.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store or the disk failed; try
@@ -107,7 +114,7 @@ class RangeSegments:
         Other segments are filled while it waits for the next chunk.
 
         Raises:
-            UndecodableError: a batch cannot be decoded; nothing was PUT.
+            UndecodableError: the range is not one segment; nothing was PUT.
             As `write`.
         """
         with local_errors(), self._spool() as spool, self._writer(spool, named) as writer:
@@ -116,7 +123,7 @@ class RangeSegments:
                 headers: list[BatchHeader] = []
                 async with self._filling:
                     carried = await self._append(writer, batches, headers)
-                if carried:
+                if carried:  # cannot be decoded, or the segment is full
                     raise UndecodableError
                 received += sum(header.size_bytes for header in headers)
             async with self._filling:
@@ -130,9 +137,9 @@ class RangeSegments:
         headers: list[BatchHeader],
     ) -> list[SegmentRef]:
         refs: list[SegmentRef] = []
-        start, undecodable = named.base, 0
+        start, undecodable, work_bytes = named.base, 0, 0
         carried: list[Buffer] = []
-        while start < named.end:
+        while start < named.end and work_bytes < SEGMENT_WORK_BYTES:
             # The writer closes before the spool, whatever happens: the file is used again, and
             # a writer that is garbage-collected later would write its footer into another
             # segment.
@@ -149,12 +156,14 @@ class RangeSegments:
                     received = sum(header.size_bytes for header in headers[known:])
                     refs.append(await self._put_segment(named, info, spool, received))
                     start = stop
+            work_bytes += writer.work_bytes
             cannot = bool(carried)
-            while cannot:
+            while cannot and work_bytes < SEGMENT_WORK_BYTES:
                 bad, carried, cannot = await self._neighbours(carried, chunks)
                 refs.append(await self._put_raw(named, bad, headers))
                 start = refs[-1].end
                 undecodable += len(bad)
+                work_bytes += LIGHT_BYTES * len(bad)
         self._tell(named, undecodable, refs)
         return refs
 
@@ -162,21 +171,25 @@ class RangeSegments:
         self, carried: list[Buffer], chunks: AsyncIterator[list[Buffer]]
     ) -> tuple[list[Buffer], list[Buffer], bool]:
         """Returns the first batch, which cannot be decoded, with the next ones that cannot, for one
-        object; the batches after them; and whether the first of these cannot be decoded either."""
+        object; the batches after them; and whether it is known that the first of these cannot be
+        decoded either."""
         bad, carried = carried[:1], carried[1:]
         size = len(bad[0])
         while carried or (carried := await anext(chunks, [])):
+            if len(bad) == _RAW_BATCHES:
+                return bad, carried, False
+            looked_at = carried[: _RAW_BATCHES - len(bad)]
             async with self._filling:
-                faults = await self._faults(carried)
+                faults = await self._faults(looked_at)
             for taken, batch in enumerate(carried[: len(faults)]):
                 self._refuse(faults[taken])
                 size += len(batch)
                 if size > _RAW_BYTES:
                     return bad, carried[taken:], True
                 bad.append(batch)
-            if len(faults) < len(carried):
+            if len(faults) < len(looked_at):
                 return bad, carried[len(faults) :], False
-            carried = []
+            carried = carried[len(faults) :]
         return bad, [], False
 
     async def _faults(self, batches: list[Buffer]) -> list[BatchFault]:
@@ -206,8 +219,8 @@ class RangeSegments:
         chunks: AsyncIterator[list[Buffer]],
         headers: list[BatchHeader],
     ) -> list[Buffer]:
-        """Append *carried* and *chunks*, up to a batch that cannot be decoded.  Returns that batch
-        and the rest of its chunk; empty: all batches are in."""
+        """Append *carried* and *chunks*, up to a batch that cannot be decoded, or that is one too
+        many.  Returns that batch and the rest of its chunk; empty: all batches are in."""
         while carried or (carried := await anext(chunks, [])):
             if carried := await self._append(writer, carried, headers):
                 return carried
@@ -216,8 +229,9 @@ class RangeSegments:
     async def _append(
         self, writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]
     ) -> list[Buffer]:
-        """Append *batches*; returns the first that cannot be decoded and those after it."""
-        while batches:
+        """Append *batches*; returns the first that cannot be decoded, or that is one too many, and
+        those after it."""
+        while batches and not is_full(writer):
             taken, fault = await self._offload(append_batches, writer, batches, headers)
             batches = batches[taken:]
             if fault is BatchFault.LARGE:
@@ -226,8 +240,8 @@ class RangeSegments:
                 batches = batches[1:] if fault is None else batches
             if fault is not None:
                 self._refuse(fault)
-                return batches
-        return []
+                break
+        return batches
 
     async def _put_segment(
         self, named: PartitionRange, info: SegmentInfo, spool: Spool, received_bytes: int

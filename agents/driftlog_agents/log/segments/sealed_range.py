@@ -99,6 +99,12 @@ def raw_ref(key: str, headers: Sequence[BatchHeader], size_bytes: int) -> Segmen
     )
 
 
+def end_of(segments: Sequence[SegmentRef], end: int) -> int:
+    """Where *segments* of a range up to *end* end: before it, where there was too much to decode
+    for one attempt.  Without segments all of it is deleted."""
+    return segments[-1].end if segments else end
+
+
 def sealed_state(
     state: PartitionState, manifest: Manifest, needed: Collection[str]
 ) -> PartitionState:

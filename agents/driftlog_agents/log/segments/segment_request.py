@@ -49,7 +49,8 @@ class RemoteError(Exception):
 
 
 class UndecodableError(Exception):
-    """A batch of the range cannot be decoded: its leader keeps such batches as they came."""
+    """The range is not one segment: a batch of it cannot be decoded, or there is too much to
+    decode.  Its leader writes it itself."""
 
 
 class CorruptAnswerError(CorruptError):

@@ -83,6 +83,35 @@ def test_a_value_larger_than_the_budget_is_loaded_alone() -> None:
     assert not room.reserve(1, 1, forced=True)
 
 
+def test_a_value_that_takes_more_than_its_load_evicts_others() -> None:
+    """
+    Its size is known only then; loads in progress keep their room, and it stays itself.
+    """
+    room = room_of("a", "b", size_bytes=20)
+    assert room.reserve(10, 2, forced=False)
+    assert room.reserve(10, 2, forced=False)
+
+    room.add("c", "C", 10, 3, 60)
+    assert (90, False, True, True) == (room.used_bytes, *(key in room for key in "abc"))
+    room.add("d", "D", 10, 4, 500)
+    assert (500, "D") == (room.used_bytes, room.use("d", 5))
+    assert "c" not in room
+    assert room.reserve(10, 6, forced=True)
+    assert 10 == room.used_bytes
+
+
+def test_a_value_that_takes_less_than_its_load_gives_room_back() -> None:
+    """
+    Else footers, which are small, would fill the cache by their bound.
+    """
+    room = room_of("a")
+    assert room.reserve(50, 1, forced=False)
+    room.add("b", "B", 50, 1, 10)
+
+    assert 60 == room.used_bytes
+    assert room.has_room(40, 2)
+
+
 steps_of = st.lists(
     st.tuples(
         st.sampled_from(("load", "load", "use", "finish", "fail", "add")),

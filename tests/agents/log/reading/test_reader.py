@@ -330,6 +330,23 @@ async def test_a_partition_closed_under_a_reader_is_not_led_here() -> None:
 # ── Failures ──
 
 
+async def test_a_footer_counts_what_it_takes() -> None:
+    """
+    One of many row groups takes megabytes: hundreds of them in memory would end the agent.
+    """
+    world = World(None, ReadSettings(index_cache_bytes=600_000))
+    refs = []
+    for start in (0, 60):
+        batches = [make_batch(start + n, [(1, None, b"v" * 300)]) for n in range(60)]
+        refs.append(await world.seal(batches, start + 60))
+
+    for offset in (0, 60, 0, 60):
+        assert await world.reader.read(world.log, offset, 1, zstd=True)
+
+    gets = [world.bucket.gets[ref.key] for ref in refs]
+    assert [2 + 1] * 2 == gets, "each footer again, and the row group"
+
+
 async def test_refused_requests_are_repeated_then_told() -> None:
     """
     A store that refuses twice is asked three times; one that goes on gives a retriable error.

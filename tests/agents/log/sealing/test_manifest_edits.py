@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from driftlog_agents.log.partition.partition import State
+from driftlog_agents.log.segments import batch_faults, range_segments
 from driftlog_metadata.stores.errors import OutcomeUnknownError
 from driftlog_tiering.formats.manifests import load_version
 from tests.agents.log.job_edits import fetched, merge, newest
@@ -61,6 +62,36 @@ async def test_records_that_are_deleted_unsealed_are_below_log_start_at_once() -
         await load_version(life.world.bucket, "t", last.tp, n + 1) for n in range(last.version)
     ]
     assert [(1, 0), (3, 3)] == [(v.end, v.log_start) for v in versions if v is not None]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@on_virtual_time
+async def test_a_seal_with_too_much_to_decode_goes_on_in_the_middle_of_a_flush(
+    restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Each attempt commits what it decoded, so that the next one, or the next leader, has less to do.
+    """
+    for module in (batch_faults, range_segments):
+        monkeypatch.setattr(module, "SEGMENT_WORK_BYTES", 1)
+    life = await World(t=1).start()
+    values = [b"%d" % n for n in range(4)]
+    sent = [life.produce(value) for value in values]
+    assert {"committed"} == {await produced.answer() for produced in sent}
+    assert 1 == len(life.log().slices)
+    for end in (1, 2):
+        assert end == await life.seal() == (await newest(life)).end
+    assert values == await fetched(life)
+    if restarts:
+        life.kill()
+        life = await life.world.start()
+    assert 2 == life.log().sealed_end
+    assert "committed" == await life.produce(b"4").answer()
+    assert [3, 4, 5] == [await life.seal() for _ in range(3)]
+    for offset, value in enumerate([*values, b"4"]):
+        assert value == (await fetched(life, offset))[0]
+    assert 5 == len((await newest(life)).segments)
+    assert not life.log().slices
 
 
 @pytest.mark.parametrize("sealed_before", [0, 1])

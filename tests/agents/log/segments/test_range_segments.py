@@ -220,6 +220,47 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
     assert 2 * 3 == len(counted)
 
 
+async def test_a_range_ends_where_it_took_enough_to_decode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A few kilobytes as received may take minutes of a thread: what was decoded is committed first,
+    and other partitions have their turn.  Batches that cannot be decoded count, too.
+    """
+    most = 40 * RECORDS * 2_000
+    for module in (batch_faults, range_segments):
+        monkeypatch.setattr(module, "SEGMENT_WORK_BYTES", most)
+    monkeypatch.setattr(range_segments, "LIGHT_BYTES", most // 4)
+    monkeypatch.setattr(range_segments, "_RAW_BATCHES", 3)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    sound = batches(60)
+    bad: list[Buffer] = [bytearray(make_undecodable(n * RECORDS, RECORDS)) for n in range(60)]
+    counters = LogCounters()
+    with ThreadPoolExecutor(1) as pool:
+        reader = Given()
+        writing = range_writer(
+            reader=reader,
+            objects=MemoryObjectStore(lambda: 0),
+            offload=on_threads(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=counters,
+        )
+
+        async def write(given: list[Buffer]) -> list[tuple[int, int]]:
+            headers: list[BatchHeader] = []
+            reader.given = [given[:30], given[30:]]
+            refs = await writing.write(log, 0, len(given) * RECORDS, headers)
+            assert refs[-1].end == headers[-1].end_offset
+            return [(ref.base // RECORDS, ref.end // RECORDS) for ref in refs]
+
+        assert [(0, 40)] == await write(sound)
+        assert [(0, 40)] == await write(sound[:40])
+        assert [(0, 3), (3, 6)] == await write(bad)
+        assert [(0, 20), (20, 23)] == await write(sound[:20] + bad[20:23] + sound[23:])
+    assert 6 + 3 == counters.undecodable_batches
+
+
 async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
