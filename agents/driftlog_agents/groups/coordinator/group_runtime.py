@@ -235,12 +235,16 @@ class ServedGroup:
     @property
     def size_bytes(self) -> int:
         """Its approximate memory."""
-        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Also encoded.
-        members = said + MEMBER_BYTES * len(self.machine.members)
         offsets = self.offsets.size_bytes + self._pending.size_bytes
-        assigned = 0 if self.consumer is None else self.consumer.assigned_bytes
-        known = GROUP_BYTES + text_bytes(self.group_id) + members + offsets + assigned
+        known = GROUP_BYTES + text_bytes(self.group_id) + self.members_bytes + offsets
         return known + self._expected_bytes
+
+    @property
+    def members_bytes(self) -> int:
+        """Approximate memory of its members and their assignments."""
+        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Also encoded.
+        assigned = 0 if self.consumer is None else self.consumer.assigned_bytes
+        return said + MEMBER_BYTES * len(self.machine.members) + assigned
 
     def account(self) -> None:
         """Update the budget with the group's current memory."""
