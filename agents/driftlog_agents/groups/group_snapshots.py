@@ -20,7 +20,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
@@ -32,7 +32,7 @@ from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.group_snapshot import GroupSnapshot, encode_group_snapshot
+from driftlog_tiering.formats.group_snapshot import encode_in_parts
 from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import AlreadyExistsError
 
@@ -115,6 +115,7 @@ class GroupSnapshots:
             raise UnavailableError("a config changed while the groups were read")
         seen = _seen([*configs, *kvs])
         body = await self._offload(_encode, self._cluster_id, revision, kvs, configs)
+        assert not kvs, "the values would be kept beside their encoded bytes"
         key = layout.group_snapshot_key(self._cluster_id, revision)
         await self._confirm()
         if not self._is_checked:
@@ -124,7 +125,7 @@ class GroupSnapshots:
             self._is_checked = True
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                await self._objects.create(key, [body])
+                await self._objects.create(key, body)
         except AlreadyExistsError:
             pass  # of the same revision: another agent's, or an attempt without an answer
         self._seen = seen
@@ -167,19 +168,18 @@ def _seen(kvs: list[KeyValue]) -> tuple[int, int]:
 
 def _encode(
     cluster_id: str, revision: int, groups: list[KeyValue], configs: list[KeyValue]
-) -> bytes:
-    return encode_group_snapshot(
-        GroupSnapshot(
-            cluster_id,
-            revision,
-            values=_by_suffix(groups, GROUPS_PREFIX),
-            configs=_by_suffix(configs, CONFIGS_PREFIX),
-        )
-    )
+) -> list[bytes]:
+    """The parts of the snapshot; both lists are empty then."""
+    values, of_configs = _taken(groups, GROUPS_PREFIX), _taken(configs, CONFIGS_PREFIX)
+    return list(encode_in_parts(cluster_id, revision, values, of_configs))
 
 
-def _by_suffix(kvs: list[KeyValue], prefix: str) -> dict[str, bytes]:
-    return {kv.key.removeprefix(prefix): kv.value for kv in kvs}
+def _taken(kvs: list[KeyValue], prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Take each value out of *kvs*: its memory is free once it is encoded."""
+    kvs.reverse()
+    while kvs:
+        kv = kvs.pop()
+        yield kv.key.removeprefix(prefix), kv.value
 
 
 def _is_snapshot(key: str) -> bool:

@@ -128,6 +128,10 @@ class PageTexts:
                 if not sizes:
                     del self._sizes[page_id]
 
+    def size_bytes(self, page_id: PageId) -> int:
+        """Of one page."""
+        return sum(self._sizes.get(page_id, {}).values())
+
     def are_too_large(self, changes: Changes, most_bytes: int) -> bool:
         """Whether *changes* make the texts of a page larger, and larger than *most_bytes*."""
         new: dict[PageId, dict[int, int]] = {}

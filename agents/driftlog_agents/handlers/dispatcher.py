@@ -400,11 +400,12 @@ class Dispatcher:
             client_host=connection.client_host,
             listener=connection.listener,
             answer=AnswerBytes(self._broker.settings.limits.driftlog_max_response_bytes),
-            room=partial(_room, connection),
+            room=_AnswerRoom(connection).more,
             on_close=connection.on_close,
         )
         try:
             response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
+            await context.room(context.answer.counted_bytes)
             answer = await self._encoded(header, response, context.answer)
         except (RefusedError, StoreError, CorruptFrameError) as error:
             if isinstance(error, OverLimitError):
@@ -448,6 +449,21 @@ class Dispatcher:
         if is_large or has_more_elements(response, _MANY_ELEMENTS):
             return await off_the_loop(encode, *arguments)
         return encode(*arguments)
+
+
+class _AnswerRoom:
+    """The memory of one answer while it is made; parts of it may be made at once."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._claimed_bytes = 0
+        self._one = asyncio.Lock()
+
+    async def more(self, size_bytes: int) -> None:
+        """See `RequestContext.room`."""
+        async with self._one:
+            self._claimed_bytes += size_bytes
+            await _room(self._connection, self._claimed_bytes)
 
 
 async def _room(connection: ClientConnection, size_bytes: int) -> None:

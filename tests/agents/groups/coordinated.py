@@ -66,6 +66,8 @@ class Lossy:
         """How long a request takes on its way, and its answer on the way back."""
         self.written: list[Sequence[Operation]] = []
         """What transactions that write groups put and delete."""
+        self.most_read_bytes = 0
+        """Bytes of values that one transaction has read, at most."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -107,6 +109,8 @@ class Lossy:
                 pass
         await self._travel()
         result = await self._store.txn(compares, then, otherwise)
+        read_bytes = sum(len(kv.value) for kvs in result.reads for kv in kvs)
+        self.most_read_bytes = max(self.most_read_bytes, read_bytes)
         await self._travel()
         return result
 

@@ -21,7 +21,7 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
 from driftlog_metadata.stores.quota import Usage
 from driftlog_metadata.stores.store import Put
-from tests.agents.groups.coordinated import Coordinated, Member
+from tests.agents.groups.coordinated import SETTINGS, Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 
 LARGEST = "%" * 32_767
@@ -202,14 +202,14 @@ async def test_long_subscriptions_are_read_off_the_event_loop_when_somebody_asks
 @on_virtual_time
 async def test_a_commit_of_nothing_leaves_no_group() -> None:
     """
-    None of its partitions could be committed; or they do not fit the metadata store.
+    None of its partitions could be committed; or a page of them does not fit the metadata store.
     """
-    one = await Coordinated.start(World(t=100 * 256))
+    settings = replace(SETTINGS, offset_metadata_max_bytes=200_000)
+    one = await Coordinated.start(World(), settings)
     await one.commit("nothing", {})
     rng = Random(1)
     much = {
-        one.tp(256 * page + number): Committed(offset=1, metadata=rng.randbytes(2_000).hex())
-        for page in range(100)
+        one.tp(number): Committed(offset=1, metadata=rng.randbytes(100_000).hex())
         for number in range(16)
     }
     group = await one.groups.made("much", CLASSIC)
@@ -220,8 +220,8 @@ async def test_a_commit_of_nothing_leaves_no_group() -> None:
     await one.commit("g", {0: 1})
     group = one.groups.groups["g"]
     with pytest.raises(RefusedError, match="UNKNOWN_SERVER_ERROR"):
-        await group.store(much)
-    await group.store(dict(list(much.items())[:16]))
+        await group.store({**much, one.tp(256): Committed(offset=1)})
+    await group.store(dict(list(much.items())[:10]))
 
 
 def _beat(epoch: int) -> ConsumerHeartbeat:

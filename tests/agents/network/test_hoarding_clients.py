@@ -21,14 +21,18 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.limits import Limits
+from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
+from driftlog_agents.groups.offsets import Committed, PageId
 from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, MOST_BYTES
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch, join_group, metadata
+from driftlog_agents.protocol.messages import offset_fetch as of
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
 from driftlog_agents.protocol.messages.fetch import FetchRequest, ForgottenTopic
 from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.foundation.types import KiB
 from tests.agents.network.serving import (
     Client,
@@ -618,3 +622,32 @@ async def test_a_large_request_is_run_once_while_there_is_too_much_of_all(tmp_pa
 
     assert [ErrorCode.INVALID_REQUEST] * 6 == codes
     assert (6, 6) == (requests[ApiKey.JOIN_GROUP], requests[ApiKey.METADATA])
+
+
+async def test_an_answer_over_all_offsets_of_groups_claims_room_before_it_is_made(
+    agent: Serving,
+) -> None:
+    """
+    Requests of a few bytes for much: one at a time goes beyond the room that there is, though each
+    looks four groups up at once.
+    """
+    coordinator = agent.process.broker.groups
+    assert coordinator is not None
+    topic_id = agent.process.broker.topics.by_name["full"].topic_id
+    page = {n: Committed(offset=n, metadata="x" * 30_000) for n in range(100)}
+    names = [f"g{n}" for n in range(4)]
+    for name in names:
+        group = await coordinator.made(name, CLASSIC)
+        group.offsets.replay({PageId(topic_id, 0): page})
+        await group.store({TopicPartition(topic_id, 0): page[0]})
+    wanted = of.OffsetFetchRequest(
+        groups=[of.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
+    )
+
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(agent.client()) for _ in range(3)]
+        answers = await asyncio.gather(*(client.call(of.API, 8, wanted) for client in clients))
+
+    assert agent.server.answers.granted > 0
+    for answer in answers:
+        assert [100] * 4 == [len(group.topics[0].partitions) for group in answer.groups]

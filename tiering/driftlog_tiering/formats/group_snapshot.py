@@ -13,17 +13,28 @@ Pure.
 """
 
 import binascii
+import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_tiering.formats.stored_json import decode_json, encode_json, integer, members, string
+from driftlog_tiering.formats.stored_json import (
+    decode_json,
+    encode_value,
+    integer,
+    members,
+    string,
+    trailer,
+)
 from driftlog_tiering.foundation.types import Buffer
 
 FORMAT: Final = 1
 _KIND: Final = "driftlog.groups"
+
+PART_BYTES: Final = 1024 * 1024
+"""Larger: fewer parts to send; smaller: other threads wait less for the one that encodes."""
 
 
 class CorruptGroupSnapshotError(CorruptError):
@@ -43,14 +54,55 @@ class GroupSnapshot:
 
 def encode_group_snapshot(snapshot: GroupSnapshot) -> bytes:
     """The stored bytes."""
-    fields: dict[str, object] = {
-        "cluster_id": snapshot.cluster_id,
-        "revision": snapshot.revision,
-        "keys": _encoded(snapshot.values),
-    }
-    if snapshot.configs:
-        fields["configs"] = _encoded(snapshot.configs)
-    return encode_json(_KIND, FORMAT, fields)
+    values, configs = snapshot.values.items(), snapshot.configs.items()
+    return b"".join(encode_in_parts(snapshot.cluster_id, snapshot.revision, values, configs))
+
+
+def encode_in_parts(
+    cluster_id: str,
+    revision: int,
+    values: Iterable[tuple[str, bytes]],
+    configs: Iterable[tuple[str, bytes]],
+) -> Iterator[bytes]:
+    """The stored bytes of a snapshot whose *values* and *configs* are taken one by one.
+
+    A part has `PART_BYTES`, or the last value more: no call works longer than for one.
+    """
+    crc32 = 0
+    part = bytearray()
+    for piece in _pieces(cluster_id, revision, values, configs):
+        part += piece
+        if len(part) >= PART_BYTES:
+            crc32 = zlib.crc32(part, crc32)
+            yield bytes(part)
+            part.clear()
+    yield bytes(part) + trailer(zlib.crc32(part, crc32))
+
+
+def _pieces(
+    cluster_id: str,
+    revision: int,
+    values: Iterable[tuple[str, bytes]],
+    configs: Iterable[tuple[str, bytes]],
+) -> Iterator[bytes]:
+    head = {"format": _KIND, "format_version": FORMAT, "cluster_id": cluster_id}
+    yield encode_value({**head, "revision": revision})[:-1]
+    yield b',"keys":{'
+    yield from _members(values)
+    yield b"}"
+    before = b',"configs":{'
+    for member in _members(configs):
+        yield before + member
+        before = b""
+    if not before:
+        yield b"}"
+
+
+def _members(values: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
+    comma = b""
+    for key, value in values:
+        yield b'%b%b:"%b"' % (comma, encode_value(key), b64encode(value))
+        comma = b","
 
 
 def decode_group_snapshot(body: Buffer) -> GroupSnapshot:
@@ -69,10 +121,6 @@ def decode_group_snapshot(body: Buffer) -> GroupSnapshot:
         )
     except (ValueError, binascii.Error) as error:
         raise CorruptGroupSnapshotError(f"group snapshot: {error}") from error
-
-
-def _encoded(values: Mapping[str, bytes]) -> dict[str, str]:
-    return {key: b64encode(value).decode() for key, value in values.items()}
 
 
 def _decoded(fields: dict[str, Any]) -> dict[str, bytes]:

@@ -22,9 +22,18 @@ _TRAILER_BYTES: Final = len(_CRC) + 8 + len(b'"}\n')
 def encode_json(kind: str, format_version: int, fields: dict[str, Any]) -> bytes:
     """The stored bytes of *fields*."""
     head: dict[str, Any] = {"format": kind, "format_version": format_version}
-    text = json.dumps({**head, **fields}, separators=(",", ":"), ensure_ascii=False)
-    body = text.encode()[:-1]
-    return body + _CRC + f'{zlib.crc32(body):08x}"}}\n'.encode()
+    body = encode_value({**head, **fields})[:-1]
+    return body + trailer(zlib.crc32(body))
+
+
+def encode_value(value: object) -> bytes:
+    """*value* as JSON, as `encode_json` writes it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def trailer(crc32: int) -> bytes:
+    """The end of an object, whose bytes before it have *crc32*."""
+    return _CRC + f'{crc32:08x}"}}\n'.encode()
 
 
 def decode_json(kind: str, format_version: int, body: Buffer) -> dict[str, Any]:

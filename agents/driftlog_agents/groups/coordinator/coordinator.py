@@ -40,10 +40,10 @@ from driftlog_agents.groups.consumer.messages import ResolveRegexes
 from driftlog_agents.groups.consumer.regex import resolve
 from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.group_loader import (
-    LISTED_AT_ONCE,
     LISTED_BYTES,
     GroupLoader,
     Listed,
+    in_parts,
 )
 from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, ServedGroup
 from driftlog_agents.groups.coordinator.group_timers import GroupTimers
@@ -451,6 +451,9 @@ class GroupCoordinator:
 
     def _serve(self, group: ServedGroup) -> None:
         self.groups[group.group_id] = group
+        if group.consumer is not None:  # They may have changed while it was restored in a thread.
+            group.consumer.topics = self.topics.current
+            group.consumer.reconfigure(self._configs.consumer(group.group_id))
         group.account()
         self.schedule(group)
         if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
@@ -474,11 +477,10 @@ class GroupCoordinator:
     async def _load_mine(self) -> None:
         began_ms, loaded = self._clock(), 0
         left = [one for one in await self._loader.listed() if self._is_missing(one.group_id)]
-        while left:
-            some, left = _first(left)
+        for part in in_parts(left, LISTED_BYTES, lambda one: one.key_bytes):
             if self._look.is_set():
                 return  # The agents have changed again.
-            some = [one for one in some if self._is_missing(one.group_id)]
+            some = [one for one in part if self._is_missing(one.group_id)]
             loaded += await self._load_some(some) if some else 0
         self.complete = not self._look.is_set()
         if loaded:
@@ -563,14 +565,3 @@ async def _result(future: asyncio.Future[_T]) -> _T:
         return await asyncio.shield(future)
     finally:
         del future  # As in `_load`.
-
-
-def _first(listed: Sequence[Listed]) -> tuple[list[Listed], list[Listed]]:
-    """Split *listed* into the groups to load together and the rest."""
-    count = size_bytes = 0
-    for one in listed[:LISTED_AT_ONCE]:
-        size_bytes += one.size_bytes
-        if count and size_bytes > LISTED_BYTES:
-            break
-        count += 1
-    return list(listed[:count]), list(listed[count:])

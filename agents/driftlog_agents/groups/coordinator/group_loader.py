@@ -8,6 +8,8 @@ The claim writes the group's value back with this session in it (and, in a class
 newly reserved generations).  The previous coordinator compares the group's key in every write, so
 its writes fail after the claim: a read after the claim is complete.
 
+A request reads a bounded number of bytes, whatever clients have stored, and a thread decodes them.
+
 Shell.
 """
 
@@ -16,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -54,6 +56,7 @@ from driftlog_metadata.schema.keys import (
 )
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnsupportedFormatError
 from driftlog_metadata.stores.store import (
+    MAX_TXN_BYTES,
     CreateRevisionIs,
     Get,
     GetPrefix,
@@ -62,6 +65,8 @@ from driftlog_metadata.stores.store import (
     Put,
 )
 from driftlog_metadata.transactions.session_transactions import Txn
+
+_T = TypeVar("_T")
 
 _CLAIMS: Final = 20
 """Attempts of one claim: an attempt fails because another agent wrote the group in between."""
@@ -73,17 +78,87 @@ LISTED_AT_ONCE: Final = 50
 LISTED_BYTES: Final = 500_000
 """Most bytes of one claim; a single group may be larger."""
 
-_VALUE_BYTES: Final = 2_000
-"""Assumed size of a member or of a page of offsets: a listing has the keys and not the values."""
+READ_BYTES: Final = 16_000_000
+"""Most bytes of values that one transaction reads.  A listing has no sizes: each value may be as
+large as its kind can be.  More: fewer requests at a takeover; fewer bytes: a slower store answers
+in time."""
+
+_NUMBERS_BYTES: Final = 32 * 1024
+"""Most bytes of a page of offsets without its texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A stored group.  ``members``, ``pages``: how many such keys it has.  ``key_bytes``: of its
+    own key in a claim, which names it three times."""
+
+    group_id: str
+    key_bytes: int
+    members: int
+    pages: int
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A stored group, and its estimated bytes in a transaction, which names each key three times
-    and each value once."""
+class _Claim:
+    """The claim of a group: its value as it was read, with this session in it, and encoded."""
+
+    kv: KeyValue
+    group: StoredGroup
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupValues:
+    """A claimed group as it is stored.
+
+    ``restore`` returns the machine of these values.  ``kvs``: members and offsets.
+    """
 
     group_id: str
-    size_bytes: int
+    group: StoredGroup
+    revision: int
+    kvs: Sequence[KeyValue]
+    host: GroupHost
+    restore: Callable[[Mapping[str, bytes]], Machine]
+
+    def restored(self) -> ServedGroup:
+        """The group, made in a thread: a value takes some 10 ms.
+
+        Raises:
+            CorruptError: a value cannot be read.
+        """
+        with _reading(group_key(self.group_id)):
+            return self._decoded()
+
+    def _decoded(self) -> ServedGroup:
+        bodies = {"": self.group.body}
+        pages: dict[PageId, Page] = {}
+        revisions: dict[str, int] = {}
+        for kv in self.kvs:
+            try:
+                key = parse_group_key(kv.key)
+            except ValueError:
+                continue  # An unrecognised key.
+            revisions[kv.key] = kv.mod_revision
+            if key.topic_id is not None:
+                page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
+                pages[PageId(key.topic_id, key.page)] = page
+            elif key.member_id is not None:
+                bodies[f"members/{key.member_id}"] = decode_at(kv.key, kv.value, decode_member)
+        offsets = GroupOffsets()
+        offsets.replay(pages)
+        try:
+            machine = self.restore(bodies)
+        except CorruptError as error:
+            raise type(error)(f"{group_key(self.group_id)}: {error}") from error
+        return ServedGroup(
+            group_id=self.group_id,
+            machine=machine,
+            host=self.host,
+            offsets=offsets,
+            revision=self.revision,
+            revisions=revisions,
+        )
 
 
 class GroupLoader:
@@ -153,17 +228,29 @@ class GroupLoader:
         Raises:
             FencedError: the session ended first.
         """
-        found: dict[str, None] = {}
-        sizes: Counter[str] = Counter()
+        found: dict[str, int] = {}
+        members: Counter[str] = Counter()
+        pages: Counter[str] = Counter()
         for kv in await self._session.read_prefix(GROUPS_PREFIX, keys_only=True):
             try:
                 key = parse_group_key(kv.key)
             except ValueError:
                 continue  # An unrecognised key.
-            sizes[key.group_id] += 3 * len(kv.key) + _VALUE_BYTES
-            if key.member_id is None and key.topic_id is None:
-                found[key.group_id] = None
-        return [Listed(group_id, sizes[group_id]) for group_id in found]
+            if key.member_id is not None:
+                members[key.group_id] += 1
+            elif key.topic_id is not None:
+                pages[key.group_id] += 1
+            else:
+                found[key.group_id] = 3 * len(kv.key)
+        return [
+            Listed(
+                group_id=group_id,
+                key_bytes=key_bytes,
+                members=members[group_id],
+                pages=pages[group_id],
+            )
+            for group_id, key_bytes in found.items()
+        ]
 
     async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
         """Claim and read a group, while *wanted* returns True; None: it does not exist.
@@ -195,11 +282,13 @@ class GroupLoader:
                 break
             if kv is None:
                 return None
-            claim = self._as_claimed(kv)
-            revision, (kv,) = await self._claim([(kv, claim)])
+            claim = await self._host.offload(self._as_claimed, kv, self._host.nonce())
+            revision, (kv,) = await self._claim([claim])
             if revision:
                 kvs = await self._session.read_prefix(group_prefix(group_id))
-                return self._served(group_id, claim, revision, kvs)
+                read = self._values(group_id, claim.group, revision, kvs)
+                group: ServedGroup = await self._host.offload(read.restored)
+                return group
         raise RefusedError(ErrorCode.NOT_COORDINATOR)
 
     async def load_many(self, some: Sequence[Listed]) -> dict[str, ServedGroup]:
@@ -209,32 +298,67 @@ class GroupLoader:
         Raises:
             FencedError: the session ended first.
         """
-        gets = tuple(Get(group_key(one.group_id)) for one in some)
-        reads = (await self._session.transact(Txn((), gets))).reads
-        claims: dict[str, tuple[KeyValue, StoredGroup]] = {}
-        size_bytes = 0
-        for one, kvs in zip(some, reads, strict=True):
-            for kv in kvs:
-                size_bytes += one.size_bytes + len(kv.value)
-                if not claims or size_bytes <= LISTED_BYTES:
-                    with contextlib.suppress(CorruptError):  # `load` logs it.
-                        claims[one.group_id] = kv, self._as_claimed(kv)
+        listed = {group_key(one.group_id): one for one in some}
+        kvs = await self._read_own(list(listed.values()))
+        claims: dict[str, _Claim] = await self._host.offload(
+            _readable, {kv.key: partial(self._as_claimed, kv, self._host.nonce()) for kv in kvs}
+        )
         if not claims:
             return {}
         revision, _ = await self._claim(list(claims.values()))
         if not revision:
             return {}
-        prefixes = tuple(GetPrefix(group_prefix(group_id)) for group_id in claims)
-        result = await self._session.transact(Txn((), prefixes))
-        found: dict[str, ServedGroup] = {}
-        for (group_id, (_, claim)), kvs in zip(claims.items(), result.reads, strict=True):
-            with contextlib.suppress(CorruptError):
-                found[group_id] = self._served(group_id, claim, revision, kvs)
+        kvs_of = await self._read_values([listed[key] for key in claims])
+        values = [
+            self._values(listed[key].group_id, claim.group, revision, kvs_of[key])
+            for key, claim in claims.items()
+        ]
+        found: dict[str, ServedGroup] = await self._host.offload(
+            _readable, {of.group_id: of.restored for of in values}
+        )
         return found
 
-    def _as_claimed(self, kv: KeyValue) -> StoredGroup:
+    async def _read_own(self, some: Sequence[Listed]) -> list[KeyValue]:
+        """The own values of the first of *some*: as many as fit one claim."""
+        found: list[KeyValue] = []
+        size_bytes = 0
+        for part in in_parts(some, READ_BYTES, lambda _: MAX_TXN_BYTES):
+            gets = tuple(Get(group_key(one.group_id)) for one in part)
+            reads = (await self._session.transact(Txn((), gets))).reads
+            for one, kvs in zip(part, reads, strict=True):
+                for kv in kvs:
+                    size_bytes += one.key_bytes + len(kv.value)
+                    if found and size_bytes > LISTED_BYTES:
+                        return found
+                    found.append(kv)
+        return found
+
+    async def _read_values(self, some: Sequence[Listed]) -> dict[str, Sequence[KeyValue]]:
+        """The members and offsets of claimed groups, by the groups' keys.  A group that may be
+        large is read alone, page by page."""
+        page_bytes = self._host.page_text_bytes + _NUMBERS_BYTES
+
+        def most_bytes(one: Listed) -> int:
+            return one.members * MAX_TXN_BYTES + one.pages * page_bytes
+
+        found: dict[str, Sequence[KeyValue]] = {}
+        for part in in_parts(some, READ_BYTES, most_bytes):
+            prefixes = [group_prefix(one.group_id) for one in part]
+            reads: Sequence[Sequence[KeyValue]]
+            if len(part) == 1:
+                reads = [await self._session.read_prefix(prefixes[0])]
+            else:
+                txn = Txn((), tuple(map(GetPrefix, prefixes)))
+                reads = (await self._session.transact(txn)).reads
+            keys = (group_key(one.group_id) for one in part)
+            found.update(zip(keys, reads, strict=True))
+        return found
+
+    def _as_claimed(self, kv: KeyValue, nonce: str) -> _Claim:
+        """In a thread, as all that decodes and encodes values."""
         with _reading(kv.key):
-            return self._claimed(kv)
+            group = self._claimed(kv)
+            return _Claim(kv, group, encode_group(group, nonce))
 
     def _claimed(self, kv: KeyValue) -> StoredGroup:
         stored = decode_at(kv.key, kv.value, decode_group)
@@ -247,19 +371,17 @@ class GroupLoader:
             body = decode_at(kv.key, body, claimed_value)
         return StoredGroup(session_id=self._session.session_id, kind=stored.kind, body=body)
 
-    async def _claim(
-        self, claims: Sequence[tuple[KeyValue, StoredGroup]]
-    ) -> tuple[int, list[KeyValue | None]]:
+    async def _claim(self, claims: Sequence[_Claim]) -> tuple[int, list[KeyValue | None]]:
         """Claim all or none; return the revision, 0 if the claim failed, and the current values."""
         session = self._session
         fence = session_key(session.session_id)
-        values = [encode_group(claim, self._host.nonce()) for _, claim in claims]
-        keys = [kv.key for kv, _ in claims]
+        values = [claim.value for claim in claims]
+        keys = [claim.kv.key for claim in claims]
         result = await session.transact(
             Txn(
                 compares=(
                     CreateRevisionIs(fence, session.revision),
-                    *(ModRevisionIs(kv.key, kv.mod_revision) for kv, _ in claims),
+                    *(ModRevisionIs(claim.kv.key, claim.kv.mod_revision) for claim in claims),
                 ),
                 then=tuple(map(Put, keys, values)),
                 otherwise=(Get(fence), *map(Get, keys)),
@@ -277,53 +399,59 @@ class GroupLoader:
             return first.mod_revision, there  # An earlier attempt, whose answer was lost.
         return 0, there
 
-    def _served(
-        self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
-    ) -> ServedGroup:
-        with _reading(group_key(group_id)):
-            return self._read(group_id, stored, revision, kvs)
+    def _values(
+        self, group_id: str, group: StoredGroup, revision: int, kvs: Sequence[KeyValue]
+    ) -> _GroupValues:
+        now_ms = self._host.now_ms()
+        if group.kind == CONSUMER:
+            restore: Callable[[Mapping[str, bytes]], Machine] = partial(
+                ConsumerGroup.restore,
+                group_id,
+                settings=self._configs.consumer(group_id),
+                topics=self._topics(),
+                new_member_id=self._new_member_id,
+                now_ms=now_ms,
+            )
+        else:
 
-    def _read(
-        self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
-    ) -> ServedGroup:
-        bodies = {"": stored.body}
-        pages: dict[PageId, Page] = {}
-        revisions: dict[str, int] = {}
-        for kv in kvs:
-            try:
-                key = parse_group_key(kv.key)
-            except ValueError:
-                continue  # An unrecognised key.
-            revisions[kv.key] = kv.mod_revision
-            if key.topic_id is not None:
-                page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
-                pages[PageId(key.topic_id, key.page)] = page
-            elif key.member_id is not None:
-                bodies[f"members/{key.member_id}"] = decode_at(kv.key, kv.value, decode_member)
-        offsets = GroupOffsets()
-        offsets.replay(pages)
-        return ServedGroup(
+            def restore(bodies: Mapping[str, bytes]) -> Machine:
+                return ClassicGroup.restore(
+                    group_id, bodies[""], self._classic, self._new_member_id, now_ms
+                )
+
+        return _GroupValues(
             group_id=group_id,
-            machine=self._restored(group_id, stored.kind, bodies),
-            host=self._host,
-            offsets=offsets,
+            group=group,
             revision=revision,
-            revisions=revisions,
+            kvs=kvs,
+            host=self._host,
+            restore=restore,
         )
 
-    def _restored(self, group_id: str, kind: str, bodies: Mapping[str, bytes]) -> Machine:
-        now_ms = self._host.now_ms()
-        try:
-            if kind == CONSUMER:
-                topics, settings = self._topics(), self._configs.consumer(group_id)
-                return ConsumerGroup.restore(
-                    group_id, bodies, settings, topics, self._new_member_id, now_ms
-                )
-            return ClassicGroup.restore(
-                group_id, bodies[""], self._classic, self._new_member_id, now_ms
-            )
-        except CorruptError as error:
-            raise type(error)(f"{group_key(group_id)}: {error}") from error
+
+def in_parts(
+    some: Sequence[Listed], most_bytes: int, size_bytes: Callable[[Listed], int]
+) -> list[list[Listed]]:
+    """Split *some* into parts of at most *most_bytes*; a larger one is a part of its own."""
+    parts: list[list[Listed]] = []
+    left_bytes = 0
+    for one in some:
+        size = size_bytes(one)
+        if not parts or size > left_bytes or len(parts[-1]) == LISTED_AT_ONCE:
+            parts.append([])
+            left_bytes = most_bytes
+        parts[-1].append(one)
+        left_bytes -= size
+    return parts
+
+
+def _readable(values: Mapping[str, Callable[[], _T]]) -> dict[str, _T]:
+    """What *values* return, without those that cannot be read: `load` logs these."""
+    found: dict[str, _T] = {}
+    for key, value in values.items():
+        with contextlib.suppress(CorruptError):
+            found[key] = value()
+    return found
 
 
 @contextlib.contextmanager

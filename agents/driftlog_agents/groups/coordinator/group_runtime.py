@@ -35,7 +35,6 @@ from driftlog_agents.groups.coordinator.pending_writes import (
     Decided,
     PendingWrites,
     UnencodedWrite,
-    parts,
 )
 from driftlog_agents.groups.coordinator.write_batcher import GroupWrite, GroupWrites
 from driftlog_agents.groups.effects import Answer, Persist
@@ -235,12 +234,16 @@ class ServedGroup:
     @property
     def size_bytes(self) -> int:
         """Its approximate memory."""
-        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Also encoded.
-        members = said + MEMBER_BYTES * len(self.machine.members)
         offsets = self.offsets.size_bytes + self._pending.size_bytes
-        assigned = 0 if self.consumer is None else self.consumer.assigned_bytes
-        known = GROUP_BYTES + text_bytes(self.group_id) + members + offsets + assigned
+        known = GROUP_BYTES + text_bytes(self.group_id) + self.members_bytes + offsets
         return known + self._expected_bytes
+
+    @property
+    def members_bytes(self) -> int:
+        """Approximate memory of its members and their assignments."""
+        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Also encoded.
+        assigned = 0 if self.consumer is None else self.consumer.assigned_bytes
+        return said + MEMBER_BYTES * len(self.machine.members) + assigned
 
     def account(self) -> None:
         """Update the budget with the group's current memory."""
@@ -412,19 +415,20 @@ class ServedGroup:
         if len(self._pending) >= _MAX_DECIDED:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._admit_changes(changes)
-        done: asyncio.Future[None] | None = None
-        for part in parts(changes):
-            done = asyncio.get_running_loop().create_future()
-            self._pending.add(Decided(changes=part, done=done))
-        if done is None:
+        written: list[asyncio.Future[None]] = []
+        for part in self._pending.parts(changes):
+            written.append(asyncio.get_running_loop().create_future())
+            self._pending.add(Decided(changes=part, done=written[-1]))
+        if not written:
             self._host.schedule(self)  # The group may have been created for this request.
             return
         self.account()
         self._wake()
         try:
-            await done
+            for done in written:
+                await done
         finally:
-            del done  # As in `ask`.
+            del written, done  # As in `ask`.
 
     def _admit_changes(self, changes: Changes) -> None:
         """Refuse changes above the limits of a page or of the agent.  A replaced offset frees its

@@ -51,6 +51,13 @@ _WRITE_KEYS: Final = 100
 """Keys of one write; with a few more, it fills a transaction.  Commits of more pages are written in
 parts, one after the other."""
 
+_WRITE_BYTES: Final = 1_200_000
+"""The same in bytes, with room for what is not counted: texts of control characters have a quarter
+more when they are stored.  A single decision may have more."""
+
+_NUMBERS_BYTES: Final = 10_000
+"""Bytes of a page without its texts: 256 offsets with random numbers, compressed, have 8,500."""
+
 _LONG_BYTES: Final = 64 * 1024
 """Bytes of a machine's values that are encoded, and compressed, at once: less than a
 millisecond."""
@@ -89,7 +96,7 @@ class Decided:
         """Fail ``done``: the decision is not stored, or that is unknown."""
         if self.done is not None and not self.done.done():
             self.done.set_exception(RefusedError(code))
-            self.done.exception()  # Only the last part of a commit is awaited.
+            self.done.exception()  # A commit awaits its parts up to the first that fails.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +165,30 @@ class PendingWrites:
         ids = (parse_group_key(key).member_id for key in self._revisions)
         return [f"{MEMBERS}{name}" for name in ids if name is not None]
 
+    def parts(self, changes: Changes) -> Iterable[Changes]:
+        """Split *changes*, which are to be added, into parts that each fit a write."""
+        self.texts.add(changes)
+        part: dict[TopicPartition, Committed | None] = {}
+        pages: set[PageId] = set()
+        size_bytes = 0
+        for tp, committed in changes.items():
+            page_id = page_of(tp)
+            if page_id not in pages:
+                page_bytes = self._page_bytes(page_id)
+                if pages and (len(pages) == _WRITE_KEYS or size_bytes + page_bytes > _WRITE_BYTES):
+                    yield part
+                    part, pages, size_bytes = {}, set(), 0
+                pages.add(page_id)
+                size_bytes += page_bytes
+            part[tp] = committed
+        if part:
+            yield part
+
+    def _page_bytes(self, page_id: PageId) -> int:
+        """Of a page in a transaction, once all decisions are stored; it names the key three
+        times."""
+        return 3 * len(self.key) + _NUMBERS_BYTES + self.texts.size_bytes(page_id)
+
     def add(self, decided: Decided) -> None:
         """Append *decided* to the queue."""
         self._decided.append(decided)
@@ -219,14 +250,20 @@ class PendingWrites:
         values: dict[str, bytes | None] = {}
         changes: dict[TopicPartition, Committed | None] = {}
         pages: set[PageId] = set()
-        kind, count = "", 0
+        kind, count, size_bytes = "", 0, 0
         for decided in self._decided:
-            touched = pages.union(map(page_of, decided.changes))
-            if count and len(values.keys() | decided.puts.keys()) + len(touched) > _WRITE_KEYS:
+            new = set(map(page_of, decided.changes)) - pages
+            keys = len(values.keys() | decided.puts.keys()) + len(pages) + len(new)
+            more = sum(map(self._page_bytes, new))
+            for name, body in decided.puts.items():
+                more += len(body or b"") - len(values.get(name) or b"")
+            is_over = keys > _WRITE_KEYS or (more > 0 and size_bytes + more > _WRITE_BYTES)
+            if count and is_over:
                 break
             values.update(decided.puts)
             changes.update(decided.changes)
-            pages = touched
+            pages |= new
+            size_bytes += more
             kind = decided.kind or kind
             count += 1
         self._in_flight, self._decided = self._decided[:count], self._decided[count:]
@@ -314,18 +351,3 @@ class PendingWrites:
 
     def _over(self, taken: Iterable[Decided]) -> None:
         self.size_bytes -= sum(decided.size_bytes for decided in taken)
-
-
-def parts(changes: Changes) -> Iterable[Changes]:
-    """Split *changes* into parts that each fit a write."""
-    part: dict[TopicPartition, Committed | None] = {}
-    pages: set[PageId] = set()
-    for tp, committed in changes.items():
-        page_id = page_of(tp)
-        if page_id not in pages and len(pages) == _WRITE_KEYS:
-            yield part
-            part, pages = {}, set()
-        pages.add(page_id)
-        part[tp] = committed
-    if part:
-        yield part

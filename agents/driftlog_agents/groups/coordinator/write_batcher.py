@@ -168,7 +168,7 @@ class GroupWrites:
                         keys=write.keys,
                         bytes=write.size_bytes,
                         advice="the group is too large for the metadata store: use fewer members "
-                        "in it, or fewer partitions a commit",
+                        "in it, or a smaller offset.metadata.max.bytes",
                     )
                     writer.too_large()
                     continue

@@ -43,7 +43,7 @@ async def handle(
     wanted = dict.fromkeys(request.group_ids)
 
     async def described(group_id: str) -> DescribedGroup:
-        group = await _described(broker, group_id)
+        group = await _described(broker, group_id, context)
         context.answer.add(message_bytes(group))
         return group
 
@@ -54,9 +54,12 @@ async def handle(
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-async def _described(broker: Broker, group_id: str) -> DescribedGroup:
+async def _described(broker: Broker, group_id: str, context: RequestContext) -> DescribedGroup:
     try:
-        said = await consumer_requests.describe(coordinating(broker), group_id)
+        groups = coordinating(broker)
+        group = await groups.group(group_id)
+        await context.room(0 if group is None else group.members_bytes)
+        said = await consumer_requests.describe(groups, group_id)
     except RefusedError as error:
         return DescribedGroup(
             group_id=group_id, error_code=error.code, error_message=as_message(error.message)

@@ -41,6 +41,9 @@ from driftlog_metadata.schema.model import COMPACTION_LEVEL, ConfigsOwner
 
 ROOT_LOGGER: Final = "root"
 
+_CONFIG_BYTES: Final = 500
+"""Memory of one config while an answer is made: its object, and those of its synonyms."""
+
 _Describe = Callable[[ConfigValue], DescribeConfigsResourceResult]
 
 
@@ -78,6 +81,7 @@ async def handle(
                 lambda found: describe(found, read_only=False),
                 lambda found: describe(found, read_only=found.definition.name not in DYNAMIC),
             )
+            await context.room(_CONFIG_BYTES * len(known[asked].configs))
         results.append(known[asked])
         context.answer.add(sum(map(_bytes, results[-1].configs)))
     return DescribeConfigsResponse(results=results)

@@ -33,7 +33,7 @@ async def handle(
     wanted = dict.fromkeys(request.groups)
     found = await each(
         wanted,
-        lambda group_id: _described(broker, group_id, context.api_version),
+        lambda group_id: _described(broker, group_id, context),
         DESCRIBED_AT_ONCE,
     )
     described = dict(zip(wanted, found, strict=True))
@@ -46,20 +46,21 @@ async def handle(
     return DescribeGroupsResponse(groups=[described[group_id] for group_id in request.groups])
 
 
-async def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+async def _described(broker: Broker, group_id: str, context: RequestContext) -> DescribedGroup:
     try:
         group = await coordinating(broker).group(group_id)
     except RefusedError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code)
     machine = None if group is None else group.classic
-    if machine is None:
+    if group is None or machine is None:
         dead = DescribedGroup(group_id=group_id, group_state=ClassicGroupState.DEAD)
-        if version >= 6:
+        if context.api_version >= 6:
             dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             what = "found" if group is None else "a classic group"
             why = f"Group {group_id} {'is ' if group else ''}not {what}."
             dead.error_message = as_message(why)
         return dead
+    await context.room(group.members_bytes)
     said = machine.describe()
     return DescribedGroup(
         group_id=group_id,

@@ -7,6 +7,8 @@ Source: kafka.server.ReplicaManager#describeLogDirs.
 Shell.
 """
 
+from typing import Final
+
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
@@ -20,6 +22,9 @@ from driftlog_agents.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+
+_PARTITION_BYTES: Final = 200
+"""Memory of one partition while an answer is made: its object, and its bytes."""
 
 
 async def handle(
@@ -39,6 +44,12 @@ async def handle(
             numbers = wanted[topic.topic]
             assert numbers is not None
             numbers.update(topic.partitions)
+    there = 0
+    async for name, numbers in sliced(wanted.items()):
+        entry = engine.topics.get(name)
+        if entry is not None:
+            there += len(entry.logs) if numbers is None else min(len(numbers), len(entry.logs))
+    await context.room(there * _PARTITION_BYTES)
     topics = [
         described
         async for name, numbers in sliced(wanted.items())

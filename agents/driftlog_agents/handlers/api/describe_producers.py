@@ -38,10 +38,8 @@ async def handle(
 ) -> DescribeProducersResponse:
     """Answer *request*; a repeated partition is read once, and answered again."""
     known: dict[tuple[str, int], PartitionResponse] = {}
-    made_bytes = 0
 
     async def described(name: str, number: int) -> PartitionResponse:
-        nonlocal made_bytes
         answer = known.get((name, number))
         if answer is not None:
             context.answer.add(16 + _PRODUCER_BYTES * len(answer.active_producers))
@@ -50,8 +48,7 @@ async def handle(
         producers = await _producers(broker, answer, name)
         ids = producers.ids()
         context.answer.add(16 + _PRODUCER_BYTES * len(ids))
-        made_bytes += _MADE_BYTES * len(ids)
-        await context.room(made_bytes)
+        await context.room(_MADE_BYTES * len(ids))
         async for producer_id in sliced(ids):
             last = producers.last_sequence(producer_id)
             if last is not None:  # it is not forgotten meanwhile

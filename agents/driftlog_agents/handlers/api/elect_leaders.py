@@ -21,6 +21,9 @@ from driftlog_agents.protocol.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 
+_PARTITION_BYTES: Final = 300
+"""Memory of one partition while an answer is made: its object, and its bytes."""
+
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
 
@@ -53,6 +56,7 @@ async def handle(
             numbers = range(topic.partitions)
             leaders = (leader_of(broker, topic.topic_id, number)[0] for number in numbers)
             wanted.append((name, [n for n, leader in enumerate(leaders) if leader < 0]))
+    await context.room(_PARTITION_BYTES * sum(len(numbers) for _, numbers in wanted))
     return ElectLeadersResponse(
         replica_election_results=[
             ReplicaElectionResult(

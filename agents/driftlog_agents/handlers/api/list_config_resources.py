@@ -25,6 +25,9 @@ CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 """ConfigResource.Type."""
 
+_RESOURCE_BYTES: Final = 200
+"""Memory of one resource while an answer is made: its object, and its bytes without its name."""
+
 _KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 
@@ -37,6 +40,7 @@ async def handle(
         kinds = {CLIENT_METRICS}
     if not kinds <= _KINDS:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    await context.room((len(broker.topics.by_name) + len(broker.view.configs)) * _RESOURCE_BYTES)
     names: dict[int, list[str]] = {}
     if TOPIC in kinds:
         names[TOPIC] = sorted(broker.topics.by_name)
@@ -45,6 +49,7 @@ async def handle(
     if GROUP in kinds:
         groups = (owner.group_id for owner in broker.view.configs)
         names[GROUP] = sorted(group for group in groups if group is not None)
+    context.answer.add(sum(len(name) for found in names.values() for name in found))
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=kind)

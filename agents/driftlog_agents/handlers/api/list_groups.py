@@ -7,6 +7,8 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#listGroups.
 Shell.
 """
 
+from typing import Final
+
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
@@ -17,6 +19,9 @@ from driftlog_agents.protocol.messages.list_groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+
+_GROUP_BYTES: Final = 200
+"""Memory of one group while an answer is made: its object, and its bytes without its id."""
 
 
 async def handle(
@@ -31,10 +36,12 @@ async def handle(
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
+    await context.room(len(groups.groups) * _GROUP_BYTES)
     listed: list[ListedGroup] = []
     async for group in sliced(list(groups.groups.values())):
         state, kind = group.state, group.kind
         if (not states or state.lower() in states) and (not types or kind in types):
+            context.answer.add(len(group.group_id))
             listed.append(
                 ListedGroup(
                     group_id=group.group_id,

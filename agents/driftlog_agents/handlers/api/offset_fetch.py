@@ -50,7 +50,7 @@ async def handle(
             async for topic in sliced(request.topics)
         ]
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    return await _alone(asked, await _fetched(broker, asked, version), version)
+    return await _alone(asked, await _fetched(broker, asked, context), version)
 
 
 async def _groups(
@@ -69,7 +69,7 @@ async def _groups(
         answers.append(number)
 
     async def fetched(group: OffsetFetchRequestGroup) -> tuple[OffsetFetchResponseGroup, int]:
-        found = await _fetched(broker, group, context.api_version)
+        found = await _fetched(broker, group, context)
         size = await _bytes(found)
         context.answer.add(size)
         return found, size
@@ -121,16 +121,16 @@ async def _alone(
 
 
 async def _fetched(
-    broker: Broker, asked: OffsetFetchRequestGroup, version: int
+    broker: Broker, asked: OffsetFetchRequestGroup, context: RequestContext
 ) -> OffsetFetchResponseGroup:
     try:
-        return await _offsets(broker, asked, version)
+        return await _offsets(broker, asked, context)
     except RefusedError as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
 
 
 async def _offsets(
-    broker: Broker, asked: OffsetFetchRequestGroup, version: int
+    broker: Broker, asked: OffsetFetchRequestGroup, context: RequestContext
 ) -> OffsetFetchResponseGroup:
     groups = coordinating(broker)
     if not broker.topics.known:
@@ -144,8 +144,13 @@ async def _offsets(
             if refused:
                 raise RefusedError(refused)
     if asked.topics is None:
-        topics = [] if group is None else await _all(broker, group)
+        topics = []
+        if group is not None:
+            # The answer's objects and bytes take less than the offsets themselves.
+            await context.room(group.offsets.size_bytes)
+            topics = await _all(broker, group)
     else:
+        version = context.api_version
         topics = [
             await _topic(broker, group, topic, version) async for topic in sliced(asked.topics)
         ]

@@ -49,7 +49,7 @@ class RequestContext:
     answer: AnswerBytes = field(default_factory=AnswerBytes)
     """A handler whose answer may be much larger than its request counts the answer here."""
     room: Callable[[int], Awaitable[None]] = _has_room
-    """Waits until there is room for so many bytes in all.  A handler whose answer may take much
-    memory while it is made calls this before, once it knows how much."""
+    """Waits until there is room for so many bytes more.  A handler whose answer may take much more
+    memory than its request calls this before it makes the answer, or a part of it."""
     on_close: set[Callable[[], None]] = field(default_factory=set)
     """Called when the connection closes: a handler that waits long adds what ends its wait."""

@@ -30,6 +30,7 @@ import grpc
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.etcd import etcd_messages as messages
 from driftlog_metadata.stores.etcd.etcd_errors import (
+    AnswerTooLargeError,
     EtcdRefusedError,
     EtcdVerdict,
     describe,
@@ -85,6 +86,10 @@ class EtcdSettings:
     try_timeout_ms: int = 2_000
     """Of one request at one endpoint.  Longer: a longer gap in service when a member freezes.
     Shorter: elections and slow disks turn more commits into unknown outcomes."""
+
+    max_answer_bytes: int = 32 * 1024 * 1024
+    """Most bytes of one answer; a larger one is not received, and prefixes are read in more
+    pages.  More: more memory.  Less than some values of 1.5 MB: reads of several fail."""
 
     keep_alive_timeout_ms: int = 1_000
     """Of a lease's keep-alive at one endpoint, and of connecting for it, so that several endpoints
@@ -181,7 +186,8 @@ class EtcdClient:
 
         Raises:
             UnavailableError: nothing happened.
-            OutcomeUnknownError: it may have happened; never for `Repeat.READS`.
+            OutcomeUnknownError: it may have happened; for `Repeat.READS` only as the next.
+            AnswerTooLargeError: the answer is over `EtcdSettings.max_answer_bytes`.
             LeaseNotFoundError, LeaseExistsError, CompactedError: etcd's answer.
             ValueError: over a limit of the server's; nothing happened.
         """
@@ -218,6 +224,8 @@ class EtcdClient:
                 raise
             except _ElsewhereError as error:
                 failures.append(f"{endpoint.url}: {error}")
+            except AnswerTooLargeError:
+                raise
             except OutcomeUnknownError as error:
                 failures.append(f"{endpoint.url}: {error}")
                 unknown = repeat is not Repeat.READS
@@ -414,8 +422,8 @@ def _metadata(token: str | None) -> Metadata:
 def _channel_options(settings: EtcdSettings) -> list[tuple[str, int]]:
     connect_ms = settings.connect_timeout_ms
     return [
-        # No limit here: etcd limits messages (`--max-request-bytes`), and this client its pages.
-        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_receive_message_length", settings.max_answer_bytes),
+        # No limit here: etcd limits requests (`--max-request-bytes`).
         ("grpc.max_send_message_length", -1),
         # The backstop for a member that froze while nothing but a watch was open on it.  etcd hangs
         # up on pings more often than every 5 s (`--grpc-keepalive-min-time`), or without a stream.

@@ -16,7 +16,12 @@ from typing import Final
 
 import grpc
 
-from driftlog_metadata.stores.errors import DeclinedError, StoreError, UnavailableError
+from driftlog_metadata.stores.errors import (
+    DeclinedError,
+    OutcomeUnknownError,
+    StoreError,
+    UnavailableError,
+)
 from driftlog_metadata.stores.store import CompactedError, LeaseNotFoundError
 
 
@@ -34,6 +39,8 @@ class EtcdVerdict(Enum):
     LEASE_GONE = auto()
     LEASE_EXISTS = auto()
     COMPACTED = auto()
+    ANSWER_TOO_LARGE = auto()
+    """It was done, and the answer is over this client's limit."""
     UNKNOWN = auto()
     """It may have happened."""
 
@@ -42,11 +49,18 @@ class LeaseExistsError(StoreError):
     """A lease of this id exists."""
 
 
+class AnswerTooLargeError(OutcomeUnknownError):
+    """The answer is over this client's limit, at every member: read less at once."""
+
+
 class EtcdRefusedError(DeclinedError):
     """etcd understood and declined; the same request fails until an operator acts."""
 
 
 _ETCD: Final = "etcdserver: "
+
+_TOO_LARGE_HERE: Final = "Received message larger than max"
+"""What gRPC says of an answer over ``grpc.max_receive_message_length``; it has not read it."""
 
 _VERDICTS: Final = {
     "no leader": EtcdVerdict.ELSEWHERE,
@@ -88,6 +102,8 @@ _ADVICE: Final = {
 
 def verdict(details: str) -> EtcdVerdict:
     """The verdict of a gRPC status' details, or of the reason why a watch was cancelled."""
+    if _TOO_LARGE_HERE in details:
+        return EtcdVerdict.ANSWER_TOO_LARGE
     return _VERDICTS.get(_reason(details), EtcdVerdict.UNKNOWN)
 
 
@@ -111,6 +127,8 @@ def error_of(found: EtcdVerdict, message: str) -> Exception:
             return LeaseExistsError(message)
         case EtcdVerdict.COMPACTED:
             return CompactedError(message)
+        case EtcdVerdict.ANSWER_TOO_LARGE:
+            return AnswerTooLargeError(message)
         case EtcdVerdict.TOO_LARGE:
             return ValueError(message)
         case EtcdVerdict.REFUSED | EtcdVerdict.TOKEN:

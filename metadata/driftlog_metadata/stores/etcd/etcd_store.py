@@ -13,7 +13,9 @@ Non-obvious:
 
 * A key under driftlog's prefixes that is not UTF-8 is foreign; it is returned with its
   bytes escaped, and no parser accepts it.
-* etcd counts all keys of a range for every page, so pages are large, and limited by bytes.
+* etcd counts all keys of a range for every page, so pages are large, and limited by bytes.  The
+  bytes of the next page are a guess from the last one.  One over `EtcdSettings.max_answer_bytes`
+  is not received, and is read again in smaller pages.
 
 Adapter.
 """
@@ -35,7 +37,7 @@ from driftlog_metadata.stores.etcd.etcd_client import (
     Repeat,
     first_answer,
 )
-from driftlog_metadata.stores.etcd.etcd_errors import LeaseExistsError
+from driftlog_metadata.stores.etcd.etcd_errors import AnswerTooLargeError, LeaseExistsError
 from driftlog_metadata.stores.etcd.etcd_messages import key_value, prefix_end
 from driftlog_metadata.stores.etcd.etcd_quota import quota_from_metrics
 from driftlog_metadata.stores.etcd.etcd_watches import EtcdWatch
@@ -61,6 +63,13 @@ from driftlog_metadata.stores.store import (
 
 _FIRST_PAGE_KEYS: Final = 100
 _MAX_PAGE_KEYS: Final = 20_000
+_MAX_PAGE_VALUES: Final = 1_000
+"""Most keys of a page with values: values of 80 KB may follow those of 100 bytes, and etcd makes
+the whole page.  More: fewer requests; less: a smaller such page."""
+
+_SMALLER: Final = 8
+"""A page that is too large has so many times less keys when it is read again."""
+
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 """Size of a page, which parses in some 10 ms, and has a few values of 1 MiB."""
 
@@ -146,13 +155,19 @@ class EtcdMetadataStore:
                 raise UnavailableError(
                     f"{prefix!r} was compacted while it was read; read it again: {error}"
                 ) from error
+            except AnswerTooLargeError:
+                if request.limit == 1:
+                    raise
+                request.limit = max(1, request.limit // _SMALLER)
+                continue
             found += map(key_value, page.kvs)
             if not request.revision:
                 request.revision = page.header.revision
             if not page.more:
                 return request.revision, found
             request.key = page.kvs[-1].key + b"\0"
-            request.limit = _next_limit(request.limit, page.ByteSize())
+            most = _MAX_PAGE_KEYS if keys_only else _MAX_PAGE_VALUES
+            request.limit = _next_limit(request.limit, page.ByteSize(), most)
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
         """See `driftlog_metadata.stores.store.MetadataStore.grant_lease`."""
@@ -279,6 +294,6 @@ def _read(response: Any) -> tuple[KeyValue, ...]:
     return tuple(map(key_value, kvs))
 
 
-def _next_limit(limit: int, page_bytes: int) -> int:
+def _next_limit(limit: int, page_bytes: int, most: int) -> int:
     """Number of keys for the next page, by the last page's bytes per key."""
-    return max(1, min(limit * _PAGE_BYTES // max(page_bytes, 1), _MAX_PAGE_KEYS))
+    return max(1, min(limit * _PAGE_BYTES // max(page_bytes, 1), most))

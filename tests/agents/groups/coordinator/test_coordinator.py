@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from string import ascii_letters, digits
 
 import pytest
 
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.coordinator.placement import coordinator_of
+from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import GROUPS_PREFIX, topic_key
@@ -123,6 +125,34 @@ async def test_a_commit_of_more_pages_than_a_transaction_holds() -> None:
     await one.commit("g", offsets)
 
     assert offsets == await one.fetch("g")
+
+
+@on_virtual_time
+async def test_commits_of_more_bytes_than_a_transaction_holds() -> None:
+    """
+    Forty pages that are nearly full of texts, in one commit; then as many commits at once, while
+    another write is in flight; and pages of a group with the longest name.
+    """
+    one = await Coordinated.start(World())
+    rng = Random(1)
+    texts = ["".join(rng.choices(ascii_letters + digits, k=4096)) for _ in range(13)]
+
+    async def commit(pages: range, group_id: str) -> None:
+        group = await one.groups.made(group_id, CLASSIC)
+        await group.store(
+            {
+                one.tp(256 * page + n): Committed(offset=1, metadata=text)
+                for page in pages
+                for n, text in enumerate(texts)
+            }
+        )
+
+    await commit(range(40), "g")
+    await asyncio.gather(*(commit(range(page, page + 1), "h") for page in range(40)))
+    longest = "%" * 32_767
+    await one.commit(longest, {256 * page: 1 for page in range(10)})
+
+    assert [13 * 40, 13 * 40, 10] == [len(await one.fetch(g)) for g in ("g", "h", longest)]
 
 
 @on_virtual_time

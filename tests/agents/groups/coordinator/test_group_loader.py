@@ -1,11 +1,19 @@
-"""A request that waits for the load of a group is answered when the session ends."""
+"""A request that waits for the load of a group is answered when the session ends; a load reads a
+bounded number of bytes at once.
+"""
 
 import asyncio
+from dataclasses import replace
+from random import Random
+from string import ascii_letters, digits
 
 import pytest
 
+from driftlog_agents.groups.classic.messages import Protocol
+from driftlog_agents.groups.coordinator import group_loader
 from driftlog_agents.protocol.errors import RefusedError
-from tests.agents.groups.coordinated import Coordinated
+from driftlog_metadata.stores.store import MAX_TXN_BYTES
+from tests.agents.groups.coordinated import Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 
 
@@ -32,3 +40,34 @@ async def test_who_waits_for_a_group_is_answered_when_the_session_ends_while_it_
     for each in asked:
         with pytest.raises(RefusedError, match="NOT_COORDINATOR"):
             each.result()
+
+
+@on_virtual_time
+async def test_large_groups_are_taken_over_by_bounded_requests_and_decoded_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Whatever clients store: values of a megabyte, and pages full of texts.
+    """
+    monkeypatch.setattr(group_loader, "READ_BYTES", 2 * MAX_TXN_BYTES, raising=False)
+    rng = Random(1)
+    world = World()
+    one = await Coordinated.start(world)
+    offsets = {256 * page + n: n for page in range(12) for n in range(16)}
+    for number in range(6):
+        text = "".join(rng.choices(ascii_letters + digits, k=4096))
+        await one.commit(f"offsets-{number}", offsets, metadata=text)
+        member = Member(one, f"members-{number}", protocol_type="x")
+        metadata = Random(number).randbytes(600_000)
+        member.asked = replace(member.asked, protocols=(Protocol("p", metadata),))
+        await member.join()
+        await member.sync()
+    one.kill()
+    world.offloaded.clear()
+
+    again = await Coordinated.start(world)
+
+    assert 12 == len(again.groups.groups)
+    assert offsets == await again.fetch("offsets-5")
+    assert 600_000 < again.store.most_read_bytes <= 2 * MAX_TXN_BYTES
+    assert {"restored", "_readable"} <= world.offloaded

@@ -29,6 +29,7 @@ from tests.support.etcd_server import EtcdCluster, EtcdMember
 from tests.support.process_usage import free_port
 
 LARGE = 400_000
+MiB = 1024 * 1024
 
 
 @pytest.fixture(params=etcd_server.EACH_VERSION)
@@ -40,13 +41,14 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClus
 
 @asynccontextmanager
 async def opened(
-    *endpoints: str, keep_alive_timeout_ms: int = 1_000
+    *endpoints: str, keep_alive_timeout_ms: int = 1_000, max_answer_bytes: int = 32 * MiB
 ) -> AsyncIterator[EtcdMetadataStore]:
     """A store on these endpoints, with a deadline that a busy machine keeps."""
     settings = EtcdSettings(
         endpoints=endpoints,
         try_timeout_ms=10_000,
         keep_alive_timeout_ms=keep_alive_timeout_ms,
+        max_answer_bytes=max_answer_bytes,
     )
     store = EtcdMetadataStore(settings)
     try:
@@ -175,13 +177,13 @@ async def test_one_revision_larger_than_a_message_comes_whole(cluster: EtcdClust
 
 
 @pytest.mark.parametrize(
-    ("count", "value_bytes", "pages"), [(120, LARGE, range(3, 20)), (10_000, 100, range(2, 4))]
+    ("count", "value_bytes", "pages"), [(120, LARGE, range(3, 20)), (10_000, 100, range(10, 13))]
 )
 async def test_pages_fit_the_values(
     cluster: EtcdCluster, count: int, value_bytes: int, pages: range
 ) -> None:
     """
-    48 MB of large values come a few at a time, 10,000 small ones all but at once; whole, in order.
+    48 MB of large values come a few at a time, 10,000 small ones by thousands; whole, in order.
     """
     (member,) = cluster.members
     async with opened(*cluster.endpoints) as store:
@@ -198,6 +200,29 @@ async def test_pages_fit_the_values(
         assert keys == [kv.value.decode().rstrip() for kv in kvs]
         assert {value_bytes} == {len(kv.value) for kv in kvs}
         assert ranges_served(member) - before in pages
+
+
+async def test_large_values_behind_many_small_ones_come_in_smaller_pages(
+    cluster: EtcdCluster,
+) -> None:
+    """
+    The size of a page is a guess from the last one.  No answer is larger than the client allows,
+    and a value that is larger itself is an error.
+    """
+    (member,) = cluster.members
+    async with opened(*cluster.endpoints, max_answer_bytes=2 * MiB) as store:
+        sizes = [10] * 100 + [LARGE] * 20
+        for number, size in enumerate(sizes):
+            await put(store, f"/k/{number:05d}", bytes(size))
+        before = ranges_served(member)
+
+        _, kvs = await store.get_prefix("/k/")
+
+        assert sizes == [len(kv.value) for kv in kvs]
+        assert ranges_served(member) - before >= 1 + 20 * LARGE // (2 * MiB)
+    async with opened(*cluster.endpoints, max_answer_bytes=LARGE) as store:
+        with pytest.raises(OutcomeUnknownError, match="larger than max"):
+            await store.get_prefix("/k/")
 
 
 def ranges_served(member: EtcdMember) -> int:

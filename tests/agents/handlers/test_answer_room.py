@@ -1,0 +1,129 @@
+"""Handlers whose answers may be large claim their memory before they make them."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
+from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.handlers.api import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    elect_leaders,
+    join_group,
+    list_config_resources,
+    list_groups,
+    offset_fetch,
+)
+from driftlog_agents.protocol.messages import consumer_group_describe as cd
+from driftlog_agents.protocol.messages import consumer_group_heartbeat as ch
+from driftlog_agents.protocol.messages import describe_configs as dc
+from driftlog_agents.protocol.messages import describe_groups as dg
+from driftlog_agents.protocol.messages import describe_log_dirs as dl
+from driftlog_agents.protocol.messages import elect_leaders as el
+from driftlog_agents.protocol.messages import join_group as jg
+from driftlog_agents.protocol.messages import list_config_resources as lc
+from driftlog_agents.protocol.messages import list_groups as lg
+from driftlog_agents.protocol.messages import offset_fetch as of
+from driftlog_metadata.schema.model import TopicPartition
+from tests.agents.handlers.asking import create, new
+from tests.support.engine import RunningAgent
+
+PARTITIONS = 100
+
+
+async def test_answers_over_whole_state_wait_for_room_before_they_are_made(tmp_path: Path) -> None:
+    """
+    A request of 40 bytes has an answer of megabytes: each waits, as Metadata does, until there is
+    room for its objects and its bytes.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t", PARTITIONS))
+        topic_id = agent.broker.topics.by_name["t"].topic_id
+        coordinator = agent.broker.groups
+        assert coordinator is not None
+        group = await coordinator.made("offsets", CLASSIC)
+        tps = [TopicPartition(topic_id, n) for n in range(PARTITIONS)]
+        await group.store({tp: Committed(offset=1) for tp in tps})
+        beat = ch.ConsumerGroupHeartbeatRequest(
+            group_id="members",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=1_000,
+            subscribed_topic_names=["t", "x" * 2_000],
+            topic_partitions=[],
+        )
+        await consumer_group_heartbeat.handle(agent.broker, beat, agent.context(1))
+        joining = jg.JoinGroupRequest(
+            group_id="classic",
+            protocol_type="x",
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            protocols=[jg.JoinGroupRequestProtocol(name="p", metadata=bytes(2_000))],
+        )
+        waits = asyncio.ensure_future(
+            join_group.handle(agent.broker, joining, agent.context(3))
+        )  # It has the member, and waits for others.
+        async with asyncio.timeout(60):
+            while not coordinator.complete or len(coordinator.groups) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+        async def waits_for(
+            handle: Callable[..., Any], request: object, version: int, least_bytes: int
+        ) -> None:
+            claimed, full = 0, asyncio.Event()
+
+            async def room(size_bytes: int) -> None:
+                nonlocal claimed
+                claimed += size_bytes
+                if claimed >= least_bytes:
+                    full.set()
+                    await asyncio.Event().wait()
+
+            context = replace(agent.context(version), room=room)
+            asking = asyncio.ensure_future(handle(agent.broker, request, context))
+            waiting = asyncio.ensure_future(full.wait())
+            await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
+            assert not asking.done(), (handle.__module__, claimed)
+            asking.cancel()
+
+        every = of.OffsetFetchRequestGroup(group_id="offsets", topics=None)
+        topic = dc.DescribeConfigsResource(resource_type=2, resource_name="t")
+        electing = el.ElectLeadersRequest(
+            topic_partitions=[el.TopicPartitions(topic="t", partitions=list(range(PARTITIONS)))]
+        )
+        await waits_for(
+            offset_fetch.handle, of.OffsetFetchRequest(groups=[every]), 8, 200 * PARTITIONS
+        )
+        await waits_for(
+            offset_fetch.handle,
+            of.OffsetFetchRequest(group_id="offsets", topics=None),
+            7,
+            200 * PARTITIONS,
+        )
+        await waits_for(
+            describe_log_dirs.handle, dl.DescribeLogDirsRequest(topics=None), 4, 200 * PARTITIONS
+        )
+        await waits_for(
+            describe_configs.handle, dc.DescribeConfigsRequest(resources=[topic]), 4, 10_000
+        )
+        await waits_for(elect_leaders.handle, electing, 2, 200 * PARTITIONS)
+        await waits_for(list_groups.handle, lg.ListGroupsRequest(), 5, 3 * 200)
+        await waits_for(
+            list_config_resources.handle, lc.ListConfigResourcesRequest(resource_types=[2]), 1, 200
+        )
+        await waits_for(
+            consumer_group_describe.handle,
+            cd.ConsumerGroupDescribeRequest(group_ids=["members"]),
+            1,
+            2_000,
+        )
+        await waits_for(
+            describe_groups.handle, dg.DescribeGroupsRequest(groups=["classic"]), 5, 2_000
+        )
+        waits.cancel()
