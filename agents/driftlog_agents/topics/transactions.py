@@ -21,7 +21,7 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.bucket_files import TopicBucketFiles, topic_of
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import TopicChangeQueue
-from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.codec import encode_tombstone, encode_topic
 from driftlog_metadata.schema.keys import (
     deleted_key,
     leaders_prefix,
@@ -159,7 +159,7 @@ class TopicTransactions:
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
                 change.wanted = now
                 succeeded, _, there, deleted = await self._put(
-                    engine, topic, kv.mod_revision, Put(tombstone, encode_topic(now))
+                    engine, topic, kv.mod_revision, Put(tombstone, encode_tombstone(now))
                 )
                 if succeeded or deleted:
                     break
