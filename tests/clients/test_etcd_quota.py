@@ -10,7 +10,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
