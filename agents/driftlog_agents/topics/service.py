@@ -419,7 +419,8 @@ class Topics:
             engine.changing.discard(change)
             if not is_over:
                 is_over = True
-                self.budget.release(change.growth, change.done and change.done[1])
+                revision = None if change.done is None else change.done[1]
+                self.budget.release(change.growth, revision)
             if engine.leaving:
                 self._host.cluster.wake()
 

@@ -146,8 +146,8 @@ def _same(kv: KeyValue, configs: Mapping[str, str]) -> bool:
 
 
 def _growth(key: str, kv: KeyValue | None, configs: Mapping[str, str]) -> Growth:
-    """The growth by a put of *configs*.  A group's name counts: it may have 32,767 characters, each
-    of which is up to three bytes of the key."""
+    """The growth by a put of *configs*.  A group's name counts: it may have 32,767 bytes, and the
+    key has up to three for each of them."""
     if not configs:
         return Growth()
     there = 0 if kv is None else len(key) + len(kv.value)
