@@ -21,7 +21,6 @@ from uuid import UUID
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
 from driftlog_agents.log.recovery.flush_object_ends import READS_AT_ONCE, do_all
-from driftlog_agents.log.session.producer_id_ranges import BLOCK_SIZE
 from driftlog_agents.restore.evidence import FlushEvidence
 from driftlog_agents.restore.report import RestoreReport
 from driftlog_metadata.schema.model import Topic, TopicPartition
@@ -215,7 +214,7 @@ class EvidenceReads:
             for info in page.objects:
                 key = _parsed(info.key, layout.parse_producer_ids_key)
                 if key is not None:
-                    end = max(end, key.first_producer_id + BLOCK_SIZE)
+                    end = max(end, key.first_producer_id + 1_000)
         return end
 
     async def producers(self, key: str) -> ProducerStates:

@@ -8,7 +8,7 @@ and of a bulk import.
     {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
      "deleted_at_ms":1700000000000,"crc32":"…"}
     {"format":"driftlog.import","format_version":1,"name":"flights","topic_id":"…","crc32":"…"}
-    {"format":"driftlog.producer-ids","format_version":1,"first_producer_id":0,"size":1000000,
+    {"format":"driftlog.producer-ids","format_version":1,"first_producer_id":5000,"size":1000,
      "node_id":1,"session_id":"…","crc32":"…"}
     {"format":"driftlog.final-head","format_version":1,"session_id":"…","head":7,"revision":4711,
      "crc32":"…"}

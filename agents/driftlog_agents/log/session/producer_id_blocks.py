@@ -11,8 +11,7 @@
 
 Two blocks overlap only if they have the same name (`producer_id_ranges`), and the bucket creates a
 name once: a metadata store that went back gives no id out again, even where no log shows the id.
-A smaller block of an earlier release has a name within the block: it counts as the same name.
-The marks stay for ever: one small object per block, which is a million ids.
+The marks stay for ever: one small object per block.
 
 Source: org.apache.kafka.coordinator.transaction.RPCProducerIdManager, KIP-730.
 
@@ -20,7 +19,6 @@ Shell.
 """
 
 import asyncio
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -43,12 +41,12 @@ from driftlog_tiering.formats.bucket_files import encode_producer_ids
 from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 _CREATE_S: Final = 5.0
-"""How long the bucket may take to create a mark and to list the next one.  Longer: a client waits
-longer for a new id; shorter: with a slow bucket more blocks stay unused, and more requests fail."""
+"""How long the bucket may take to create a mark.  Longer: a client waits longer for a new id;
+shorter: with a slow bucket more blocks stay unused, and more requests fail."""
 
 
 async def next_block(session: Session, objects: ObjectStore, node_id: int) -> ProducerIdBlock:
-    """The next million ids.  After a lost answer some are skipped, and none is taken twice.
+    """The next thousand ids.  After a lost answer some are skipped, and none is taken twice.
 
     Raises:
         RefusedError: UNKNOWN_SERVER_ERROR: all 2^63 are used up.
@@ -82,7 +80,7 @@ async def _take(session: Session, node_id: int, size: int) -> ProducerIdBlock:
 
 
 async def _mark(objects: ObjectStore, block: ProducerIdBlock, session_id: str) -> bool:
-    """Create the block's mark, in one attempt; False: it exists already, or one within the block.
+    """Create the block's mark, in one attempt; False: it exists already.
 
     An attempt without an answer is not repeated: its mark could not be told from another agent's.
     """
@@ -90,22 +88,11 @@ async def _mark(objects: ObjectStore, block: ProducerIdBlock, session_id: str) -
     try:
         async with asyncio.timeout(_CREATE_S):
             await objects.create(key, [encode_producer_ids(block, session_id)])
-            return not await _is_taken(objects, block)
     except AlreadyExistsError:
         return False
     except (OutcomeUnknownError, TimeoutError) as error:
         raise UnavailableError(f"{key}: {str(error) or 'no answer in time'}") from error
-
-
-async def _is_taken(objects: ObjectStore, block: ProducerIdBlock) -> bool:
-    """Whether there is a mark within *block*: by an earlier release, whose blocks are smaller."""
-    own = layout.producer_ids_key(block.first_producer_id)
-    async for page in objects.list(layout.PRODUCER_IDS_PREFIX, start_after=own):
-        for info in page.objects:
-            with suppress(ValueError):  # an unrecognised object
-                first = layout.parse_producer_ids_key(info.key).first_producer_id
-                return first < block.first_producer_id + block.size
-    return False
+    return True
 
 
 class ProducerIdFloor:

@@ -1,11 +1,10 @@
 """Decides which producer ids are given out next: above the store's end, and above ids in the log.
 
-    end of the last block ──up to a multiple of a million──▶ the next block
+    end of the last block ──up to a multiple of a thousand──▶ the next block
     ids seen in the log ──at or above that end, and credible──▶ the end is raised above them
 
-1. A block is a million ids that begin at a multiple of a million, so two blocks overlap only if
-   they begin at the same id.  Blocks of earlier releases have a thousand ids: one that overlaps
-   begins in the block (`producer_id_blocks`).
+1. A block is a thousand ids that begin at a multiple of a thousand, so two blocks overlap only if
+   they begin at the same id.
 2. An id that the store has not given out came from a store that was lost.  If a new producer got
    that id again, its batches would count as duplicates of the old producer's.  Other signs of a
    lost store raise the store's end as well: ids were given out that no log shows here (yet).
@@ -30,10 +29,8 @@ from driftlog_metadata.stores.store import Get, KeyValue, ModRevisionIs, Put
 from driftlog_metadata.transactions.session_transactions import Txn
 from driftlog_tiering.batches.producers import ProducerStates
 
-BLOCK_SIZE: Final = 1_000_000
-"""Ids of one block; Kafka's have a thousand (ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE).  Each leaves
-an object in the bucket for ever, and any client may ask for ids without end.  Never changed, but
-to a multiple: see the module."""
+BLOCK_SIZE: Final = 1_000
+"""Ids of one block: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE.  Never changed: see the module."""
 
 _INT64_MAX: Final = 2**63 - 1
 

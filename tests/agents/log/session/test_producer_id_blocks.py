@@ -21,8 +21,6 @@ from driftlog_metadata.schema.model import ProducerIdBlock
 from driftlog_metadata.stores.store import KeyValue, Put, TxnResult
 from driftlog_metadata.transactions.session_transactions import Txn
 from driftlog_tiering.batches.producers import ProducerStates
-from driftlog_tiering.formats import layout
-from driftlog_tiering.formats.bucket_files import encode_producer_ids
 from tests.agents.log.lives import Keys, Life, World, now_ms, on_virtual_time
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -293,42 +291,6 @@ async def test_ids_that_no_log_shows_are_not_given_out_again_by_an_older_store()
         world.metadata = backup
 
     assert sorted(set(given)) == sorted(given)
-
-
-@on_virtual_time
-async def test_ten_thousand_ids_leave_one_object() -> None:
-    """
-    Objects of blocks are never deleted, and any client may ask for ids without end.
-    """
-    world = World(t=1)
-    life = await world.start()
-    ids = ids_of(life)
-    given = [await ids.next() for _ in range(10_000)]
-    marks = [len(page.objects) async for page in world.bucket.list(layout.PRODUCER_IDS_PREFIX)]
-
-    assert list(range(given[0], given[0] + 10_000)) == given
-    assert [1] == marks
-
-
-@on_virtual_time
-async def test_a_smaller_block_of_an_earlier_release_is_not_given_out_again() -> None:
-    """
-    Its object has another name than that of the block around it.  One at the end is not in it.
-    """
-    world = World(t=1)
-    for first in (BLOCK_SIZE + 5_000, 3 * BLOCK_SIZE):
-        block = ProducerIdBlock(first_producer_id=first, size=1_000, node_id=2)
-        body = encode_producer_ids(block, "5e55")
-        await world.bucket.create(layout.producer_ids_key(first), [body])
-    await put_end(world.metadata, BLOCK_SIZE)
-    life = await world.start()
-    above = await ids_of(life).next()
-    await life.stop()
-    await put_end(world.metadata, 2 * BLOCK_SIZE)
-    life = await world.start()
-
-    assert BLOCK_SIZE + SKIPPED < above
-    assert 2 * BLOCK_SIZE == await ids_of(life).next()
 
 
 @on_virtual_time
