@@ -9,6 +9,14 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from tests.clients.batches import good
 from tests.clients.conftest import make_topic, metrics, seal
@@ -65,6 +73,16 @@ def eventually(what: Callable[[], bool], seconds: float = 40) -> None:
         time.sleep(0.2)
 
 
+def set_config(agent: DriftlogProcess, value: str | None) -> None:
+    """A dynamic config of the broker; None: deleted."""
+    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry("log.retention.ms", value, incremental_operation=kind)
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": agent.bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(60)
+
+
 def line(agent: DriftlogProcess, event: str) -> str:
     """The last of that name."""
     found: list[str] = re.findall(rf".*\b{event}\b.*", agent.log)
@@ -88,7 +106,8 @@ def test_an_etcd_that_fills_up_stops_producers_only_until_there_is_room(
 ) -> None:
     """
     Said at 60 %, refused at 80 %, where sealing and forgetting go on; a client's user sees no
-    error; after what the log says to do everything goes on, from a full one as well.
+    error; after what the log says to do everything goes on, from a full one as well.  No topic is
+    created from 60 % on.  A full etcd deletes configs.
     """
     agent = DriftlogProcess(
         tmp_path / "agent",
@@ -98,11 +117,14 @@ def test_an_etcd_that_fills_up_stops_producers_only_until_there_is_room(
     with agent, Raw(agent.port) as raw:
         topic = make_topic(agent)
         first = raw.produce(topic, {0: good(b"first")}, acks=-1)[0]
+        set_config(agent, "86400000")
 
         while size(etcd) < QUOTA_BYTES * 0.65:
             assert write(etcd)
         eventually(lambda: "etcd_quota_low" in agent.log)
         warned = raw.produce(topic, {0: good(b"warned")}, acks=-1)[0]
+        with pytest.raises(KafkaException, match="no topic is created"):
+            make_topic(agent)
 
         while size(etcd) < QUOTA_BYTES * 0.85:
             assert write(etcd)
@@ -137,6 +159,7 @@ def test_an_etcd_that_fills_up_stops_producers_only_until_there_is_room(
         waiting.produce(topic, b"full", partition=0, on_delivery=delivered)
         eventually(lambda: "etcd_quota_exhausted" in agent.log)
         when_full = list(offsets)
+        set_config(agent, None)
         do_as_it_says(etcd, line(agent, "etcd_quota_exhausted"))
         left += waiting.flush(60)
         eventually(lambda: agent.log.count("etcd_quota_recovered") == 2)

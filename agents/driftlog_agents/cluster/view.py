@@ -1,7 +1,7 @@
 """The cluster as one agent sees it: live agents, sessions, topics, configs, leaders.
 
     /agents  /sessions  /topics  /configs  /leaders ──watches──▶ ClusterView ──▶ Metadata answers,
-                                                                                 placement, claims
+    /deleted: its bytes only                                                     placement, claims
 
 The view may be behind the store: each prefix has the revision of its own watch.  So every decision
 that depends on it is checked again in the store: a claim compares the revisions of the view.
@@ -28,6 +28,7 @@ from driftlog_metadata.schema.codec import (
 from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
     CONFIGS_PREFIX,
+    DELETED_PREFIX,
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     TOPICS_PREFIX,
@@ -36,6 +37,7 @@ from driftlog_metadata.schema.keys import (
     leader_key,
     parse_agent_key,
     parse_configs_key,
+    parse_deleted_key,
     parse_leader_key,
     parse_session_key,
     parse_topic_key,
@@ -54,8 +56,18 @@ from driftlog_metadata.schema.model import (
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue, PutEvent, WatchEvent
 
-PREFIXES: Final = (AGENTS_PREFIX, SESSIONS_PREFIX, TOPICS_PREFIX, CONFIGS_PREFIX, LEADERS_PREFIX)
+PREFIXES: Final = (
+    AGENTS_PREFIX,
+    SESSIONS_PREFIX,
+    TOPICS_PREFIX,
+    DELETED_PREFIX,
+    CONFIGS_PREFIX,
+    LEADERS_PREFIX,
+)
 """The watched prefixes."""
+
+_COUNTED: Final = frozenset({TOPICS_PREFIX, DELETED_PREFIX, CONFIGS_PREFIX})
+"""Those of `ClusterView.stored_bytes`."""
 
 _SLICE_KEYS: Final = 500
 """Keys that are applied between two yields to the loop.  Fewer: a large read takes longer; more:
@@ -121,6 +133,10 @@ class ClusterView:
         told that a topic is deleted because its key cannot be read."""
         self._hidden: dict[str, TopicEntry] = {}
         """Last readable entries of topics whose keys are damaged now, by topic key."""
+        self.stored_bytes = 0
+        """Bytes of the keys and values of topics, tombstones and configs in the metadata store."""
+        self._stored: dict[str, int] = {}
+        """The same of each key."""
         self.plan: Mapping[TopicPartition, int] = {}
         """This agent's last placement (`log/leadership/partition_claims` sets it)."""
         self._leads: dict[str, int] = {}
@@ -331,10 +347,13 @@ class ClusterView:
             return chain(damaged, list(self._topic_ids))
         if prefix == CONFIGS_PREFIX:
             return chain(damaged, map(configs_key, list(self.configs)))
+        if prefix == DELETED_PREFIX:
+            return chain(damaged, [key for key in self._stored if key.startswith(prefix)])
         return chain(damaged, map(leader_key, list(self.leaders)))
 
     def _put(self, prefix: str, kv: KeyValue) -> None:
         self.damaged.pop(kv.key, None)
+        self.stored_bytes -= self._stored.pop(kv.key, 0)
         try:
             if prefix == AGENTS_PREFIX:
                 self.agents[parse_agent_key(kv.key)] = decode_at(kv.key, kv.value, decode_agent)
@@ -352,6 +371,8 @@ class ClusterView:
                 owner = parse_configs_key(kv.key)
                 self.configs[owner] = configs
                 self._config_changes[owner] = None
+            elif prefix == DELETED_PREFIX:
+                parse_deleted_key(kv.key)
             else:
                 leader = decode_at(kv.key, kv.value, decode_leader)
                 self._put_leader(parse_leader_key(kv.key), LeaderEntry(leader, kv.mod_revision))
@@ -366,6 +387,9 @@ class ClusterView:
                     self._unreadable_leaders[parse_leader_key(kv.key)] = kv.mod_revision
         if prefix == CONFIGS_PREFIX:
             self._configs_revisions[kv.key] = kv.mod_revision
+        if prefix in _COUNTED:
+            size_bytes = self._stored[kv.key] = len(kv.key) + len(kv.value)
+            self.stored_bytes += size_bytes
 
     def _put_topic(self, kv: KeyValue, topic: Topic) -> None:
         hidden = self._hidden.get(kv.key)
@@ -413,6 +437,7 @@ class ClusterView:
     def _delete(self, prefix: str, key: str) -> None:
         self.damaged.pop(key, None)
         self._configs_revisions.pop(key, None)
+        self.stored_bytes -= self._stored.pop(key, 0)
         if prefix == TOPICS_PREFIX:
             self._drop_topic(key)
             return
@@ -425,7 +450,7 @@ class ClusterView:
                 owner = parse_configs_key(key)
                 self.configs.pop(owner, None)
                 self._config_changes[owner] = None
-            else:
+            elif prefix == LEADERS_PREFIX:
                 self._drop_leader(parse_leader_key(key))
         except ValueError:
             return  # an unrecognised key, which was never added

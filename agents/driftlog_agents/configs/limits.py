@@ -147,7 +147,13 @@ class Limits:
         "Most partitions of a cluster, for each of its agents; the agents create no "
         "topic beyond it.",
     )
-
+    driftlog_max_configs_bytes: int = setting(
+        64 * MiB,
+        "Most bytes of the cluster's topics, of the configs of topics, brokers and groups, and of "
+        "deleted topics whose objects are not deleted yet: their keys and values in the metadata "
+        "store. Every agent holds them.",
+        LONG,
+    )
     driftlog_max_topic_seals_per_minute: int = setting(
         20, "Most seals of one topic a minute that one agent accepts over HTTP."
     )

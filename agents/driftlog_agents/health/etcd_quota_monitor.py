@@ -77,7 +77,10 @@ class EtcdQuotaMonitor:
                 self._log.info("etcd_quota_recovered", **facts)
             case QuotaRoom.SCARCE:
                 self._log.warning(
-                    "etcd_quota_low", **facts, advice=f"at 80 % produce is refused.  {advice}"
+                    "etcd_quota_low",
+                    **facts,
+                    advice="no topic is created and no config grows until there is room; at 80 % "
+                    f"produce is refused.  {advice}",
                 )
             case QuotaRoom.REFUSING:
                 self._log.error(

@@ -22,6 +22,7 @@ from driftlog_metadata.schema.codec import (
     encode_partition_state,
     encode_producer_id_block,
     encode_restore,
+    encode_tombstone,
     encode_topic,
 )
 from driftlog_metadata.schema.keys import (
@@ -130,7 +131,7 @@ class MetadataWrites:
     async def topics(self, live: Iterable[Topic], deleted: Iterable[Topic]) -> None:
         """Write topics, and the tombstones by which the collector deletes the others' objects."""
         puts = [Put(topic_key(topic.name), encode_topic(topic)) for topic in live]
-        puts += [Put(deleted_key(topic.topic_id), encode_topic(topic)) for topic in deleted]
+        puts += [Put(deleted_key(topic.topic_id), encode_tombstone(topic)) for topic in deleted]
         await self._puts(puts)
 
     async def groups(self, values: Mapping[str, bytes]) -> None:

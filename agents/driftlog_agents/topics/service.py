@@ -25,7 +25,6 @@ Shell.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -40,19 +39,14 @@ from driftlog_agents.configs.topic import validate
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.bucket_files import TopicBucketFiles
+from driftlog_agents.topics.budget import Growth, TopicBudget, growth_of
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import TopicChangeQueue
 from driftlog_agents.topics.host import TopicHost
 from driftlog_agents.topics.imports import TopicImports
 from driftlog_agents.topics.reconciler import TopicReconciler
 from driftlog_agents.topics.transactions import Change, TopicTransactions
-from driftlog_agents.topics.validation import (
-    MAX_PARTITIONS,
-    NewTopic,
-    check_partitions,
-    check_topic_name,
-    check_total,
-)
+from driftlog_agents.topics.validation import NewTopic, check_partitions, check_topic_name
 from driftlog_metadata.schema.keys import TOPICS_PREFIX
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_metadata.schema.random_ids import random_uuid
@@ -99,16 +93,13 @@ class Topics:
         self.retention = known.retention
         """Retention, by name."""
         host.cluster.watch_topics(self._changed)
+        self.budget = TopicBudget(host, known)
         self._turns = TopicChangeQueue()
         self._next_session = asyncio.Event()
-        self._reserved = 0
-        """Partitions that changes add which are not in the catalog yet."""
-        self._unseen: deque[tuple[int, int]] = deque()
-        """Of these, the revision and the partitions of changes that are done."""
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
         """Tasks of topics that are created automatically, by name."""
         self._commits = TopicTransactions(self._turns, self._files, known)
-        self.imports = TopicImports(self._turns, self._files, known, self._check_total)
+        self.imports = TopicImports(self._turns, self._files, known, self.budget.check_partitions)
         self._repair = TopicReconciler(
             host, known, self._turns, self._files, self._commits.finish_deletion
         )
@@ -174,7 +165,7 @@ class Topics:
         topic = self._checked(await self._led(change), new)
         if validate_only:
             return topic
-        change.added = topic.partitions
+        change.growth = growth_of(None, topic)
 
         async def create(engine: Engine, change: Change) -> tuple[Topic, int]:
             return await self._commits.create(engine, change, topic)
@@ -234,7 +225,7 @@ class Topics:
         """
         check_topic_name(name)
         change = Change(timeout_s)
-        change.added = len(ends)
+        change.growth = Growth(partitions=len(ends))
 
         async def publish(engine: Engine, _: Change) -> tuple[Topic, int]:
             return await self.imports.publish(engine, name, topic_id, ends)
@@ -296,7 +287,8 @@ class Topics:
         """Replace the topic's configs by the result of *change*, which may be called twice.
 
         Raises:
-            RefusedError: INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER.
+            RefusedError: INVALID_CONFIG, POLICY_VIOLATION, UNKNOWN_TOPIC_OR_PARTITION,
+                NOT_CONTROLLER.
         """
 
         def altered(now: Topic) -> Topic:
@@ -319,11 +311,10 @@ class Topics:
         timeout_s: float | None = None,
     ) -> Topic:
         change = Change(timeout_s)
-        await self._led(change)
+        quota = (await self._led(change)).ports.quota
         changed = alter(topic)
-        change.added = changed.partitions - topic.partitions
-        if change.added:
-            self._check_total(change.added)
+        change.growth = growth_of(topic, changed)
+        self.budget.check(quota, change.growth)
         if validate_only:
             return changed
 
@@ -413,9 +404,7 @@ class Topics:
 
     async def _owned(self, engine: Engine, change: Change, work: _Work, making: str) -> None:
         """Run *work* independently of its waiters; a leaving agent waits a moment for it."""
-
-        reserved = change.added
-        self._reserved += reserved
+        self.budget.reserve(change.growth)
 
         async def do() -> None:
             try:
@@ -423,14 +412,15 @@ class Topics:
             finally:
                 over()
 
+        is_over = False
+
         def over() -> None:
-            nonlocal reserved
+            nonlocal is_over
             engine.changing.discard(change)
-            if reserved and change.done is not None:
-                self._unseen.append((change.done[1], reserved))
-            else:
-                self._reserved -= reserved
-            reserved = 0
+            if not is_over:
+                is_over = True
+                revision = None if change.done is None else change.done[1]
+                self.budget.release(change.growth, revision)
             if engine.leaving:
                 self._host.cluster.wake()
 
@@ -492,21 +482,6 @@ class Topics:
 
     # ── Checks ──
 
-    def _check_total(self, added: int, reserved: int = 0) -> None:
-        """Check that the cluster may have *added* more partitions, beside those of changes that
-        this agent has not seen in the watch of the topics."""
-        seen = self._host.view.topics_revision
-        while self._unseen and self._unseen[0][0] <= seen:
-            self._reserved -= self._unseen.popleft()[1]
-        reserved += self._reserved
-        agents = len(self._host.view.serving_agents())
-        most = self._host.settings.limits.driftlog_max_partitions
-        try:
-            check_total(self._known.partitions + reserved, added, agents, most)
-        except RefusedError:
-            self._host.refusals.count(MAX_PARTITIONS)
-            raise
-
     def _checked(self, engine: Engine, new: NewTopic) -> Topic:
         self.check_new_name(new.name)
         partitions = new.partitions
@@ -518,7 +493,6 @@ class Topics:
                 "Number of partitions was set to an invalid non-positive value.",
             )
         check_partitions(partitions)
-        self._check_total(partitions)
         replication_factor = new.replication_factor
         if replication_factor == -1:
             replication_factor = self._host.settings.default_replication_factor
@@ -527,13 +501,15 @@ class Topics:
             self._check_cap(new.configs, {})
         except InvalidConfigError as error:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        return Topic(
+        topic = Topic(
             name=new.name,
             topic_id=random_uuid(engine.ports.rng),
             partitions=partitions,
             replication_factor=replication_factor,
             configs=dict(new.configs),
         )
+        self.budget.check(engine.ports.quota, growth_of(None, topic))
+        return topic
 
     def _check_cap(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
         """Check a new max.message.bytes against the agent's limit; an unchanged value is valid.

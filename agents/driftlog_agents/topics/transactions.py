@@ -19,9 +19,10 @@ import structlog
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.bucket_files import TopicBucketFiles, topic_of
+from driftlog_agents.topics.budget import Growth
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import TopicChangeQueue
-from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.codec import encode_tombstone, encode_topic
 from driftlog_metadata.schema.keys import (
     deleted_key,
     leaders_prefix,
@@ -50,13 +51,13 @@ class Change:
         timeout_s: how long the client waits; None: no limit.
     """
 
-    __slots__ = ("_deadline_s", "added", "done", "wanted")
+    __slots__ = ("_deadline_s", "done", "growth", "wanted")
 
     def __init__(self, timeout_s: float | None) -> None:
         now_s = asyncio.get_running_loop().time()
         self._deadline_s = None if timeout_s is None else now_s + timeout_s
-        self.added = 0
-        """Partitions that the cluster has more after the change."""
+        self.growth = Growth()
+        """What the cluster has more after the change."""
         self.wanted: Topic | None = None
         """The topic that was put, or may have been put: the answer may be lost."""
         self.done: tuple[Topic, int] | None = None
@@ -159,7 +160,7 @@ class TopicTransactions:
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
                 change.wanted = now
                 succeeded, _, there, deleted = await self._put(
-                    engine, topic, kv.mod_revision, Put(tombstone, encode_topic(now))
+                    engine, topic, kv.mod_revision, Put(tombstone, encode_tombstone(now))
                 )
                 if succeeded or deleted:
                     break

@@ -26,7 +26,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
 Numbers ``n`` are not negative and fit an int64, node ids, ports and partition counts
 an int32, replication factors an int16.  Configs stand in the order of their names.  The release of
 a cluster is the first one that knows its format version.  An ended head replaces the head under its
-key, as version 2.  A topic of one replica is of version 1.
+key, as version 2.  A topic of one replica is of version 1.  A tombstone is a topic without configs.
 
 A decoder raises `UnsupportedFormatError` for a larger ``v`` and `CorruptError` for
 all other bytes that no encoder writes: not JSON, a field missing, unknown, of another type
@@ -38,6 +38,7 @@ Pure.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -352,7 +353,7 @@ def decode_flush_record(data: bytes) -> FlushRecord:
 
 
 def encode_topic(topic: Topic) -> bytes:
-    """Encode the value of a topic's key, and of its tombstone."""
+    """Encode the value of a topic's key."""
     assert 1 <= topic.replication_factor <= _INT16_MAX, "no replication factor of Kafka's"
     replicas = {} if topic.replication_factor == 1 else {"replicas": topic.replication_factor}
     return _encode(
@@ -365,8 +366,13 @@ def encode_topic(topic: Topic) -> bytes:
     )
 
 
+def encode_tombstone(topic: Topic) -> bytes:
+    """Encode a deleted topic's tombstone: the topic without its configs, which may be long."""
+    return encode_topic(replace(topic, configs={}))
+
+
 def decode_topic(data: bytes) -> Topic:
-    """Invert :func:`encode_topic`.
+    """Decode the value of a topic's key, or of its tombstone.
 
     Raises:
         UnsupportedFormatError: a newer format.

@@ -17,7 +17,12 @@ Pure.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from driftlog_metadata.schema.codec import encode_leader, encode_partition_state, encode_topic
+from driftlog_metadata.schema.codec import (
+    encode_leader,
+    encode_partition_state,
+    encode_tombstone,
+    encode_topic,
+)
 from driftlog_metadata.schema.keys import (
     deleted_key,
     import_key,
@@ -103,7 +108,7 @@ def abandon_import(kv: KeyValue, topic: Topic) -> Txn:
         compares=(ModRevisionIs(kv.key, kv.mod_revision),),
         then=(
             Delete(kv.key),
-            Put(deleted_key(topic.topic_id), encode_topic(topic)),
+            Put(deleted_key(topic.topic_id), encode_tombstone(topic)),
             DeletePrefix(leaders_prefix(topic.topic_id)),
             DeletePrefix(partitions_prefix(topic.topic_id)),
         ),

@@ -20,11 +20,13 @@ from driftlog_metadata.schema.codec import (
 from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
     CONFIGS_PREFIX,
+    DELETED_PREFIX,
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     TOPICS_PREFIX,
     agent_key,
     configs_key,
+    deleted_key,
     leader_key,
     session_key,
     topic_key,
@@ -169,6 +171,7 @@ CHANGES = st.lists(
             ]
         )
         + keys_and([(topic_key(name), topic_values(name)) for name in ("a", "b")])
+        + keys_and([(deleted_key(TOPIC_IDS[0]), topic_values("a"))])
         + keys_and(
             [(configs_key(owner), st.sampled_from(["1", "2"]).map(configs_of)) for owner in OWNERS]
         )
@@ -236,6 +239,9 @@ def test_what_watches_told_is_what_a_fresh_read_says(
     look()
 
     assert known(fresh(store)) == known(view)
+    counted = (TOPICS_PREFIX, DELETED_PREFIX, CONFIGS_PREFIX)  # whatever can be read of them
+    stored = [kv for prefix in counted for kv in store.under(prefix)]
+    assert sum(len(kv.key) + len(kv.value) for kv in stored) == view.stored_bytes
     # Nobody was told that a topic is gone because its key cannot be read.
     assert view.topics.items() <= topics.items()
     hidden = {topic_key(e.topic.name) for i, e in topics.items() if i not in view.topics}

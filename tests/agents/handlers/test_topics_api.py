@@ -46,6 +46,7 @@ from driftlog_agents.protocol.requests.registry import API
 from driftlog_agents.protocol.types import NULL_UUID
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.keys import deleted_key, leaders_prefix, partitions_prefix, topic_key
+from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.stored_json import encode_json
@@ -666,10 +667,11 @@ async def delete(agent: RunningAgent, *states: DeleteTopicState) -> list[Deletab
 async def test_a_deleted_topic_is_gone_and_its_name_is_free(tmp_path: Path, by_id: bool) -> None:
     """
     Its tombstone and the bucket's mark are there, its keys are not; a new one of its name has
-    another id and none of its records, after a restart too.
+    another id and none of its records, after a restart too.  The tombstone stays for hours and has
+    no configs, which may be long.
     """
     async with RunningAgent(tmp_path) as agent:
-        first = (await create(agent, new("t", 2)))["t"].topic_id
+        first = (await create(agent, new("t", 2, retention_ms="1000000")))["t"].topic_id
         await agent.append("t", 0, make_batch([b"old"], timestamp_ms=1))
         state = DeleteTopicState(topic_id=first) if by_id else DeleteTopicState(name="t")
         (result,) = await delete(agent, state)
@@ -693,6 +695,7 @@ async def test_a_deleted_topic_is_gone_and_its_name_is_free(tmp_path: Path, by_i
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == gone.error_code
     assert [] == keys
     assert tombstone is not None
+    assert Topic(name="t", topic_id=first, partitions=2) == decode_topic(tombstone.value)
     assert ("t", str(first)) == (mark["name"], mark["topic_id"])
     assert first != second == again.topic_id
 

@@ -1,5 +1,6 @@
 """A bulk import that ended becomes a topic, or one that is a topic is deleted."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -26,7 +27,7 @@ from driftlog_metadata.transactions.import_transactions import (
 from driftlog_metadata.transactions.session_transactions import Txn
 from tests.support.memory_store import MemoryMetadataStore
 
-TOPIC = Topic(name="t", topic_id=UUID(int=7), partitions=200)
+TOPIC = Topic(name="t", topic_id=UUID(int=7), partitions=200, configs={"retention.ms": "1"})
 KEY = import_key(TOPIC.topic_id)
 STATES = {
     TopicPartition(TOPIC.topic_id, number): PartitionState(sealed_end=number + 1)
@@ -98,7 +99,7 @@ async def test_a_late_copy_puts_no_partition_of_a_published_topic(imports: Impor
 
 async def test_an_abandoned_import_is_not_published(imports: Imports) -> None:
     """
-    The collector deletes its objects.  Its partitions' keys are gone with it.
+    The collector deletes its objects.  Its partitions' keys are gone with it, and its configs.
     """
     kv = await imports.kv()
     await imports.put(kv)
@@ -107,7 +108,9 @@ async def test_an_abandoned_import_is_not_published(imports: Imports) -> None:
     assert not (await imports.send(publish_import(kv, TOPIC, imports.session))).succeeded
 
     assert [False] * 4 == await imports.put(kv)
-    assert await imports.store.get(deleted_key(TOPIC.topic_id)) is not None
+    tombstone = await imports.store.get(deleted_key(TOPIC.topic_id))
+    assert tombstone is not None
+    assert replace(TOPIC, configs={}) == decode_topic(tombstone.value)
     assert all([await imports.store.get(leader_key(tp)) is None for tp in STATES])
     assert all([await imports.store.get(partition_key(tp)) is None for tp in STATES])
 

@@ -21,6 +21,7 @@ import structlog
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.budget import Growth
 from driftlog_metadata.schema.codec import decode_at, decode_configs, encode_configs
 from driftlog_metadata.schema.keys import configs_key, session_key
 from driftlog_metadata.schema.model import CONFIGS_LEVEL, ConfigsOwner
@@ -53,7 +54,8 @@ async def change_configs(
 
     Raises:
         RefusedError: from *change*; NOT_CONTROLLER: the agent has no session; UNSUPPORTED_VERSION:
-            the cluster's format level is too low; POLICY_VIOLATION: too many groups have configs.
+            the cluster's format level is too low; POLICY_VIOLATION: too many groups have configs,
+            or configs may not grow.
     """
     level = broker.format_level
     if level < CONFIGS_LEVEL:
@@ -100,6 +102,7 @@ async def _changed(
             )
         if after and owner.group_id is not None and kv is None:
             _check_groups(broker)
+        broker.topics.budget.check(engine.ports.quota, _growth(key, kv, after))
         if validate_only:
             return 0
         if kv is None and not after:
@@ -140,6 +143,15 @@ def _configs(kv: KeyValue | None) -> dict[str, str] | None:
 
 def _same(kv: KeyValue, configs: Mapping[str, str]) -> bool:
     return bool(configs) and kv.value == encode_configs(configs)
+
+
+def _growth(key: str, kv: KeyValue | None, configs: Mapping[str, str]) -> Growth:
+    """The growth by a put of *configs*.  A group's name counts: it may have 32,767 bytes, and the
+    key has up to three for each of them."""
+    if not configs:
+        return Growth()
+    there = 0 if kv is None else len(key) + len(kv.value)
+    return Growth(stored_bytes=max(len(key) + len(encode_configs(configs)) - there, 0))
 
 
 def _check_groups(broker: Broker) -> None:

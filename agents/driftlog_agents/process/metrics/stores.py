@@ -72,6 +72,12 @@ def _metadata(agent: AgentProcess) -> Iterable[Metric]:
         "Time for which the metadata store has answered no request of the session",
         failing_ms / 1000,
     )
+    yield gauge(
+        "driftlog_configs_bytes",
+        "Bytes of topics, configs and deleted topics in the metadata store, which "
+        "driftlog.max.configs.bytes limits",
+        agent.broker.view.stored_bytes,
+    )
 
 
 def _quota(agent: AgentProcess) -> Iterable[Metric]:
@@ -89,7 +95,8 @@ def _quota(agent: AgentProcess) -> Iterable[Metric]:
         )
         yield gauge(
             "driftlog_etcd_quota_share",
-            "Fraction of etcd's quota in use; produce is refused from 0.8",
+            "Fraction of etcd's quota in use; no topic is created from 0.6, and produce is refused "
+            "from 0.8",
             usage.share,
         )
     yield gauge(

@@ -9,6 +9,7 @@ from time import time
 
 from driftlog_agents.log.local.leftovers import Leftovers
 from driftlog_agents.process.metrics.collect import Scrapes, collect
+from driftlog_metadata.schema.keys import TOPICS_PREFIX
 from tests.agents.network.serving import Serving
 from tools import metrics_page
 
@@ -35,6 +36,24 @@ async def test_damage_of_buffer_files_is_counted_from_the_start(tmp_path: Path) 
 
     assert dict.fromkeys(names, 0) == before
     assert dict(zip(names, (1, 2, 300), strict=True)) == after
+
+
+async def test_bytes_of_topics_and_configs_are_told(tmp_path: Path) -> None:
+    """
+    Before driftlog.max.configs.bytes refuses the next topic.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+
+        def told() -> float:
+            (metric,) = [m for m in collect(agent.observed) if m.name == "driftlog_configs_bytes"]
+            return metric.samples[0].value
+
+        before = told()
+        await client.create("t", 1)
+        after = told()
+        (kv,) = (await agent.metadata_store.get_prefix(TOPICS_PREFIX))[1]
+
+    assert (0, len(kv.key) + len(kv.value)) == (before, after)
 
 
 async def test_scrapes_at_the_same_time_share_one(tmp_path: Path) -> None:

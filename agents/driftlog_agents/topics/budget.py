@@ -1,0 +1,130 @@
+"""How far the topics and configs of a cluster may grow: partitions, and bytes that are stored.
+
+    a topic is created or changed ──▶ check ──▶ reserve ──▶ done ──▶ seen by the watch
+    configs of a broker or group ───▶ check
+
+1. Only growth is refused: a change that makes nothing larger is made, and so is a deletion.
+2. Growth by this agent's changes counts until its watch has seen it.  Changes at several agents at
+   the same moment may pass a limit together.
+3. While the metadata store has little room, nothing grows: its quota has room for deletions then,
+   which put tombstones.
+
+Shell.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.catalog import TopicCatalog
+from driftlog_agents.topics.host import TopicHost
+from driftlog_agents.topics.validation import MAX_PARTITIONS, check_total
+from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.keys import topic_key
+from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.stores.quota import Quota, QuotaRoom
+
+MAX_BYTES: Final = "driftlog.max.configs.bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What a change adds to the cluster."""
+
+    partitions: int = 0
+    stored_bytes: int = 0
+    """Of keys and values in the metadata store."""
+
+
+def growth_of(before: Topic | None, after: Topic) -> Growth:
+    """The growth by a topic that is created (*before* is None) or changed."""
+    there = 0 if before is None else before.partitions
+    more_bytes = len(encode_topic(after))
+    if before is None:
+        more_bytes += len(topic_key(after.name))
+    else:
+        more_bytes -= len(encode_topic(before))
+    return Growth(partitions=after.partitions - there, stored_bytes=max(more_bytes, 0))
+
+
+class TopicBudget:
+    """See the module."""
+
+    def __init__(self, host: TopicHost, known: TopicCatalog) -> None:
+        self._host = host
+        self._known = known
+        self._partitions = 0
+        """Partitions that changes add which are not in the catalog yet."""
+        self._bytes = 0
+        """The same of bytes."""
+        self._unseen: deque[tuple[int, Growth]] = deque()
+        """Of both, the revision and the growth of changes that are done."""
+
+    def check(self, quota: Quota, growth: Growth) -> None:
+        """Check that the cluster may grow.
+
+        Raises:
+            RefusedError: POLICY_VIOLATION.
+        """
+        if growth.partitions > 0:
+            self.check_partitions(growth.partitions)
+        if growth.partitions > 0 or growth.stored_bytes > 0:
+            self._check_bytes(quota, growth.stored_bytes)
+
+    def check_partitions(self, added: int, reserved: int = 0) -> None:
+        """Check that the cluster may have *added* more partitions, beside *reserved* ones.
+
+        Raises:
+            RefusedError: POLICY_VIOLATION.
+        """
+        self._take_seen()
+        there = self._known.partitions + self._partitions + reserved
+        agents = len(self._host.view.serving_agents())
+        most = self._host.settings.limits.driftlog_max_partitions
+        try:
+            check_total(there, added, agents, most)
+        except RefusedError:
+            self._host.refusals.count(MAX_PARTITIONS)
+            raise
+
+    def reserve(self, growth: Growth) -> None:
+        """A change begins that makes the cluster grow."""
+        self._partitions += growth.partitions
+        self._bytes += growth.stored_bytes
+
+    def release(self, growth: Growth, revision: int | None) -> None:
+        """The change is over; *revision*: of the change, if it was made."""
+        if revision is None or growth == Growth():
+            self._partitions -= growth.partitions
+            self._bytes -= growth.stored_bytes
+        else:
+            self._unseen.append((revision, growth))
+
+    def _check_bytes(self, quota: Quota, added: int) -> None:
+        if quota.room is not QuotaRoom.ENOUGH:
+            raise self._refused(
+                "the metadata store has little room: no topic is created, and no config grows, "
+                "until it has more; the agent's log says how to make room"
+            )
+        self._take_seen()
+        there = self._host.view.stored_bytes + self._bytes
+        most = self._host.settings.limits.driftlog_max_configs_bytes
+        if there + added > most:
+            raise self._refused(
+                f"The topics and configs of the cluster have {there} bytes; {added} more are over "
+                f"{MAX_BYTES} ({most}): delete topics or configs.  A deleted topic counts until "
+                "its objects are deleted."
+            )
+
+    def _refused(self, why: str) -> RefusedError:
+        self._host.refusals.count(MAX_BYTES)
+        return RefusedError(ErrorCode.POLICY_VIOLATION, why)
+
+    def _take_seen(self) -> None:
+        """What the watch has seen is not reserved any more."""
+        seen = self._host.view.topics_revision
+        while self._unseen and self._unseen[0][0] <= seen:
+            _, growth = self._unseen.popleft()
+            self._partitions -= growth.partitions
+            self._bytes -= growth.stored_bytes
