@@ -21,7 +21,7 @@ from uuid import UUID
 from driftlog import Admin, DriftlogError
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster
-from driftlog_spark_reader.common.errors import ImportTopicError
+from driftlog_spark_reader.common.errors import ImportTopicError, TopicExistsError
 
 _HTTP_CONFIG: Final = "driftlog.http.address"
 _REQUEST_S: Final = 130.0
@@ -90,7 +90,8 @@ class AgentImports:
         """Begin the import of *topic*.
 
         Raises:
-            ImportTopicError: there is such a topic, or it cannot be made.
+            TopicExistsError: there is such a topic.
+            ImportTopicError: it cannot be made.
         """
         body = {"topic": topic, "partitions": partitions, "configs": dict(configs)}
         answer = self._ask("/imports", body)
@@ -139,7 +140,7 @@ class AgentImports:
                 except urllib.error.HTTPError as error:
                     failed = _said(error)
                     if error.code == _CONFLICT:
-                        raise ImportTopicError(
+                        raise TopicExistsError(
                             f"{failed}  An import makes a new topic: choose another name, or "
                             "delete this one"
                         ) from error

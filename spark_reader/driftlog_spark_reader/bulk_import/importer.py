@@ -42,7 +42,7 @@ from driftlog_spark_reader.bulk_import.segment_task import (
     SegmentTask,
     segment_ref,
 )
-from driftlog_spark_reader.common.errors import ImportTopicError
+from driftlog_spark_reader.common.errors import ImportTopicError, TopicExistsError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SegmentRef
 
@@ -197,9 +197,9 @@ def import_records(
             importer.say("publishing the topic")
             is_publication_sent = True
             agents.publish(topic, begun.topic_id, importer.ends)
-        except BaseException:
+        except BaseException as error:
             what = agents.abandon(topic, begun.topic_id, is_publication_sent=is_publication_sent)
-            if what:
+            if what and not isinstance(error, TopicExistsError):
                 sys.stderr.write(f"import {begun.topic_id} of {topic}: {what}\n")
             raise
     importer.say(f"{report.records} records, {report.bytes} bytes in {report.segments} segments")
