@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from driftlog_spark_reader import DataLossError, read_topic, register
+from driftlog_spark_reader import AmbiguousTopicError, DataLossError, read_topic, register
 from driftlog_spark_reader.options.bounds import offsets_json
 from driftlog_spark_reader.source.stream_position import decode
 from driftlog_tiering.formats.manifest import ReplaceSegments, SetLogStart
@@ -87,7 +87,8 @@ def test_register_makes_a_native_view_of_each_live_topic(
     """
     location = str(tmp_path)
     flights(location)
-    SealedTopic(location, "with-dash.dot").create().seal(0, 0, [message(0, 0)])
+    dashed = SealedTopic(location, "with-dash.dot").create()
+    dashed.seal(0, 0, [message(0, 0)])
     SealedTopic(location, "gone").create().delete()
 
     views = register(spark, location, prefix="log_")
@@ -104,6 +105,12 @@ def test_register_makes_a_native_view_of_each_live_topic(
     )
     assert {0: [0]} == offsets(spark.table("`log_with-dash.dot`"))
     assert ALL == offsets(spark.read.format("driftlog").option("subscribe", "flights").load())
+    dashed.delete()
+    assert ["log_flights"] == register(spark, location, prefix="log_")
+    assert not spark.catalog.tableExists("`log_with-dash.dot`")
+    SealedTopic(location, "flights").create()
+    with pytest.raises(AmbiguousTopicError, match="choose one with topic_id"):
+        register(spark, location)
 
 
 def test_register_takes_the_session_s_location(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@
 3. The partitions' keys are written from manifests that were read back, not from what the job says.
 4. Each step may be repeated, by any agent.  An import that is not renewed is abandoned by the
    collector (`log/garbage/deleted_topic_gc`); after that it cannot be published.
-5. An import's partitions are within the cluster's limit when it begins, beside those of all open
+5. A publication that finds another topic of its name abandons the import before it answers:
+   readers of the bucket take an import with a file for a topic.
+6. An import's partitions are within the cluster's limit when it begins, beside those of all open
    imports, and again when it is published.
-6. No collector looks at the sealed objects before the topic's key is there, and then the manifests
+7. No collector looks at the sealed objects before the topic's key is there, and then the manifests
    name them: an import may take longer than grace.
 
 Source: docs/departures.md, "Bulk import".
@@ -109,11 +111,14 @@ class TopicImports:
         async with self._turns.only(name):
             try:
                 return await self._publish(engine, name, topic_id, ends)
-            except RefusedError:
+            except RefusedError as error:
                 done = await self._published(engine, name, topic_id)
-                if done is None:
-                    raise
-                return done  # By an earlier attempt, or at another agent meanwhile.
+                if done is not None:
+                    return done  # By an earlier attempt, or at another agent meanwhile.
+                if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                    with suppress(RefusedError):  # it has ended
+                        await self.abandon(engine, topic_id)
+                raise
 
     async def _publish(
         self, engine: Engine, name: str, topic_id: UUID, ends: Sequence[int]

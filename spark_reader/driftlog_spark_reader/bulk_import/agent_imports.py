@@ -21,9 +21,10 @@ from uuid import UUID
 from driftlog import Admin, DriftlogError
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.schema.model import Cluster
-from driftlog_spark_reader.common.errors import ImportTopicError
+from driftlog_spark_reader.common.errors import ImportTopicError, TopicExistsError
 
 _HTTP_CONFIG: Final = "driftlog.http.address"
+_POLICY_CONFIG: Final = "log.cleanup.policy"
 _REQUEST_S: Final = 130.0
 """Longer than an agent takes for any of them."""
 
@@ -62,6 +63,8 @@ class AgentImports:
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._config = config
+        self.cleanup_policy = ""
+        """Of a topic without a ``cleanup.policy`` of its own, as the agents have it."""
         try:
             self._addresses = self._find()
         except DriftlogError as error:
@@ -81,16 +84,21 @@ class AgentImports:
             found: list[str] = []
             for broker in admin.cluster().brokers:
                 with suppress(DriftlogError):  # the others will do
-                    entry = admin.configs.describe_broker(broker.node_id).get(_HTTP_CONFIG)
+                    configs = admin.configs.describe_broker(broker.node_id)
+                    entry = configs.get(_HTTP_CONFIG)
                     if entry is not None and entry.value:
                         found.append(entry.value)
+                    policy = configs.get(_POLICY_CONFIG)
+                    if policy is not None and policy.value:
+                        self.cleanup_policy = policy.value
             return found
 
     def begin(self, topic: str, partitions: int, configs: Mapping[str, str]) -> BegunImport:
         """Begin the import of *topic*.
 
         Raises:
-            ImportTopicError: there is such a topic, or it cannot be made.
+            TopicExistsError: there is such a topic.
+            ImportTopicError: it cannot be made.
         """
         body = {"topic": topic, "partitions": partitions, "configs": dict(configs)}
         answer = self._ask("/imports", body)
@@ -139,7 +147,7 @@ class AgentImports:
                 except urllib.error.HTTPError as error:
                     failed = _said(error)
                     if error.code == _CONFLICT:
-                        raise ImportTopicError(
+                        raise TopicExistsError(
                             f"{failed}  An import makes a new topic: choose another name, or "
                             "delete this one"
                         ) from error

@@ -65,7 +65,7 @@ def check_keys(rows: DataFrame) -> None:
     Raises:
         ValueError: some have none.
     """
-    if "key" not in rows.columns or not rows.where("key IS NULL").isEmpty():
+    if not rows.where("key IS NULL").isEmpty():
         raise ValueError(
             "cleanup.policy has compact, and records have no key: compaction would delete them.  "
             "Give them keys, leave them out, or set cleanup.policy=delete"

@@ -42,12 +42,15 @@ from driftlog_spark_reader.bulk_import.segment_task import (
     SegmentTask,
     segment_ref,
 )
-from driftlog_spark_reader.common.errors import ImportTopicError
+from driftlog_spark_reader.common.errors import ImportTopicError, TopicExistsError
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SegmentRef
 
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
 """A quarter of Kafka's `segment.bytes`: agents do not merge segments of this size."""
+
+_NO_TIMESTAMP_MS: Final = -1
+"""Kafka's `NO_TIMESTAMP`: of a record without one."""
 
 _LEAST_RECORDS: Final = 50_000
 """Of a piece.  Fewer: a task costs more than it does."""
@@ -138,8 +141,6 @@ def import_parquet(
     )
     target.check()
     check_columns(rows)
-    if "compact" in target.configs.get("cleanup.policy", ""):
-        check_keys(rows)
     records = record_columns(rows, partitions, round(time.time() * 1000))
     return import_records(records, target, ("ms",))
 
@@ -187,6 +188,8 @@ def import_records(
     """
     topic, location = target.topic, target.shared_location
     agents = AgentImports(target.bootstrap_servers, target.client_config)
+    if "compact" in target.configs.get("cleanup.policy", agents.cleanup_policy):
+        check_keys(records)
     begun = agents.begin(topic, target.partitions, target.configs)
     with Renewal(begun.grace, lambda: agents.renew(begun.topic_id)):
         is_publication_sent = False
@@ -197,9 +200,9 @@ def import_records(
             importer.say("publishing the topic")
             is_publication_sent = True
             agents.publish(topic, begun.topic_id, importer.ends)
-        except BaseException:
+        except BaseException as error:
             what = agents.abandon(topic, begun.topic_id, is_publication_sent=is_publication_sent)
-            if what:
+            if what and not isinstance(error, TopicExistsError):
                 sys.stderr.write(f"import {begun.topic_id} of {topic}: {what}\n")
             raise
     importer.say(f"{report.records} records, {report.bytes} bytes in {report.segments} segments")
@@ -327,7 +330,7 @@ class _Importer:
     def _counts(self, records: DataFrame) -> list[PartitionCount]:
         found = records.groupBy("partition").agg(
             F.count(F.lit(1)).alias("records"),
-            F.min("ms").alias("oldest"),
+            F.count_if(F.col("ms") < _NO_TIMESTAMP_MS).alias("before_1970"),
             F.min(self._order[0]).alias("least"),
             F.max(self._order[0]).alias("greatest"),
         )
@@ -343,10 +346,10 @@ class _Importer:
                     f"gets {self._partitions} partitions: give partitions="
                     f"{count.partition + 1 if count.partition > 0 else '…'}, or correct the column"
                 )
-            if row["oldest"] < 0:
+            if row["before_1970"]:
                 raise ValueError(
-                    f"a record of partition {count.partition} has a timestamp before 1970, which "
-                    "Kafka does not allow"
+                    f"{row['before_1970']} records of partition {count.partition} have a timestamp "
+                    "before 1970, which Kafka's clients do not allow: correct it, or leave them out"
                 )
         return sorted(counts, key=lambda count: count.partition)
 

@@ -40,6 +40,10 @@ class ImportTopicError(Exception):
     """A bulk import failed: there is no topic, and what was written is deleted by the agents."""
 
 
+class TopicExistsError(ImportTopicError):
+    """There is a topic of the import's name; the import has ended, or did not begin."""
+
+
 class RawSegmentSkippedWarning(UserWarning):
     """A range of offsets whose batches could not be decoded is not in the DataFrame."""
 

@@ -343,7 +343,7 @@ def _add_export(commands: Commands) -> None:
         help="write a range of times to plain Parquet or JSON",
         description="Write the sealed records of a topic to TARGET, in folders by day or hour "
         "(UTC) and partition.  The first run fixes which records; if it ends early, run it again: "
-        "it does what is missing.  One run at a time writes to a TARGET.",
+        "it does what is missing.  A second run on a TARGET stops the first.",
         examples="  driftlog spark export flights s3a://lake/flights --store s3://bucket/prefix "
         "--since 2026-11-01 --until 2026-11-08\n",
     )

@@ -4,12 +4,14 @@
         read its records ──▶ write to _driftlog/part ──▶ rename to date=… ──▶ mark it as done
 
 A run that ends anywhere is run again: it deletes what is in the place of a unit that is not marked,
-and does what is missing.  One run at a time writes to a target.
+and does what is missing.  One run at a time writes to a target: a later one stops an earlier one
+that still runs, and no unit is marked that is not what one run has written.
 
 Root.
 """
 
 import json
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +26,9 @@ from driftlog_spark_reader.common.errors import JobError
 from driftlog_spark_reader.describe.describe import describe_topic
 from driftlog_spark_reader.jobs.export_plan import (
     DONE_PREFIX,
+    PART_PREFIX,
     PLAN_KEY,
+    RUN_KEY,
     Plan,
     Request,
     Unit,
@@ -125,11 +129,15 @@ def export_topic(
     plan = _plan(spark, folders, request)
     done = set(folders.files.names(DONE_PREFIX))
     left = [unit_ for unit_ in sorted(plan.units) if f"{plan.name(unit_)}.json" not in done]
-    records = 0
+    records, run = 0, uuid.uuid4().hex
+    if left:
+        folders.write(RUN_KEY, run.encode())
+        folders.delete(PART_PREFIX)
     for number, unit_ in enumerate(left, 1 + len(plan.units) - len(left)):
         if progress is not None:
             progress(number, len(plan.units), plan.name(unit_))
-        records += _write(spark, folders, plan, unit_, skip_expired=skip_expired)
+        rows = _rows(spark, plan, plan.times(unit_), skip_expired=skip_expired)
+        records += _write(rows, folders, plan, unit_, run)
     return Export(
         folders.root, topic, len(plan.units), len(plan.units) - len(left), records, plan.offsets
     )
@@ -193,15 +201,12 @@ def _rows(
     )
 
 
-def _write(
-    spark: SparkSession, folders: HadoopFolders, plan: Plan, unit: int, *, skip_expired: bool
-) -> int:
-    rows = _rows(spark, plan, plan.times(unit), skip_expired=skip_expired)
+def _write(rows: DataFrame, folders: HadoopFolders, plan: Plan, unit: int, run: str) -> int:
+    spark = rows.sparkSession
     if plan.request.text:
         rows = rows.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
     written = Observation("unit")
-    part = HadoopFolders(spark, f"{folders.root}/{plan.part(unit)}")
-    part.delete("")
+    part = HadoopFolders(spark, f"{folders.root}/{plan.part(unit, run)}")
     writer = rows.observe(written, F.count(F.lit(1)).alias("records")).write
     writer = writer.options(timeZone="UTC", ignoreNullFields="false").options(
         **plan.request.options
@@ -209,10 +214,26 @@ def _write(
     with _timestamps_of_parquet(spark):
         writer.partitionBy("partition").format(plan.request.format).save(part.root)
     records: int = written.get["records"]
+    size = part.size()
+    _check_run(folders, run)
     folders.delete(plan.folder(unit))
     folders.rename_here(part, plan.folder(unit))
+    _check_run(folders, run)
+    if folders.size(plan.folder(unit)) != size:
+        raise JobError(
+            f"{folders.root}/{plan.folder(unit)} has other files than this run has written: does "
+            "another one write there?  Run the export again when it has ended"
+        )
     folders.write(plan.done_key(unit), json.dumps({"records": records}).encode())
     return records
+
+
+def _check_run(folders: HadoopFolders, run: str) -> None:
+    if folders.files.read(RUN_KEY) != run.encode():
+        raise JobError(
+            f"another run of the export to {folders.root} began after this one, and goes on: let "
+            "it end, then run the export again if it failed"
+        )
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The plan of an export: what it reads, in which units, and where each unit is written.
 
     TARGET/_driftlog/export.json           the plan; written once, before the first unit
-    TARGET/_driftlog/part/UNIT/            the unit that is being written
+    TARGET/_driftlog/run                   the run that writes: a later one stops it
+    TARGET/_driftlog/part/RUN/UNIT/        the unit that is being written
     TARGET/_driftlog/done/UNIT.json        the unit is whole
     TARGET/date=2023-11-14/partition=0/…   a unit of a day
     TARGET/date=2023-11-14/hour=22/…       a unit of an hour
@@ -24,7 +25,8 @@ from driftlog_spark_reader.common.errors import JobError
 
 PLAN_KEY: Final = "_driftlog/export.json"
 DONE_PREFIX: Final = "_driftlog/done/"
-_PART_PREFIX: Final = "_driftlog/part/"
+RUN_KEY: Final = "_driftlog/run"
+PART_PREFIX: Final = "_driftlog/part/"
 _VERSION: Final = 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -83,9 +85,9 @@ class Plan:
         day = f"date={start:%Y-%m-%d}"
         return day if self.request.unit is Unit.DAY else f"{day}/hour={start:%H}"
 
-    def part(self, unit: int) -> str:
-        """Where a unit is while it is written."""
-        return f"{_PART_PREFIX}{self.name(unit)}"
+    def part(self, unit: int, run: str) -> str:
+        """Where a unit is while a run writes it."""
+        return f"{PART_PREFIX}{run}/{self.name(unit)}"
 
     def done_key(self, unit: int) -> str:
         """The file that says that a unit is whole."""

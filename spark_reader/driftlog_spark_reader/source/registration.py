@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from driftlog_spark_reader.bucket.catalog import topic_names
 from driftlog_spark_reader.bucket.session_files import session_files
 from driftlog_spark_reader.common.errors import (
-    AmbiguousTopicError,
     DeletedTopicError,
     UnknownTopicError,
 )
@@ -33,9 +32,9 @@ def register(
     """Make a temporary view of each topic; returns their names.
 
     A view is a native scan of the segments that the newest manifests name now; call this again for
-    newer records.  The name of a view is *prefix* and the topic's name; one with ``.`` or ``-`` is
-    written in backquotes.  From then on ``format("driftlog")`` of this session needs no option
-    ``location``.
+    newer records, and to drop the views of deleted topics.  The name of a view is *prefix* and the
+    topic's name; one with ``.`` or ``-`` is written in backquotes.  From then on
+    ``format("driftlog")`` of this session needs no option ``location``.
 
     Args:
         spark: as in `read_topic`.
@@ -64,13 +63,14 @@ def register(
         )
     views = []
     for topic in names:
+        view = f"{prefix}{topic}"
         try:
             records = read_topic(spark, found, topic)
-        except (UnknownTopicError, DeletedTopicError, AmbiguousTopicError):
+        except (UnknownTopicError, DeletedTopicError):
             if topics is not None:
                 raise
-            continue  # It goes, or went, while the topics were listed.
-        view = f"{prefix}{topic}"
+            spark.catalog.dropTempView(view)  # of before it was deleted
+            continue
         records.createOrReplaceTempView(f"`{view}`")
         views.append(view)
     return views

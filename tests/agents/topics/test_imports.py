@@ -32,6 +32,7 @@ from tests.support.sealed_topics import Message, SealedTopic
 
 LIMIT_S = 30.0
 ENDS = [3, 0]
+FILE = "00000000000000000001.json"
 
 
 def topics(agent: Serving) -> Topics:
@@ -87,7 +88,7 @@ async def test_an_import_is_a_topic_when_it_is_published_and_producers_go_on_beh
         batch = encode_batch([b"x"], timestamp_ms=1).data
         answer = await client.produce("t", {0: batch})
         assert 4 == agent.log("t").high_watermark, answer
-        assert {"import.json", "00000000000000000001.json"} == await keys_of(agent, topic)
+        assert {"import.json", FILE} == await keys_of(agent, topic)
         assert await agent.metadata_store.get(import_key(topic.topic_id)) is None
 
 
@@ -149,7 +150,8 @@ async def test_a_publication_that_another_agent_makes_meanwhile_is_done(tmp_path
 
 async def test_a_name_that_a_client_takes_meanwhile_is_refused(tmp_path: Path) -> None:
     """
-    At the beginning and at the publication; the client's topic stays as it is.
+    At the beginning and at the publication, where no reader of the bucket may take the import for
+    a topic from then on; the client's topic stays as it is.
     """
     async with Serving(tmp_path) as agent, agent.client() as client:
         await client.create("taken")
@@ -162,6 +164,30 @@ async def test_a_name_that_a_client_takes_meanwhile_is_refused(tmp_path: Path) -
 
         kept = topics(agent).by_name["t"]
         assert kept.topic_id != topic.topic_id
+        assert "deleted.json" in await keys_of(agent, topic)
+        assert await agent.metadata_store.get(deleted_key(topic.topic_id)) is not None
+
+
+async def test_of_two_imports_of_one_name_one_is_a_topic(tmp_path: Path) -> None:
+    """
+    Both are published at one moment, by two agents: the other one is deleted, though its file was
+    there.
+    """
+    async with Serving(tmp_path / "a") as agent, Serving(tmp_path / "b", beside=agent) as other:
+        first, second = await begun(agent), await begun(other)
+        for topic in (first, second):
+            await written(agent, topic)
+        agent.objects.writes_of = "/topic/0"
+        agent.objects.writes.close()
+        publication = asyncio.create_task(published(agent, first))
+        await eventually(lambda: agent.objects.writes.waiting == 1)
+        assert second == await published(other, second)
+        agent.objects.writes.open()
+
+        assert ErrorCode.TOPIC_ALREADY_EXISTS is await code_of(publication)
+
+        assert {"import.json", FILE, "deleted.json"} == await keys_of(agent, first)
+        assert {"import.json", FILE} == await keys_of(agent, second)
 
 
 async def test_imports_count_as_partitions_when_they_begin_and_when_they_are_published(

@@ -298,20 +298,27 @@ def test_a_compacted_topic_takes_no_records_without_keys(
     spark: SparkSession, agent: DriftlogProcess
 ) -> None:
     """
-    Compaction would delete them; a producer is refused, too.
+    Compaction would delete them; a producer is refused, too.  The policy may be the brokers' own.
     """
     records = history(100)
     compacted = {"cleanup.policy": "compact"}
+    alter = [driftlog_command() or "driftlog", "configs", "alter", "--all-brokers"]
+    alter += ["-b", agent.bootstrap]
 
-    with pytest.raises(ValueError, match="records have no key"):
-        import_parquet(
-            frame(spark, records),
-            location(agent),
-            "compacted",
-            partitions=1,
-            bootstrap_servers=agent.bootstrap,
-            configs=compacted,
-        )
+    subprocess.run([*alter, "--add-config", "log.cleanup.policy=compact"], check=True)
+    try:
+        for configs in (compacted, {}):
+            with pytest.raises(ValueError, match="records have no key"):
+                import_parquet(
+                    frame(spark, records),
+                    location(agent),
+                    "compacted",
+                    partitions=1,
+                    bootstrap_servers=agent.bootstrap,
+                    configs=configs,
+                )
+    finally:
+        subprocess.run([*alter, "--delete-config", "log.cleanup.policy"], check=True)
     keyed = [one for one in records if one.key is not None]
     import_parquet(
         frame(spark, keyed),
@@ -323,6 +330,20 @@ def test_a_compacted_topic_takes_no_records_without_keys(
     )
 
     assert len(keyed) == len(consumed(agent, "compacted", 1)[0])
+
+
+def test_records_without_a_timestamp_stay_without_one(
+    spark: SparkSession, agent: DriftlogProcess
+) -> None:
+    """
+    Kafka's are -1, and a topic of such records may be repartitioned.
+    """
+    rows = frame(spark, history(20)).withColumn("timestamp", F.timestamp_millis(F.lit(-1)))
+    import_parquet(
+        rows, location(agent), "untimed", partitions=1, bootstrap_servers=agent.bootstrap
+    )
+
+    assert {-1} == {one.timestamp for one in consumed(agent, "untimed", 1)[0]}
 
 
 def test_a_name_that_is_taken_is_told(spark: SparkSession, agent: DriftlogProcess) -> None:

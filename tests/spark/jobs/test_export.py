@@ -124,7 +124,7 @@ def test_a_run_that_died_anywhere_is_run_again(spark: SparkSession, tmp_path: Pa
     done = files(target)
     assert 3 == len(list((target / "_driftlog" / "done").glob("*.json")))
     topic.seal(0, 40, [message(n) for n in range(10)])
-    half = target / "_driftlog" / "part" / "2023-11-15T01"
+    half = target / "_driftlog" / "part" / "of-a-run" / "2023-11-15T01"
     half.mkdir(parents=True)
     (half / "part-0.parquet").write_bytes(b"half")
 
@@ -140,6 +140,28 @@ def test_a_run_that_died_anywhere_is_run_again(spark: SparkSession, tmp_path: Pa
     assert (9, 8) == (third.units_before, third.records)
     assert everything() == written(spark, target)
     assert (10, 0) == ((last := run()).units_before, last.records)
+
+
+def test_a_second_run_stops_the_first(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    A cluster's driver that lost its client goes on: what the second run has marked stays whole.
+    """
+    log, target = str(tmp_path / "log"), tmp_path / "target"
+    flights(log)
+
+    def run(progress: Any = None) -> Any:
+        return export_topic(spark, log, "flights", str(target), unit="hour", progress=progress)
+
+    def overtake(number: int, _: int, __: str) -> None:
+        if number == 4:
+            assert (10, 3) == ((other := run()).units, other.units_before)
+
+    with pytest.raises(JobError, match="another run of the export"):
+        run(overtake)
+
+    assert everything() == written(spark, target)
+    assert not run().records
+    assert everything() == written(spark, target)
 
 
 def test_a_plan_that_is_not_whole_is_made_again(spark: SparkSession, tmp_path: Path) -> None:

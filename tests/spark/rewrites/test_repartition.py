@@ -258,5 +258,16 @@ def test_records_that_cannot_be_decoded_and_a_failure_leave_no_topic(
         repartition_topic(
             spark, str(tmp_path), "good", "new", partitions=2, bootstrap_servers=agent.bootstrap
         )
+    SealedTopic(str(tmp_path), "keyless").create().seal(0, 0, [Message(T0_MS, None, b"v")])
+    with pytest.raises(ValueError, match="records have no key"):
+        repartition_topic(
+            spark,
+            str(tmp_path),
+            "keyless",
+            "new",
+            partitions=2,
+            bootstrap_servers=agent.bootstrap,
+            configs={"cleanup.policy": "compact"},
+        )
     admin = AdminClient({"bootstrap.servers": agent.bootstrap})
     assert "new" not in admin.list_topics(timeout=WAIT_S).topics
