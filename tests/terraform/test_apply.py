@@ -167,27 +167,40 @@ def test_machines_get_the_units_of_this_checkout(cluster: Applied) -> None:
     for unit in ("driftlog.service", "driftlog-metrics.service", "driftlog-metrics.timer"):
         assert (tested / unit).read_text() == machine.contents[f"/etc/systemd/system/{unit}"]
     assert [["/usr/local/sbin/driftlog-boot"]] == machine.commands
-    assert {"auto": {"create": {"topics": {"enable": True}}}} == {
-        name: settings.pop(name) for name in ["auto"]
-    }
+    configs = ("auto.create.topics.enable", "max.connections", "max.connections.per.ip")
+    assert (True, 5000, 500) == tuple(settings.pop(name) for name in configs)
     assert [] == [name for name in settings if f"--{name} " not in options]
     assert (["serve"], ["seal"]) == (settings.pop("roles"), others.pop("roles"))
     assert settings == {name: others[name] for name in settings}
 
 
-def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(cluster: Applied) -> None:
+def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(
+    cluster: Applied, tmp_path: Path
+) -> None:
     """
-    Nothing is replaced, and nothing changes by itself.
+    Nothing is replaced, and nothing changes by itself.  The agents' configuration is in the plan where
+    the page reads it, and an agent takes that.
     """
     plan = str(cluster.example / "second.tfplan")
     terraform(cluster.example, "plan", f"-out={plan}", environment=cluster.account)
-    shown = terraform(cluster.example, "show", "-json", plan, environment=cluster.account)
+    shown = json.loads(
+        terraform(cluster.example, "show", "-json", plan, environment=cluster.account)
+    )
     changes = {
         change["address"]: change["change"]["actions"]
-        for change in json.loads(shown)["resource_changes"]
+        for change in shown["resource_changes"]
         if change["change"]["actions"] not in (["no-op"], ["read"])
     }
 
+    planned = tmp_path / "agent.toml"
+    planned.write_text(shown["planned_values"]["outputs"]["agent_toml"]["value"])
+    checked = subprocess.run(
+        [str(driftlog_command()), "agent", "config", "--config-file", str(planned)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (0, "") == (checked.returncode, checked.stderr)
+    assert ".planned_values.outputs.agent_toml.value" in _PAGE
     assert {("update",)} == {tuple(actions) for actions in changes.values()}
     assert set() == {a for a in changes if not _RULES.search(a)} - _ALWAYS_CHANGED
 

@@ -30,7 +30,9 @@ locals {
   # What each agent of the cluster has alike. What only the machine knows, its address and its zone,
   # comes as DRIFTLOG_* variables.
   #
-  # Integers, fractions and booleans are TOML's own; TOML has no integer that begins with 0.
+  # Integers, fractions and booleans are TOML's own; TOML has no integer that begins with 0. Names of
+  # configs are in quotes: without them a dot makes a table, and max.connections cannot be a value beside
+  # max.connections.per.ip.
   agent_toml = join("\n", concat(
     [
       "store = ${jsonencode(var.location)}",
@@ -43,7 +45,7 @@ locals {
       "log-format = \"json\"",
     ],
     length(var.roles) == 1 ? ["roles = ${jsonencode(var.roles)}"] : [],
-    [for name, value in var.broker_configs : "${name} = ${can(regex("^(true|false|-?(0|[1-9][0-9]*)(\\.[0-9]+)?)$", value)) ? value : jsonencode(value)}"],
+    [for name, value in var.broker_configs : "${jsonencode(name)} = ${can(regex("^(true|false|-?(0|[1-9][0-9]*)(\\.[0-9]+)?)$", value)) ? value : jsonencode(value)}"],
     [""],
   ))
 

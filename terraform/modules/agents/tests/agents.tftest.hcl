@@ -135,7 +135,7 @@ run "each_agent_has_the_same_configuration" {
   command = plan
 
   variables {
-    broker_configs = { "log.retention.hours" = "72", "auto.create.topics.enable" = "true", "max.connections.per.ip.overrides" = "10.0.0.9:50", "compression.lz4.level" = "007", "log.cleaner.min.cleanable.ratio" = "0.5" }
+    broker_configs = { "log.retention.hours" = "72", "auto.create.topics.enable" = "true", "max.connections" = "5000", "max.connections.per.ip" = "500", "max.connections.per.ip.overrides" = "10.0.0.9:50", "compression.lz4.level" = "007", "log.cleaner.min.cleanable.ratio" = "0.5" }
   }
 
   assert {
@@ -148,13 +148,15 @@ run "each_agent_has_the_same_configuration" {
       etcd-key = "/etc/driftlog/tls/client-key.pem"
       session-timeout-ms = 6000
       log-format = "json"
-      auto.create.topics.enable = true
-      compression.lz4.level = "007"
-      log.cleaner.min.cleanable.ratio = 0.5
-      log.retention.hours = 72
-      max.connections.per.ip.overrides = "10.0.0.9:50"
+      "auto.create.topics.enable" = true
+      "compression.lz4.level" = "007"
+      "log.cleaner.min.cleanable.ratio" = 0.5
+      "log.retention.hours" = 72
+      "max.connections" = 5000
+      "max.connections.per.ip" = 500
+      "max.connections.per.ip.overrides" = "10.0.0.9:50"
     END
-    error_message = "Numbers and booleans are TOML's, everything else is a string."
+    error_message = "Numbers and booleans are TOML's, everything else is a string. Names are quoted: one may begin another."
   }
 }
 
