@@ -178,8 +178,9 @@ def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(
     cluster: Applied, tmp_path: Path
 ) -> None:
     """
-    Nothing is replaced, and nothing changes by itself.  The agents' configuration is in the plan where
-    the page reads it, and an agent takes that.
+    Nothing is replaced, and nothing changes by itself.
+
+    The plan has the agents' configuration where the page reads it, and an agent takes it.
     """
     plan = str(cluster.example / "second.tfplan")
     terraform(cluster.example, "plan", f"-out={plan}", environment=cluster.account)

@@ -87,7 +87,7 @@ variable "agent_instance_type" {
 }
 
 variable "etcd_instance_type" {
-  description = "Type of the machines of etcd's members. The release is for its architecture."
+  description = "Type of the machines of etcd's members. The release is for its architecture. A member has another type when its machine is replaced: README of the module metadata."
   type        = string
   default     = "m7g.medium"
 

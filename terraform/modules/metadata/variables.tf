@@ -59,7 +59,7 @@ variable "etcd_release_file" {
 }
 
 variable "instance_type" {
-  description = "Type of the members' machines. Two thousand transactions a second need one core; memory holds the whole database."
+  description = "Type of the members' machines. Two thousand transactions a second need one core; memory holds the whole database. A member has another type when its machine is replaced."
   type        = string
   default     = "m7g.medium"
 }
