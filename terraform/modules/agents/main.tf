@@ -126,7 +126,7 @@ resource "aws_security_group" "bootstrap" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "clients" {
-  for_each = { for pair in setproduct(["agents", "bootstrap"], var.client_cidr_blocks) : "${pair[0]} ${pair[1]}" => pair if local.serves }
+  for_each = { for pair in setproduct(["agents", "bootstrap"], toset(var.client_cidr_blocks)) : "${pair[0]} ${pair[1]}" => pair if local.serves }
 
   security_group_id = each.value[0] == "agents" ? aws_security_group.agents[0].id : aws_security_group.bootstrap[0].id
   description       = "Kafka clients"

@@ -46,6 +46,19 @@ run "agents_that_only_seal_are_a_group_beside_it" {
   }
 }
 
+run "the_network_of_the_cluster_may_be_one_of_its_clients" {
+  command = plan
+
+  variables {
+    client_cidr_blocks = ["10.80.0.0/20", "10.0.0.0/16"]
+  }
+
+  assert {
+    condition     = module.agents.autoscaling_group_name == "driftlog-agents"
+    error_message = "Machines of the VPC reach the HTTP port only where its block is named."
+  }
+}
+
 # One run for all of them: each must be refused, or the run fails. A variable that is held against
 # another one is in the second run: it is not looked at when that other one is wrong.
 run "refuses_each_of_these" {

@@ -303,15 +303,15 @@ run "refuses_addresses_that_are_public_in_part_and_ports_that_are_taken" {
   }
 }
 
-run "takes_private_addresses_of_all_kinds" {
+run "takes_private_addresses_of_all_kinds_and_one_twice" {
   command = plan
 
   variables {
-    client_cidr_blocks = ["10.1.2.3/32", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"]
+    client_cidr_blocks = ["10.1.2.3/32", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "10.1.2.3/32"]
   }
 
   assert {
     condition     = length(aws_vpc_security_group_ingress_rule.clients) == 8
-    error_message = "Each opens the agents and the load balancer."
+    error_message = "Each opens the agents and the load balancer, once."
   }
 }
