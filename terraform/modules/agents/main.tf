@@ -323,6 +323,7 @@ resource "aws_launch_template" "agents" {
         volume_type           = "gp3"
         volume_size           = block_device_mappings.value
         throughput            = var.volume_throughput_mib_s
+        iops                  = max(3000, 4 * var.volume_throughput_mib_s) # EC2 refuses more than 0.25 MiB/s for each
         encrypted             = true
         delete_on_termination = true
       }

@@ -84,6 +84,19 @@ run "agents_reach_etcd_at_its_ports" {
   }
 }
 
+run "ec2_takes_the_largest_throughput_of_a_volume" {
+  command = plan
+
+  variables {
+    volume_throughput_mib_s = 1000
+  }
+
+  assert {
+    condition     = [for disk in aws_launch_template.agents.block_device_mappings : disk.ebs[0].iops if disk.device_name == "/dev/sdf"] == [4000]
+    error_message = "A gp3 volume has 3000 requests a second, and for each at most a quarter of 1 MiB/s."
+  }
+}
+
 run "a_machine_with_a_disk_gets_no_volume" {
   command = plan
 
