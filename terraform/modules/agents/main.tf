@@ -371,6 +371,9 @@ resource "aws_autoscaling_group" "agents" {
   # seal all may, because leaders write their segments meanwhile. Ending a machine
   # shuts its system down: systemd sends SIGTERM, and the agent hands its partitions over.
   #
+  # The load balancer may need minutes to send clients to a new agent, and a zone without a healthy one
+  # has no address. So an old agent ends five minutes after its successor is in the group.
+  #
   # AWS rolls back to what was last saved on the group, and Terraform saves the new template before it
   # starts the refresh: to the new template, that is. The former release is applied in its place.
   instance_refresh {
@@ -379,7 +382,7 @@ resource "aws_autoscaling_group" "agents" {
     preferences {
       min_healthy_percentage = 100
       max_healthy_percentage = local.serves ? 134 : 200
-      instance_warmup        = 60
+      instance_warmup        = 300
       auto_rollback          = false
     }
   }

@@ -120,6 +120,11 @@ run "a_refresh_starts_an_agent_before_it_ends_one" {
   }
 
   assert {
+    condition     = tonumber(aws_autoscaling_group.agents.instance_refresh[0].preferences[0].instance_warmup) >= 300
+    error_message = "The load balancer has minutes to begin with a new agent before the zone's old one ends."
+  }
+
+  assert {
     condition     = one(aws_autoscaling_group.agents.initial_lifecycle_hook).default_result == "ABANDON"
     error_message = "An agent that never becomes ready is replaced, and the refresh stops."
   }
