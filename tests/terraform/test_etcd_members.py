@@ -187,4 +187,5 @@ def test_a_backup_restores_all_members(members: EtcdMembers, account: Mapping[st
 
     assert ["b25l"] * 3 == [_get(members, name, "a2V5") for name in members.names]
     metrics = _client("cloudwatch", account).list_metrics(Namespace="driftlog")["Metrics"]
-    assert ["EtcdBackups"] == [metric["MetricName"] for metric in metrics]
+    sent = [(m["MetricName"], {d["Name"]: d["Value"] for d in m["Dimensions"]}) for m in metrics]
+    assert [("EtcdBackups", {"Cluster": "a", "Member": "etcd-2"})] == sent
