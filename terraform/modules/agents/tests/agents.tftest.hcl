@@ -272,6 +272,25 @@ run "refuses_agents_that_serve_with_the_security_group_of_others_or_without_clie
   }
 }
 
+run "refuses_wheels_for_another_architecture" {
+  command         = plan
+  expect_failures = [aws_s3_object.wheel]
+
+  override_data {
+    target = data.aws_ec2_instance_type.this
+    values = { supported_architectures = ["arm64"], default_vcpus = 2, instance_storage_supported = false }
+  }
+}
+
+run "refuses_wheels_for_another_python" {
+  command         = plan
+  expect_failures = [aws_s3_object.wheel]
+
+  variables {
+    wheels_directory = "tests/wheels-of-another-python"
+  }
+}
+
 # One run for all of them: each must be refused, or the run fails.
 run "refuses_each_of_these" {
   command         = plan
