@@ -70,6 +70,7 @@ module "agents" {
   etcd_client_certificate_parameter = module.metadata.client_certificate_parameter
 
   instance_type       = var.agent_instance_type
+  image_id            = var.agent_image_id
   min_size            = var.min_size
   max_size            = var.max_size
   broker_configs      = var.broker_configs
@@ -96,6 +97,7 @@ module "seal_agents" {
   etcd_client_certificate_parameter = module.metadata.client_certificate_parameter
 
   instance_type  = var.agent_instance_type
+  image_id       = var.agent_image_id
   min_size       = var.seal_min_size
   max_size       = var.seal_max_size
   broker_configs = var.broker_configs

@@ -86,6 +86,17 @@ variable "agent_instance_type" {
   }
 }
 
+variable "agent_image_id" {
+  description = "Image of the agents' machines, of Amazon Linux 2023; null for the newest. With null, an apply after a new image has come refreshes the agents."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.agent_image_id == null || can(regex("^ami-[0-9a-f]{8,17}$", var.agent_image_id))
+    error_message = "Give the id of an image, such as ami-0123456789abcdef0: the plan shows it as image_id of the launch template. Or leave it out."
+  }
+}
+
 variable "etcd_instance_type" {
   description = "Type of the machines of etcd's members. The release is for its architecture. A member has another type when its machine is replaced: README of the module metadata."
   type        = string

@@ -287,7 +287,7 @@ resource "aws_iam_instance_profile" "agents" {
 
 resource "aws_launch_template" "agents" {
   name                   = local.group
-  image_id               = data.aws_ssm_parameter.ami.insecure_value
+  image_id               = coalesce(var.image_id, data.aws_ssm_parameter.ami.insecure_value)
   instance_type          = var.instance_type
   update_default_version = true
   ebs_optimized          = true

@@ -156,6 +156,17 @@ variable "instance_type" {
   default     = "m7i.large"
 }
 
+variable "image_id" {
+  description = "Image of the machines, of Amazon Linux 2023; null for the newest. With null, an apply after a new image has come refreshes the group, whatever else it changes."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.image_id == null || can(regex("^ami-[0-9a-f]{8,17}$", var.image_id))
+    error_message = "The id of an image, such as ami-0123456789abcdef0, or null."
+  }
+}
+
 variable "network_baseline_mbit_s" {
   description = "Network baseline of `instance_type` (`aws ec2 describe-instance-types`, BaselineBandwidthInGbps × 1000); that of m7i.large is 781."
   type        = number

@@ -65,7 +65,7 @@ run "refuses_each_of_these" {
   command = plan
   expect_failures = [
     var.name, var.region, var.bucket, var.wheels_directory, var.etcd_release_file, var.cidr_block,
-    var.agent_instance_type, var.etcd_instance_type, var.client_cidr_blocks, var.reader_principals, var.writer_principals,
+    var.agent_instance_type, var.agent_image_id, var.etcd_instance_type, var.client_cidr_blocks, var.reader_principals, var.writer_principals,
     var.min_size, var.seal_min_size, var.broker_configs, var.alarm_actions,
   ]
 
@@ -85,6 +85,8 @@ run "refuses_each_of_these" {
     # sizes without a family
     agent_instance_type = "large"
     etcd_instance_type  = "medium"
+    # a name of an image
+    agent_image_id = "al2023"
     # the internet
     client_cidr_blocks = ["0.0.0.0/0"]
     # the wildcard

@@ -51,8 +51,8 @@ run "machines_are_closed_and_encrypted" {
   }
 
   assert {
-    condition     = length(aws_launch_template.agents.block_device_mappings) == 2
-    error_message = "A machine without a disk of its own gets a volume for buffers."
+    condition     = length(aws_launch_template.agents.block_device_mappings) == 2 && aws_launch_template.agents.image_id == "ami-12345678"
+    error_message = "A machine without a disk of its own gets a volume for buffers, and the newest image."
   }
 
   assert {
@@ -81,6 +81,19 @@ run "agents_reach_etcd_at_its_ports" {
   assert {
     condition     = aws_vpc_security_group_egress_rule.agents["etcd"].from_port == 2379 && aws_vpc_security_group_egress_rule.agents["etcd"].to_port == 2381
     error_message = "An etcd that exists may have other ports."
+  }
+}
+
+run "an_image_that_was_given_stays" {
+  command = plan
+
+  variables {
+    image_id = "ami-0123456789abcdef0"
+  }
+
+  assert {
+    condition     = aws_launch_template.agents.image_id == "ami-0123456789abcdef0"
+    error_message = "A new image of Amazon Linux refreshes the group only where no image was given."
   }
 }
 
@@ -294,7 +307,7 @@ run "refuses_wheels_for_another_python" {
 # One run for all of them: each must be refused, or the run fails.
 run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.client_cidr_blocks, var.operator_cidr_blocks, var.min_size, var.etcd_endpoints, var.wheels_directory, var.broker_configs, var.volume_throughput_mib_s]
+  expect_failures = [var.client_cidr_blocks, var.operator_cidr_blocks, var.min_size, var.etcd_endpoints, var.wheels_directory, var.broker_configs, var.volume_throughput_mib_s, var.image_id]
 
   variables {
     # the internet as a client
@@ -309,6 +322,8 @@ run "refuses_each_of_these" {
     wheels_directory = "tests"
     # a name that is no config
     broker_configs = { "store = x" = "y" }
+    # a name of an image
+    image_id = "al2023"
     # slow volumes
     volume_throughput_mib_s = 60
   }
