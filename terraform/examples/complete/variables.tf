@@ -4,8 +4,8 @@ variable "name" {
   default     = "driftlog"
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{0,19}$", var.name)) && !startswith(var.name, "aws") && !startswith(var.name, "ssm")
-    error_message = "Give at most 20 lower-case letters, digits and hyphens, a letter first, and neither aws nor ssm at the beginning: names of load balancers and parameters begin with it."
+    condition     = can(regex("^[a-z][a-z0-9-]{0,19}$", var.name)) && !startswith(var.name, "aws") && !startswith(var.name, "ssm") && !can(regex("^(internal|sg)(-|$)", var.name))
+    error_message = "Give at most 20 lower-case letters, digits and hyphens, a letter first; not aws, ssm, internal- or sg- at the beginning: names of parameters, load balancers and security groups begin with it."
   }
 }
 

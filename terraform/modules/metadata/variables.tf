@@ -11,6 +11,11 @@ variable "name" {
     condition     = !startswith(var.name, "aws") && !startswith(var.name, "ssm")
     error_message = "A name of parameters begins with neither aws nor ssm."
   }
+
+  validation {
+    condition     = !can(regex("^(internal|sg)(-|$)", var.name))
+    error_message = "Names of load balancers do not begin with internal-, and those of security groups not with sg-."
+  }
 }
 
 variable "vpc_id" {

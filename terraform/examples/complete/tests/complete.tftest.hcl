@@ -103,6 +103,15 @@ run "refuses_each_of_these" {
   }
 }
 
+run "refuses_a_name_that_a_load_balancer_may_not_have" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    name = "internal"
+  }
+}
+
 run "refuses_each_of_these_too" {
   command = plan
   expect_failures = [

@@ -304,6 +304,15 @@ run "refuses_wheels_for_another_python" {
   }
 }
 
+run "refuses_a_name_that_aws_does_not_take" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    name = "internal"
+  }
+}
+
 # One run for all of them: each must be refused, or the run fails.
 run "refuses_each_of_these" {
   command         = plan
