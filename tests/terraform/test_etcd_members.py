@@ -5,6 +5,7 @@ Shell.
 
 import json
 import os
+import runpy
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -60,6 +61,17 @@ def members(
         for name in names:
             started.wait_until_healthy(name)
         yield started
+
+
+def test_the_memory_of_a_member_holds_its_database() -> None:
+    """
+    m7g.medium has 4 GiB.  A database beyond the memory is read from the disk, page by page.
+    """
+    script = runpy.run_path(str(FILES / "driftlog-etcd"))
+
+    sizes = [script["quota_bytes"](gib << 30) >> 30 for gib in (4, 16, 64)]
+
+    assert [2, 8, 8] == sizes
 
 
 def _client(service: str, account: Mapping[str, str]) -> Any:
