@@ -124,6 +124,7 @@ def prepared(checkout: Path) -> Path:
         "deletion_protection = false\n"
         "seal_min_size = 1\n"
         "seal_max_size = 2\n"
+        "agent_network_baseline_mbit_s = 1000\n"
         'broker_configs = { "auto.create.topics.enable" = "true", "max.connections" = "5000", '
         '"max.connections.per.ip" = "500" }\n'
     )

@@ -150,6 +150,17 @@ def test_apply_makes_what_a_client_needs(cluster: Applied) -> None:
     assert outputs["reader_role_arn"].endswith(f":role/{BUCKET}-reader")
 
 
+def test_both_groups_grow_by_the_network_that_was_given(cluster: Applied) -> None:
+    """
+    At 60 % of 1000 Mbit/s, in bytes a minute.
+    """
+    policies = [cluster.resources[f"{group}.aws_autoscaling_policy.network"] for group in _GROUPS]
+
+    targets = [policy["target_tracking_configuration"][0]["target_value"] for policy in policies]
+
+    assert [4_500_000_000] * 2 == targets
+
+
 def test_machines_get_the_units_of_this_checkout(cluster: Applied) -> None:
     """
     What is tested of deploy/systemd is what runs; the configuration is TOML that agents know.

@@ -76,13 +76,24 @@ variable "cidr_block" {
 }
 
 variable "agent_instance_type" {
-  description = "Type of the agents' machines. The wheels are for its architecture; for another network give `network_baseline_mbit_s` to the module agents."
+  description = "Type of the agents' machines. The wheels are for its architecture, and `agent_network_baseline_mbit_s` is its network's."
   type        = string
   default     = "m7i.large"
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]*\\.[a-z0-9-]+$", var.agent_instance_type))
     error_message = "Give a type of EC2, such as m7i.large: two cores are enough."
+  }
+}
+
+variable "agent_network_baseline_mbit_s" {
+  description = "Network baseline of `agent_instance_type`, at 60 % of which the group grows; null for that of m7i.large. `aws ec2 describe-instance-types` has it: BaselineBandwidthInGbps × 1000."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.agent_network_baseline_mbit_s == null ? var.agent_instance_type == "m7i.large" : var.agent_network_baseline_mbit_s > 0
+    error_message = "Give the baseline of agent_instance_type, in Mbit/s: aws ec2 describe-instance-types has BaselineBandwidthInGbps. The group grows by it."
   }
 }
 

@@ -176,6 +176,7 @@ variable "network_baseline_mbit_s" {
   description = "Network baseline of `instance_type` (`aws ec2 describe-instance-types`, BaselineBandwidthInGbps × 1000); that of m7i.large is 781."
   type        = number
   default     = 781
+  nullable    = false
 
   validation {
     condition     = var.network_baseline_mbit_s > 0

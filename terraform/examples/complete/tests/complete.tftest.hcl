@@ -103,6 +103,15 @@ run "refuses_each_of_these" {
   }
 }
 
+run "asks_for_the_network_of_another_type" {
+  command         = plan
+  expect_failures = [var.agent_network_baseline_mbit_s]
+
+  variables {
+    agent_instance_type = "c7gn.large"
+  }
+}
+
 run "refuses_a_name_that_a_load_balancer_may_not_have" {
   command         = plan
   expect_failures = [var.name]
