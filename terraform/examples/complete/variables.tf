@@ -208,7 +208,7 @@ variable "broker_configs" {
 }
 
 variable "deletion_protection" {
-  description = "Whether the load balancer is protected from deletion."
+  description = "Whether the load balancer is protected from deletion. Machines and etcd's volumes are not: `terraform destroy` stops at the balancer, and has ended them. The bucket stays while it is not empty."
   type        = bool
   default     = true
 }

@@ -229,7 +229,7 @@ variable "volume_throughput_mib_s" {
 }
 
 variable "deletion_protection" {
-  description = "Whether the load balancer, whose name clients have, is protected from deletion."
+  description = "Whether the load balancer, whose name clients have, is protected from deletion. Nothing else is: `terraform destroy` stops at the balancer, and has ended the machines."
   type        = bool
   default     = true
 }
