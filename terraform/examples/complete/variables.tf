@@ -17,6 +17,11 @@ variable "region" {
     condition     = can(regex("^[a-z]{2,}(-[a-z]+)+-[0-9]+$", var.region))
     error_message = "Give the name of a region, such as eu-central-1: aws ec2 describe-regions lists them. A zone's name has a letter more."
   }
+
+  validation {
+    condition     = !startswith(var.region, "cn-")
+    error_message = "Give a region outside of China: endpoints of services have other names there."
+  }
 }
 
 variable "availability_zones" {

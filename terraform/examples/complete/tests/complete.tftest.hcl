@@ -112,6 +112,16 @@ run "asks_for_the_network_of_another_type" {
   }
 }
 
+run "refuses_a_region_with_other_names_of_endpoints" {
+  command         = plan
+  expect_failures = [var.region]
+
+  variables {
+    region             = "cn-north-1"
+    availability_zones = ["cn-north-1a", "cn-north-1b", "cn-north-1d"]
+  }
+}
+
 run "refuses_a_name_that_a_load_balancer_may_not_have" {
   command         = plan
   expect_failures = [var.name]
