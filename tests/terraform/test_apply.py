@@ -358,15 +358,20 @@ def test_destroy_leaves_nothing(cluster: Applied) -> None:
 def _shell(
     cluster: Applied, agent: Agent, tools: Path
 ) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """Types lines of the page beside the example; the load balancer's name is *agent*'s address."""
+    """Types lines of the page beside the example, as on the machine of *agent*.
+
+    The load balancer's name is its address.
+    """
     install_tools(tools)
+    variables = tools / f"{agent.listener}.env"
+    variables.write_text(f"DRIFTLOG_LISTENER={agent.listener}\n")
     ours = Path(str(driftlog_command())).parent
     environment = {**cluster.account, "PATH": f"{tools}:{ours}:{os.environ['PATH']}"}
 
     def type_here(lines: str) -> subprocess.CompletedProcess[str]:
         for written, real in {
             "$(terraform output -raw bootstrap_servers)": agent.listener,
-            "log-bootstrap-….elb.eu-central-1.amazonaws.com:9092": agent.listener,
+            "/etc/driftlog/agent.env": str(variables),
             "/opt/driftlog/bin": str(ours),
         }.items():
             lines = lines.replace(written, real)
