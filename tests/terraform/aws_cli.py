@@ -135,12 +135,12 @@ def _called(client: Any, operation: str, options: list[str]) -> dict[str, Any]:
             text = next(given)
             simple[member] = json.loads(text) if of.type_name in ("list", "structure") else text
     if operation == "put-metric-data" and "MetricData" not in simple:
-        dimension, _, value = simple.pop("dimensions").partition("=")
+        dimensions = [given.partition("=") for given in simple.pop("dimensions").split(",")]
         datum = {
             "MetricName": simple.pop("metric-name"),
             "Unit": simple.pop("unit"),
             "Value": float(simple.pop("value")),
-            "Dimensions": [{"Name": dimension, "Value": value}],
+            "Dimensions": [{"Name": name, "Value": value} for name, _, value in dimensions],
         }
         simple["MetricData"] = [datum]
     answer: dict[str, Any] = getattr(client, xform_name(name))(**simple)

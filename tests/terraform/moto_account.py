@@ -124,7 +124,9 @@ def prepared(checkout: Path) -> Path:
         "deletion_protection = false\n"
         "seal_min_size = 1\n"
         "seal_max_size = 2\n"
-        'broker_configs = { "auto.create.topics.enable" = "true" }\n'
+        "agent_network_baseline_mbit_s = 1000\n"
+        'broker_configs = { "auto.create.topics.enable" = "true", "max.connections" = "5000", '
+        '"max.connections.per.ip" = "500" }\n'
     )
     return example
 

@@ -150,6 +150,17 @@ def test_apply_makes_what_a_client_needs(cluster: Applied) -> None:
     assert outputs["reader_role_arn"].endswith(f":role/{BUCKET}-reader")
 
 
+def test_both_groups_grow_by_the_network_that_was_given(cluster: Applied) -> None:
+    """
+    At 60 % of 1000 Mbit/s, in bytes a minute.
+    """
+    policies = [cluster.resources[f"{group}.aws_autoscaling_policy.network"] for group in _GROUPS]
+
+    targets = [policy["target_tracking_configuration"][0]["target_value"] for policy in policies]
+
+    assert [4_500_000_000] * 2 == targets
+
+
 def test_machines_get_the_units_of_this_checkout(cluster: Applied) -> None:
     """
     What is tested of deploy/systemd is what runs; the configuration is TOML that agents know.
@@ -167,27 +178,41 @@ def test_machines_get_the_units_of_this_checkout(cluster: Applied) -> None:
     for unit in ("driftlog.service", "driftlog-metrics.service", "driftlog-metrics.timer"):
         assert (tested / unit).read_text() == machine.contents[f"/etc/systemd/system/{unit}"]
     assert [["/usr/local/sbin/driftlog-boot"]] == machine.commands
-    assert {"auto": {"create": {"topics": {"enable": True}}}} == {
-        name: settings.pop(name) for name in ["auto"]
-    }
+    configs = ("auto.create.topics.enable", "max.connections", "max.connections.per.ip")
+    assert (True, 5000, 500) == tuple(settings.pop(name) for name in configs)
     assert [] == [name for name in settings if f"--{name} " not in options]
     assert (["serve"], ["seal"]) == (settings.pop("roles"), others.pop("roles"))
     assert settings == {name: others[name] for name in settings}
 
 
-def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(cluster: Applied) -> None:
+def test_a_second_plan_shows_what_moto_forgets_and_nothing_else(
+    cluster: Applied, tmp_path: Path
+) -> None:
     """
     Nothing is replaced, and nothing changes by itself.
+
+    The plan has the agents' configuration where the page reads it, and an agent takes it.
     """
     plan = str(cluster.example / "second.tfplan")
     terraform(cluster.example, "plan", f"-out={plan}", environment=cluster.account)
-    shown = terraform(cluster.example, "show", "-json", plan, environment=cluster.account)
+    shown = json.loads(
+        terraform(cluster.example, "show", "-json", plan, environment=cluster.account)
+    )
     changes = {
         change["address"]: change["change"]["actions"]
-        for change in json.loads(shown)["resource_changes"]
+        for change in shown["resource_changes"]
         if change["change"]["actions"] not in (["no-op"], ["read"])
     }
 
+    planned = tmp_path / "agent.toml"
+    planned.write_text(shown["planned_values"]["outputs"]["agent_toml"]["value"])
+    checked = subprocess.run(
+        [str(driftlog_command()), "agent", "config", "--config-file", str(planned)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (0, "") == (checked.returncode, checked.stderr)
+    assert ".planned_values.outputs.agent_toml.value" in _PAGE
     assert {("update",)} == {tuple(actions) for actions in changes.values()}
     assert set() == {a for a in changes if not _RULES.search(a)} - _ALWAYS_CHANGED
 
@@ -333,15 +358,20 @@ def test_destroy_leaves_nothing(cluster: Applied) -> None:
 def _shell(
     cluster: Applied, agent: Agent, tools: Path
 ) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """Types lines of the page beside the example; the load balancer's name is *agent*'s address."""
+    """Types lines of the page beside the example, as on the machine of *agent*.
+
+    The load balancer's name is its address.
+    """
     install_tools(tools)
+    variables = tools / f"{agent.listener}.env"
+    variables.write_text(f"DRIFTLOG_LISTENER={agent.listener}\n")
     ours = Path(str(driftlog_command())).parent
     environment = {**cluster.account, "PATH": f"{tools}:{ours}:{os.environ['PATH']}"}
 
     def type_here(lines: str) -> subprocess.CompletedProcess[str]:
         for written, real in {
             "$(terraform output -raw bootstrap_servers)": agent.listener,
-            "log-bootstrap-….elb.eu-central-1.amazonaws.com:9092": agent.listener,
+            "/etc/driftlog/agent.env": str(variables),
             "/opt/driftlog/bin": str(ours),
         }.items():
             lines = lines.replace(written, real)

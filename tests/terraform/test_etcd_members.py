@@ -5,6 +5,7 @@ Shell.
 
 import json
 import os
+import runpy
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -60,6 +61,17 @@ def members(
         for name in names:
             started.wait_until_healthy(name)
         yield started
+
+
+def test_the_memory_of_a_member_holds_its_database() -> None:
+    """
+    m7g.medium has 4 GiB.  A database beyond the memory is read from the disk, page by page.
+    """
+    script = runpy.run_path(str(FILES / "driftlog-etcd"))
+
+    sizes = [script["quota_bytes"](gib << 30) >> 30 for gib in (4, 16, 64)]
+
+    assert [2, 8, 8] == sizes
 
 
 def _client(service: str, account: Mapping[str, str]) -> Any:
@@ -187,4 +199,5 @@ def test_a_backup_restores_all_members(members: EtcdMembers, account: Mapping[st
 
     assert ["b25l"] * 3 == [_get(members, name, "a2V5") for name in members.names]
     metrics = _client("cloudwatch", account).list_metrics(Namespace="driftlog")["Metrics"]
-    assert ["EtcdBackups"] == [metric["MetricName"] for metric in metrics]
+    sent = [(m["MetricName"], {d["Name"]: d["Value"] for d in m["Dimensions"]}) for m in metrics]
+    assert [("EtcdBackups", {"Cluster": "a", "Member": "etcd-2"})] == sent

@@ -69,11 +69,13 @@ module "agents" {
   etcd_endpoints                    = module.metadata.endpoints
   etcd_client_certificate_parameter = module.metadata.client_certificate_parameter
 
-  instance_type       = var.agent_instance_type
-  min_size            = var.min_size
-  max_size            = var.max_size
-  broker_configs      = var.broker_configs
-  deletion_protection = var.deletion_protection
+  instance_type           = var.agent_instance_type
+  image_id                = var.agent_image_id
+  network_baseline_mbit_s = var.agent_network_baseline_mbit_s
+  min_size                = var.min_size
+  max_size                = var.max_size
+  broker_configs          = var.broker_configs
+  deletion_protection     = var.deletion_protection
 }
 
 # Agents that only seal: a group of its own, where `seal_max_size` says so.
@@ -95,10 +97,12 @@ module "seal_agents" {
   etcd_endpoints                    = module.metadata.endpoints
   etcd_client_certificate_parameter = module.metadata.client_certificate_parameter
 
-  instance_type  = var.agent_instance_type
-  min_size       = var.seal_min_size
-  max_size       = var.seal_max_size
-  broker_configs = var.broker_configs
+  instance_type           = var.agent_instance_type
+  image_id                = var.agent_image_id
+  network_baseline_mbit_s = var.agent_network_baseline_mbit_s
+  min_size                = var.seal_min_size
+  max_size                = var.seal_max_size
+  broker_configs          = var.broker_configs
 }
 
 module "observability" {

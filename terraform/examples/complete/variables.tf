@@ -4,8 +4,8 @@ variable "name" {
   default     = "driftlog"
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{0,19}$", var.name)) && !startswith(var.name, "aws") && !startswith(var.name, "ssm")
-    error_message = "Give at most 20 lower-case letters, digits and hyphens, a letter first, and neither aws nor ssm at the beginning: names of load balancers and parameters begin with it."
+    condition     = can(regex("^[a-z][a-z0-9-]{0,19}$", var.name)) && !startswith(var.name, "aws") && !startswith(var.name, "ssm") && !can(regex("^(internal|sg)(-|$)", var.name))
+    error_message = "Give at most 20 lower-case letters, digits and hyphens, a letter first; not aws, ssm, internal- or sg- at the beginning: names of parameters, load balancers and security groups begin with it."
   }
 }
 
@@ -16,6 +16,11 @@ variable "region" {
   validation {
     condition     = can(regex("^[a-z]{2,}(-[a-z]+)+-[0-9]+$", var.region))
     error_message = "Give the name of a region, such as eu-central-1: aws ec2 describe-regions lists them. A zone's name has a letter more."
+  }
+
+  validation {
+    condition     = !startswith(var.region, "cn-")
+    error_message = "Give a region outside of China: endpoints of services have other names there."
   }
 }
 
@@ -76,7 +81,7 @@ variable "cidr_block" {
 }
 
 variable "agent_instance_type" {
-  description = "Type of the agents' machines. The wheels are for its architecture; for another network give `network_baseline_mbit_s` to the module agents."
+  description = "Type of the agents' machines. The wheels are for its architecture, and `agent_network_baseline_mbit_s` is its network's."
   type        = string
   default     = "m7i.large"
 
@@ -86,8 +91,30 @@ variable "agent_instance_type" {
   }
 }
 
+variable "agent_network_baseline_mbit_s" {
+  description = "Network baseline of `agent_instance_type`, at 60 % of which the group grows; null for that of m7i.large. `aws ec2 describe-instance-types` has it: BaselineBandwidthInGbps × 1000."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.agent_network_baseline_mbit_s == null ? var.agent_instance_type == "m7i.large" : var.agent_network_baseline_mbit_s > 0
+    error_message = "Give the baseline of agent_instance_type, in Mbit/s: aws ec2 describe-instance-types has BaselineBandwidthInGbps. The group grows by it."
+  }
+}
+
+variable "agent_image_id" {
+  description = "Image of the agents' machines, of Amazon Linux 2023; null for the newest. With null, an apply after a new image has come refreshes the agents."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.agent_image_id == null || can(regex("^ami-[0-9a-f]{8,17}$", var.agent_image_id))
+    error_message = "Give the id of an image, such as ami-0123456789abcdef0: the plan shows it as image_id of the launch template. Or leave it out."
+  }
+}
+
 variable "etcd_instance_type" {
-  description = "Type of the machines of etcd's members. The release is for its architecture."
+  description = "Type of the machines of etcd's members. The release is for its architecture. A member has another type when its machine is replaced: README of the module metadata."
   type        = string
   default     = "m7g.medium"
 
@@ -186,7 +213,7 @@ variable "broker_configs" {
 }
 
 variable "deletion_protection" {
-  description = "Whether the load balancer is protected from deletion."
+  description = "Whether the load balancer is protected from deletion. Machines and etcd's volumes are not: `terraform destroy` stops at the balancer, and has ended them. The bucket stays while it is not empty."
   type        = bool
   default     = true
 }

@@ -23,6 +23,9 @@ locals {
 
   wheels = { for file in fileset(var.wheels_directory, "*.whl") : file => filesha256("${var.wheels_directory}/${file}") }
 
+  # Ends of wheels that a machine installs: pure ones, and those compiled for its Python and its architecture.
+  wheel_ends = "-(any|(cp312-cp312|cp3([2-9]|1[0-2])-abi3|py3-none)-(many)?linux[a-z0-9_.]*_${local.architecture == "arm64" ? "aarch64" : "x86_64"})\\.whl$"
+
   # Another wheel is another folder: a machine that starts while the next release is uploaded
   # installs one of the two, whole. The former folder stays until the group has the next template.
   wheels_prefix = "artifacts/driftlog/${local.group}/${substr(sha256(jsonencode(local.wheels)), 0, 16)}"
@@ -30,7 +33,9 @@ locals {
   # What each agent of the cluster has alike. What only the machine knows, its address and its zone,
   # comes as DRIFTLOG_* variables.
   #
-  # Integers, fractions and booleans are TOML's own; TOML has no integer that begins with 0.
+  # Integers, fractions and booleans are TOML's own; TOML has no integer that begins with 0. Names of
+  # configs are in quotes: without them a dot makes a table, and max.connections cannot be a value beside
+  # max.connections.per.ip.
   agent_toml = join("\n", concat(
     [
       "store = ${jsonencode(var.location)}",
@@ -43,7 +48,7 @@ locals {
       "log-format = \"json\"",
     ],
     length(var.roles) == 1 ? ["roles = ${jsonencode(var.roles)}"] : [],
-    [for name, value in var.broker_configs : "${name} = ${can(regex("^(true|false|-?(0|[1-9][0-9]*)(\\.[0-9]+)?)$", value)) ? value : jsonencode(value)}"],
+    [for name, value in var.broker_configs : "${jsonencode(name)} = ${can(regex("^(true|false|-?(0|[1-9][0-9]*)(\\.[0-9]+)?)$", value)) ? value : jsonencode(value)}"],
     [""],
   ))
 
@@ -100,6 +105,11 @@ resource "aws_s3_object" "wheel" {
 
   lifecycle {
     create_before_destroy = true
+
+    precondition {
+      condition     = can(regex(local.wheel_ends, each.key))
+      error_message = "${each.key} is for another system: ${var.instance_type} needs wheels for Python 3.12 on Linux, ${local.architecture}. docs/deploy.md says how to make them."
+    }
   }
 }
 
@@ -124,7 +134,7 @@ resource "aws_security_group" "bootstrap" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "clients" {
-  for_each = { for pair in setproduct(["agents", "bootstrap"], var.client_cidr_blocks) : "${pair[0]} ${pair[1]}" => pair if local.serves }
+  for_each = { for pair in setproduct(["agents", "bootstrap"], toset(var.client_cidr_blocks)) : "${pair[0]} ${pair[1]}" => pair if local.serves }
 
   security_group_id = each.value[0] == "agents" ? aws_security_group.agents[0].id : aws_security_group.bootstrap[0].id
   description       = "Kafka clients"
@@ -277,7 +287,7 @@ resource "aws_iam_instance_profile" "agents" {
 
 resource "aws_launch_template" "agents" {
   name                   = local.group
-  image_id               = data.aws_ssm_parameter.ami.insecure_value
+  image_id               = coalesce(var.image_id, data.aws_ssm_parameter.ami.insecure_value)
   instance_type          = var.instance_type
   update_default_version = true
   ebs_optimized          = true
@@ -321,6 +331,7 @@ resource "aws_launch_template" "agents" {
         volume_type           = "gp3"
         volume_size           = block_device_mappings.value
         throughput            = var.volume_throughput_mib_s
+        iops                  = max(3000, 4 * var.volume_throughput_mib_s) # EC2 refuses more than 0.25 MiB/s for each
         encrypted             = true
         delete_on_termination = true
       }
@@ -368,6 +379,9 @@ resource "aws_autoscaling_group" "agents" {
   # seal all may, because leaders write their segments meanwhile. Ending a machine
   # shuts its system down: systemd sends SIGTERM, and the agent hands its partitions over.
   #
+  # The load balancer may need minutes to send clients to a new agent, and a zone without a healthy one
+  # has no address. So an old agent ends five minutes after its successor is in the group.
+  #
   # AWS rolls back to what was last saved on the group, and Terraform saves the new template before it
   # starts the refresh: to the new template, that is. The former release is applied in its place.
   instance_refresh {
@@ -376,7 +390,7 @@ resource "aws_autoscaling_group" "agents" {
     preferences {
       min_healthy_percentage = 100
       max_healthy_percentage = local.serves ? 134 : 200
-      instance_warmup        = 60
+      instance_warmup        = 300
       auto_rollback          = false
     }
   }

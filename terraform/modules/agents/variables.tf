@@ -6,6 +6,11 @@ variable "name" {
     condition     = can(regex("^[a-z][a-z0-9-]{0,19}$", var.name))
     error_message = "At most 20 lower-case letters, digits and hyphens, a letter first: names of load balancers end at 32."
   }
+
+  validation {
+    condition     = !can(regex("^(internal|sg)(-|$)", var.name))
+    error_message = "Names of load balancers do not begin with internal-, and those of security groups not with sg-."
+  }
 }
 
 variable "roles" {
@@ -156,10 +161,22 @@ variable "instance_type" {
   default     = "m7i.large"
 }
 
+variable "image_id" {
+  description = "Image of the machines, of Amazon Linux 2023; null for the newest. With null, an apply after a new image has come refreshes the group, whatever else it changes."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.image_id == null || can(regex("^ami-[0-9a-f]{8,17}$", var.image_id))
+    error_message = "The id of an image, such as ami-0123456789abcdef0, or null."
+  }
+}
+
 variable "network_baseline_mbit_s" {
   description = "Network baseline of `instance_type` (`aws ec2 describe-instance-types`, BaselineBandwidthInGbps × 1000); that of m7i.large is 781."
   type        = number
   default     = 781
+  nullable    = false
 
   validation {
     condition     = var.network_baseline_mbit_s > 0
@@ -201,7 +218,7 @@ variable "volume_gib" {
 }
 
 variable "volume_throughput_mib_s" {
-  description = "Throughput of that volume. All produced bytes are written to it once."
+  description = "Throughput of that volume. All produced bytes are written to it once. Above 750, AWS charges for more than 3000 IOPS, too."
   type        = number
   default     = 250
 
@@ -212,7 +229,7 @@ variable "volume_throughput_mib_s" {
 }
 
 variable "deletion_protection" {
-  description = "Whether the load balancer, whose name clients have, is protected from deletion."
+  description = "Whether the load balancer, whose name clients have, is protected from deletion. Nothing else is: `terraform destroy` stops at the balancer, and has ended the machines."
   type        = bool
   default     = true
 }

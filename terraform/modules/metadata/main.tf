@@ -295,9 +295,10 @@ resource "aws_instance" "this" {
   ]
 
   lifecycle {
-    # A newer image, or another user data, replaces no member by itself: three at once would be the end
-    # of the quorum. `terraform apply -replace` does it, one member at a time.
-    ignore_changes = [ami, user_data_base64, volume_tags]
+    # A newer image, another user data or another type changes no member by itself: three at once would be
+    # the end of the quorum. For another type the provider would stop all members, in place. `terraform
+    # apply -replace` does it, one member at a time.
+    ignore_changes = [ami, instance_type, user_data_base64, volume_tags]
   }
 }
 

@@ -11,6 +11,11 @@ variable "name" {
     condition     = !startswith(var.name, "aws") && !startswith(var.name, "ssm")
     error_message = "A name of parameters begins with neither aws nor ssm."
   }
+
+  validation {
+    condition     = !can(regex("^(internal|sg)(-|$)", var.name))
+    error_message = "Names of load balancers do not begin with internal-, and those of security groups not with sg-."
+  }
 }
 
 variable "vpc_id" {
@@ -59,13 +64,13 @@ variable "etcd_release_file" {
 }
 
 variable "instance_type" {
-  description = "Type of the members' machines. Two thousand transactions a second need one core; memory holds the whole database."
+  description = "Type of the members' machines. Two thousand transactions a second need one core; etcd's quota is half of the memory, at most 8 GiB, so that memory holds the whole database. A member has another type when its machine is replaced."
   type        = string
   default     = "m7g.medium"
 }
 
 variable "volume_gib" {
-  description = "Size of each member's volume. etcd's quota is 8 GiB, and a snapshot of as much may lie beside it. A member has a larger one when its machine is replaced."
+  description = "Size of each member's volume. etcd's quota is at most 8 GiB, and a snapshot of as much may lie beside it. A member has a larger one when its machine is replaced."
   type        = number
   default     = 24
 

@@ -6,6 +6,11 @@ variable "name" {
     condition     = can(regex("^[a-z][a-z0-9-]{0,19}$", var.name))
     error_message = "At most 20 lower-case letters, digits and hyphens, a letter first: names of load balancers end at 32."
   }
+
+  validation {
+    condition     = !can(regex("^(internal|sg)(-|$)", var.name))
+    error_message = "Names of load balancers do not begin with internal-, and those of security groups not with sg-."
+  }
 }
 
 variable "cidr_block" {

@@ -93,12 +93,16 @@ resource "aws_cloudwatch_metric_alarm" "live_agents" {
   tags                = var.tags
 }
 
+# The second member that fails takes the quorum along: the first one is urgent. A member whose machine is
+# well and whose etcd is not writes no snapshot.
 resource "aws_cloudwatch_metric_alarm" "etcd_backups" {
-  alarm_name          = "${var.name}-EtcdBackups"
-  alarm_description   = "No member of etcd has written a snapshot to the bucket for three hours: journalctl -u driftlog-etcd-backup."
+  for_each = var.etcd_instance_ids
+
+  alarm_name          = "${var.name}-EtcdBackups-${each.key}"
+  alarm_description   = "A member of etcd has written no snapshot to the bucket for three hours. On it: journalctl -u cloud-final -u driftlog-etcd -u driftlog-etcd-backup."
   namespace           = local.namespace
   metric_name         = "EtcdBackups"
-  dimensions          = { Cluster = var.name }
+  dimensions          = { Cluster = var.name, Member = each.key }
   statistic           = "Sum"
   comparison_operator = "LessThanThreshold"
   threshold           = 1
@@ -110,7 +114,6 @@ resource "aws_cloudwatch_metric_alarm" "etcd_backups" {
   tags                = var.tags
 }
 
-# The second member that fails takes the quorum along: the first one is urgent.
 resource "aws_cloudwatch_metric_alarm" "etcd_member" {
   for_each = var.etcd_instance_ids
 
@@ -170,12 +173,12 @@ locals {
         stat    = "Minimum"
         metrics = [[local.namespace, "Agents", "Cluster", var.name]]
       },
-      {
-        title   = "Snapshots of etcd"
-        stat    = "Sum"
-        metrics = [[local.namespace, "EtcdBackups", "Cluster", var.name]]
-      },
     ],
+    length(var.etcd_instance_ids) == 0 ? [] : [{
+      title   = "Snapshots of etcd"
+      stat    = "Sum"
+      metrics = [for member in keys(var.etcd_instance_ids) : [local.namespace, "EtcdBackups", "Cluster", var.name, "Member", member]]
+    }],
     [for name, alarm in local.alarms : {
       title   = name
       stat    = "Maximum"

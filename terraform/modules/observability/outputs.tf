@@ -2,10 +2,10 @@ output "alarm_names" {
   description = "Names of all alarms."
   value = sort(concat(
     [for alarm in aws_cloudwatch_metric_alarm.agents : alarm.alarm_name],
+    [for alarm in aws_cloudwatch_metric_alarm.etcd_backups : alarm.alarm_name],
     [for alarm in aws_cloudwatch_metric_alarm.etcd_member : alarm.alarm_name],
     [
       aws_cloudwatch_metric_alarm.live_agents.alarm_name,
-      aws_cloudwatch_metric_alarm.etcd_backups.alarm_name,
       aws_cloudwatch_metric_alarm.bootstrap.alarm_name,
     ],
   ))

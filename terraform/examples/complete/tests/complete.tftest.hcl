@@ -46,13 +46,26 @@ run "agents_that_only_seal_are_a_group_beside_it" {
   }
 }
 
+run "the_network_of_the_cluster_may_be_one_of_its_clients" {
+  command = plan
+
+  variables {
+    client_cidr_blocks = ["10.80.0.0/20", "10.0.0.0/16"]
+  }
+
+  assert {
+    condition     = module.agents.autoscaling_group_name == "driftlog-agents"
+    error_message = "Machines of the VPC reach the HTTP port only where its block is named."
+  }
+}
+
 # One run for all of them: each must be refused, or the run fails. A variable that is held against
 # another one is in the second run: it is not looked at when that other one is wrong.
 run "refuses_each_of_these" {
   command = plan
   expect_failures = [
     var.name, var.region, var.bucket, var.wheels_directory, var.etcd_release_file, var.cidr_block,
-    var.agent_instance_type, var.etcd_instance_type, var.client_cidr_blocks, var.reader_principals, var.writer_principals,
+    var.agent_instance_type, var.agent_image_id, var.etcd_instance_type, var.client_cidr_blocks, var.reader_principals, var.writer_principals,
     var.min_size, var.seal_min_size, var.broker_configs, var.alarm_actions,
   ]
 
@@ -72,6 +85,8 @@ run "refuses_each_of_these" {
     # sizes without a family
     agent_instance_type = "large"
     etcd_instance_type  = "medium"
+    # a name of an image
+    agent_image_id = "al2023"
     # the internet
     client_cidr_blocks = ["0.0.0.0/0"]
     # the wildcard
@@ -85,6 +100,34 @@ run "refuses_each_of_these" {
     broker_configs = { "store = x" = "y" }
     # an address of mail
     alarm_actions = ["ops@example.com"]
+  }
+}
+
+run "asks_for_the_network_of_another_type" {
+  command         = plan
+  expect_failures = [var.agent_network_baseline_mbit_s]
+
+  variables {
+    agent_instance_type = "c7gn.large"
+  }
+}
+
+run "refuses_a_region_with_other_names_of_endpoints" {
+  command         = plan
+  expect_failures = [var.region]
+
+  variables {
+    region             = "cn-north-1"
+    availability_zones = ["cn-north-1a", "cn-north-1b", "cn-north-1d"]
+  }
+}
+
+run "refuses_a_name_that_a_load_balancer_may_not_have" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    name = "internal"
   }
 }
 

@@ -51,8 +51,8 @@ run "machines_are_closed_and_encrypted" {
   }
 
   assert {
-    condition     = length(aws_launch_template.agents.block_device_mappings) == 2
-    error_message = "A machine without a disk of its own gets a volume for buffers."
+    condition     = length(aws_launch_template.agents.block_device_mappings) == 2 && aws_launch_template.agents.image_id == "ami-12345678"
+    error_message = "A machine without a disk of its own gets a volume for buffers, and the newest image."
   }
 
   assert {
@@ -84,6 +84,32 @@ run "agents_reach_etcd_at_its_ports" {
   }
 }
 
+run "an_image_that_was_given_stays" {
+  command = plan
+
+  variables {
+    image_id = "ami-0123456789abcdef0"
+  }
+
+  assert {
+    condition     = aws_launch_template.agents.image_id == "ami-0123456789abcdef0"
+    error_message = "A new image of Amazon Linux refreshes the group only where no image was given."
+  }
+}
+
+run "ec2_takes_the_largest_throughput_of_a_volume" {
+  command = plan
+
+  variables {
+    volume_throughput_mib_s = 1000
+  }
+
+  assert {
+    condition     = [for disk in aws_launch_template.agents.block_device_mappings : disk.ebs[0].iops if disk.device_name == "/dev/sdf"] == [4000]
+    error_message = "A gp3 volume has 3000 requests a second, and for each at most a quarter of 1 MiB/s."
+  }
+}
+
 run "a_machine_with_a_disk_gets_no_volume" {
   command = plan
 
@@ -104,6 +130,11 @@ run "a_refresh_starts_an_agent_before_it_ends_one" {
   assert {
     condition     = aws_autoscaling_group.agents.instance_refresh[0].preferences[0].min_healthy_percentage == 100 && aws_autoscaling_group.agents.instance_refresh[0].preferences[0].max_healthy_percentage < 167
     error_message = "Of three agents one goes at a time, after its successor is ready."
+  }
+
+  assert {
+    condition     = tonumber(aws_autoscaling_group.agents.instance_refresh[0].preferences[0].instance_warmup) >= 300
+    error_message = "The load balancer has minutes to begin with a new agent before the zone's old one ends."
   }
 
   assert {
@@ -135,7 +166,7 @@ run "each_agent_has_the_same_configuration" {
   command = plan
 
   variables {
-    broker_configs = { "log.retention.hours" = "72", "auto.create.topics.enable" = "true", "max.connections.per.ip.overrides" = "10.0.0.9:50", "compression.lz4.level" = "007", "log.cleaner.min.cleanable.ratio" = "0.5" }
+    broker_configs = { "log.retention.hours" = "72", "auto.create.topics.enable" = "true", "max.connections" = "5000", "max.connections.per.ip" = "500", "max.connections.per.ip.overrides" = "10.0.0.9:50", "compression.lz4.level" = "007", "log.cleaner.min.cleanable.ratio" = "0.5" }
   }
 
   assert {
@@ -148,13 +179,15 @@ run "each_agent_has_the_same_configuration" {
       etcd-key = "/etc/driftlog/tls/client-key.pem"
       session-timeout-ms = 6000
       log-format = "json"
-      auto.create.topics.enable = true
-      compression.lz4.level = "007"
-      log.cleaner.min.cleanable.ratio = 0.5
-      log.retention.hours = 72
-      max.connections.per.ip.overrides = "10.0.0.9:50"
+      "auto.create.topics.enable" = true
+      "compression.lz4.level" = "007"
+      "log.cleaner.min.cleanable.ratio" = 0.5
+      "log.retention.hours" = 72
+      "max.connections" = 5000
+      "max.connections.per.ip" = 500
+      "max.connections.per.ip.overrides" = "10.0.0.9:50"
     END
-    error_message = "Numbers and booleans are TOML's, everything else is a string."
+    error_message = "Numbers and booleans are TOML's, everything else is a string. Names are quoted: one may begin another."
   }
 }
 
@@ -252,10 +285,38 @@ run "refuses_agents_that_serve_with_the_security_group_of_others_or_without_clie
   }
 }
 
+run "refuses_wheels_for_another_architecture" {
+  command         = plan
+  expect_failures = [aws_s3_object.wheel]
+
+  override_data {
+    target = data.aws_ec2_instance_type.this
+    values = { supported_architectures = ["arm64"], default_vcpus = 2, instance_storage_supported = false }
+  }
+}
+
+run "refuses_wheels_for_another_python" {
+  command         = plan
+  expect_failures = [aws_s3_object.wheel]
+
+  variables {
+    wheels_directory = "tests/wheels-of-another-python"
+  }
+}
+
+run "refuses_a_name_that_aws_does_not_take" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    name = "internal"
+  }
+}
+
 # One run for all of them: each must be refused, or the run fails.
 run "refuses_each_of_these" {
   command         = plan
-  expect_failures = [var.client_cidr_blocks, var.operator_cidr_blocks, var.min_size, var.etcd_endpoints, var.wheels_directory, var.broker_configs, var.volume_throughput_mib_s]
+  expect_failures = [var.client_cidr_blocks, var.operator_cidr_blocks, var.min_size, var.etcd_endpoints, var.wheels_directory, var.broker_configs, var.volume_throughput_mib_s, var.image_id]
 
   variables {
     # the internet as a client
@@ -270,6 +331,8 @@ run "refuses_each_of_these" {
     wheels_directory = "tests"
     # a name that is no config
     broker_configs = { "store = x" = "y" }
+    # a name of an image
+    image_id = "al2023"
     # slow volumes
     volume_throughput_mib_s = 60
   }
@@ -301,15 +364,15 @@ run "refuses_addresses_that_are_public_in_part_and_ports_that_are_taken" {
   }
 }
 
-run "takes_private_addresses_of_all_kinds" {
+run "takes_private_addresses_of_all_kinds_and_one_twice" {
   command = plan
 
   variables {
-    client_cidr_blocks = ["10.1.2.3/32", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"]
+    client_cidr_blocks = ["10.1.2.3/32", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "10.1.2.3/32"]
   }
 
   assert {
     condition     = length(aws_vpc_security_group_ingress_rule.clients) == 8
-    error_message = "Each opens the agents and the load balancer."
+    error_message = "Each opens the agents and the load balancer, once."
   }
 }

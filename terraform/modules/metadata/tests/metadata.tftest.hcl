@@ -82,6 +82,15 @@ run "a_member_may_do_only_this" {
   }
 }
 
+run "refuses_a_name_that_aws_does_not_take" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    name = "sg-logs"
+  }
+}
+
 # One run for all of them: each must be refused, or the run fails.
 run "refuses_each_of_these" {
   command         = plan

@@ -43,6 +43,15 @@ run "no_way_to_the_internet" {
   }
 }
 
+run "refuses_a_name_that_aws_does_not_take" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    name = "sg"
+  }
+}
+
 # One run for all of them: each must be refused, or the run fails.
 run "refuses_each_of_these" {
   command         = plan

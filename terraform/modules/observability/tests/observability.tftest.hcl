@@ -23,7 +23,7 @@ run "silence_is_an_alarm" {
   command = plan
 
   assert {
-    condition     = alltrue([for alarm in [aws_cloudwatch_metric_alarm.live_agents, aws_cloudwatch_metric_alarm.etcd_backups, aws_cloudwatch_metric_alarm.bootstrap] : alarm.treat_missing_data == "breaching"])
+    condition     = alltrue([for alarm in concat([aws_cloudwatch_metric_alarm.live_agents, aws_cloudwatch_metric_alarm.bootstrap], values(aws_cloudwatch_metric_alarm.etcd_backups)) : alarm.treat_missing_data == "breaching"])
     error_message = "A cluster that sends nothing raises alarms."
   }
 
@@ -43,7 +43,12 @@ run "each_alarm_calls_and_says_what_to_do" {
 
   assert {
     condition     = length(aws_cloudwatch_metric_alarm.etcd_member) == 3
-    error_message = "Each member of etcd has an alarm."
+    error_message = "Each member of etcd has an alarm on its machine."
+  }
+
+  assert {
+    condition     = { for member, alarm in aws_cloudwatch_metric_alarm.etcd_backups : member => alarm.dimensions } == { for member in ["etcd-1", "etcd-2", "etcd-3"] : member => tomap({ Cluster = "a", Member = member }) }
+    error_message = "Each member of etcd has an alarm on its snapshots: two that write some do not hide a third that writes none."
   }
 }
 
@@ -55,6 +60,19 @@ run "each_alarm_is_on_the_dashboard" {
       for widget in jsondecode(aws_cloudwatch_dashboard.this.dashboard_body).widgets : widget.properties.metrics[0][1] == name
     ])])
     error_message = "Each alarm's metric has a panel."
+  }
+}
+
+run "an_etcd_of_your_own_has_no_alarms_here" {
+  command = plan
+
+  variables {
+    etcd_instance_ids = {}
+  }
+
+  assert {
+    condition     = !anytrue([for name in output.alarm_names : strcontains(name, "etcd-") || strcontains(name, "EtcdBackups")]) && !strcontains(aws_cloudwatch_dashboard.this.dashboard_body, "EtcdBackups")
+    error_message = "It sends no snapshots to this bucket, so an alarm on them would never return to OK."
   }
 }
 
