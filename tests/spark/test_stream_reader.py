@@ -6,17 +6,21 @@ If it failed: a query would end with an error that nothing is lost for, or leave
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from driftlog_spark_reader.common.errors import DataLossError
 from driftlog_spark_reader.options.source_options import parse_options
+from driftlog_spark_reader.source.stream_position import decode
 from driftlog_spark_reader.source.stream_reader import StreamReader
 from tests.spark.test_read_topic import message
 from tests.support.sealed_topics import SealedTopic
 
 
-def reader_of(topic: SealedTopic) -> StreamReader:
+def reader_of(topic: SealedTopic, **options: str) -> StreamReader:
     """Of a query's start."""
     given = {"location": topic.location, "subscribe": topic.name, "startingOffsets": "earliest"}
+    given |= options
     return StreamReader(topic.location, parse_options(given, streaming=True))
 
 
@@ -51,3 +55,49 @@ def test_a_partition_that_comes_while_an_available_now_query_starts_is_not_lost(
 
     assert [(0, 0), (0, 1), (0, 2)] == rows(reader, start, end)
     assert [(1, 0), (1, 1)] == rows(reader, end, following)
+
+
+def test_a_log_that_is_shorter_than_it_was_is_a_loss(tmp_path: Path) -> None:
+    """
+    An older copy of the bucket is put back under a stream, and beside one that starts again.  What
+    producers write behind its end has offsets that the stream has read: they are other records.
+    """
+    topic = SealedTopic(str(tmp_path), "t").create()
+    topic.seal(0, 0, [message(0, n) for n in range(6)])
+    topic.seal(0, 6, [message(0, n) for n in range(6, 10)])
+    newest = topic.manifest(0).key
+    reader, lenient = reader_of(topic), reader_of(topic, failOnDataLoss="false")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    topic.with_store(lambda store: store.delete([newest]))
+
+    for one in (reader, reader_of(topic)):
+        with pytest.raises(DataLossError, match="t-0: ends at 6, and was at 10"):
+            one.latestOffset(end, ReadAllAvailable())
+    goes_on = lenient.latestOffset(end, ReadAllAvailable())
+    topic.seal(0, 6, [message(0, n) for n in range(6, 13)])
+    following = lenient.latestOffset(goes_on, ReadAllAvailable())
+
+    assert [] == rows(lenient, end, goes_on)
+    assert [(0, n) for n in range(6, 13)] == rows(lenient, goes_on, following)
+
+
+def test_a_start_that_the_log_has_not_reached_is_no_loss(tmp_path: Path) -> None:
+    """
+    It waits over batches of other partitions, and over a restart.
+    """
+    topic = SealedTopic(str(tmp_path), "t", partitions=2).create()
+    topic.seal(0, 0, [message(0, n) for n in range(3)])
+    topic.seal(1, 0, [message(1, n) for n in range(3)])
+    starts = {"startingOffsets": '{"t":{"0":0,"1":5}}'}
+    at = reader_of(topic, **starts).initialOffset()
+    ends = []
+    for base in (3, 4, 5):
+        at = reader_of(topic, **starts).latestOffset(at, ReadAllAvailable())
+        ends.append([*decode(at).offsets.values()])
+        topic.seal(0, base, [message(0, base)])
+    topic.seal(1, 3, [message(1, n) for n in range(3, 7)])
+
+    last = reader_of(topic).latestOffset(at, ReadAllAvailable())
+
+    assert [[3, 5], [4, 5], [5, 5]] == ends
+    assert [(0, 5), (1, 5), (1, 6)] == rows(reader_of(topic), at, last)

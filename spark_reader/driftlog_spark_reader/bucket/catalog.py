@@ -146,8 +146,7 @@ def newest_manifest(
 ) -> Manifest:
     """The partition's newest manifest; the empty one when there is none.
 
-    *known* is returned if none is newer: it is not read again, and a listing that lags does not
-    hide it.
+    *known* is returned if it still is the newest: it is not read again.
 
     Raises:
         DamagedTopicError: the manifest is damaged.
@@ -157,7 +156,7 @@ def newest_manifest(
     if not names:
         return empty_manifest(topic, tp)
     key = f"{folder}{min(names)}"
-    if known is not None and known.tp == tp and known.key <= key:  # counted down
+    if known is not None and known.tp == tp and known.key == key:
         return known
     try:
         manifest = decode_manifest(_present(files, key))

@@ -57,6 +57,15 @@ class StreamLog:
         """What of each partition could be read at the last look."""
         return {named: state.log for named, state in self._states.items()}
 
+    @property
+    def has_tail(self) -> bool:
+        """Whether the query reads what is not sealed."""
+        return self._tail is not None
+
+    def sealed_ends(self) -> dict[NamedPartition, int]:
+        """The sealed end of each partition at the last look."""
+        return {named: state.manifest.end for named, state in self._states.items()}
+
     def ids(self) -> dict[str, str]:
         """The ids of the topics at the last look, by name."""
         return {named.topic: str(state.topic.topic_id) for named, state in self._states.items()}

@@ -36,8 +36,9 @@ from driftlog_spark_reader.source.stream_offsets import (
     limited_ends,
     made_again,
     new_offsets,
+    shorter_logs,
 )
-from driftlog_spark_reader.source.stream_position import Position, decode, encode
+from driftlog_spark_reader.source.stream_position import Position, decode, encode, sealed_behind
 
 _LOOKS: Final = 5
 """Of one batch: the tail is sealed, or deleted, between its plan and the look before it once in a
@@ -65,7 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint starts."""
         log = self._opened()
         offsets = log.initial_offsets()
-        return encode(Position(offsets, log.ids(), is_first=True))
+        sealed = sealed_behind(offsets, log.sealed_ends(), log.logs(), Position({}))
+        return encode(Position(offsets, log.ids(), is_first=True, sealed=sealed))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends now."""
@@ -83,7 +85,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; *start* where there is none yet."""
+        """Where the next batch ends; *start* where there is none yet.
+
+        Raises:
+            DataLossError: a log is shorter than it was.
+        """
         begun = decode(start)
         log = self._opened()
         logs = log.refresh()
@@ -91,10 +97,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids = log.ids()
         remade = made_again(begun.offsets, begun.ids, ids)
         same = {named: begun.offsets[named] for named in begun.offsets.keys() - remade}
+        least_ends = begun.least_ends(has_tail=log.has_tail)
+        shorter = shorter_logs(
+            {named: end for named, end in least_ends.items() if named in same},
+            logs,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
         if isinstance(limit, ReadMinRows) and self._is_delayed(same, limit.min_rows):
             return start
-        # No listing that lags, and no tail that is not read any more, takes a query back.
+        # A target of before the start, and a tail that is not read any more, take no query back.
         ends = {named: max(reach.end, same.get(named, 0)) for named, reach in self._latest.items()}
+        ends |= shorter
         most = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets
         if most is not None:
             reached = {n: LogEnds(reach.start, ends[n]) for n, reach in self._latest.items()}
@@ -103,7 +116,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends |= {named: same[named] for named in (same.keys() & logs.keys()) - ends.keys()}
         if ends == begun.offsets and not remade:
             return start
-        return encode(Position(ends, ids, start=begun.offsets if begun.is_first else None))
+        sealed = sealed_behind(ends, log.sealed_ends(), logs, begun)
+        first = begun.offsets if begun.is_first else None
+        return encode(Position(ends, ids, start=first, sealed=sealed))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of the log, for the query's progress."""
