@@ -1,4 +1,4 @@
-"""A stream's position says where its logs ended at least, with the tail that it read and without it.
+"""A position says where the logs of a stream ended at least, with a tail and without one.
 
 If it failed: a log that lost records would be read on behind them, or a whole log would be refused.
 """
