@@ -13,6 +13,7 @@ from driftlog_spark_reader import (
     KAFKA_SCHEMA,
     AmbiguousTopicError,
     DamagedTopicError,
+    DataLossError,
     DeletedTopicError,
     OffsetOutOfRangeError,
     RawSegmentSkippedWarning,
@@ -292,15 +293,18 @@ def test_offsets_without_records_are_no_rows(spark: SparkSession, tmp_path: Path
 
 def test_undecodable_ranges_are_named(spark: SparkSession, tmp_path: Path) -> None:
     """
-    A raw object is skipped with a warning that says which offsets, and where they are.
+    A raw object is a loss.  Without failOnDataLoss it is skipped, with a warning that says which
+    offsets, and where they are.
     """
     topic = SealedTopic(str(tmp_path), "raw").create()
     topic.seal(0, 0, [message(0, 0)])
     raw = topic.seal_raw(0, 1, 4)
     topic.seal(0, 4, [message(0, 4)])
 
+    with pytest.raises(DataLossError, match=r"raw-0: offsets 1 to 3 .*failOnDataLoss=false"):
+        read_topic(spark, str(tmp_path), "raw")
     with pytest.warns(RawSegmentSkippedWarning) as caught:
-        df = read_topic(spark, str(tmp_path), "raw")
+        df = read_topic(spark, str(tmp_path), "raw", fail_on_data_loss=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_topic(spark, str(tmp_path), "raw", starting_offsets={0: 4})

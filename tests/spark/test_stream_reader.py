@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from driftlog_spark_reader.common.errors import DataLossError
+from driftlog_spark_reader.common.errors import DataLossError, RawSegmentSkippedWarning
 from driftlog_spark_reader.options.source_options import parse_options
 from driftlog_spark_reader.source.stream_position import decode
 from driftlog_spark_reader.source.stream_reader import StreamReader
@@ -101,3 +101,21 @@ def test_a_start_that_the_log_has_not_reached_is_no_loss(tmp_path: Path) -> None
 
     assert [[3, 5], [4, 5], [5, 5]] == ends
     assert [(0, 5), (1, 5), (1, 6)] == rows(reader_of(topic), at, last)
+
+
+def test_records_that_cannot_be_decoded_end_a_stream_that_may_lose_none(tmp_path: Path) -> None:
+    """
+    They are no rows, and the stream would go past them.
+    """
+    topic = SealedTopic(str(tmp_path), "t").create()
+    topic.seal(0, 0, [message(0, 0)])
+    topic.seal_raw(0, 1, 3)
+    topic.seal(0, 3, [message(0, 3)])
+    reader, lenient = reader_of(topic), reader_of(topic, failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+
+    with pytest.raises(DataLossError, match="t-0: offsets 1 to 2 have batches that cannot be"):
+        reader.partitions(start, end)
+    with pytest.warns(RawSegmentSkippedWarning, match="t-0: offsets 1 to 2 are left out"):
+        assert [(0, 0), (0, 3)] == rows(lenient, start, end)

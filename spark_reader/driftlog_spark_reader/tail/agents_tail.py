@@ -305,8 +305,8 @@ class _PiecesRead:
         elif code in _UNDECODABLE:
             raise DamagedTopicError(
                 f"{_name(piece)}: the batch at or behind offset {self._positions[place]} cannot be "
-                f"decoded ({error.str()}); seal the topic, which keeps it as it came, or give "
-                "option etcd"
+                f"decoded ({error.str()}); consumers get it as it came.  failOnDataLoss=false "
+                "leaves it out once it is sealed, or with option etcd"
             )
         else:
             self._errors.take(error)

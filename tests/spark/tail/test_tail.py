@@ -31,6 +31,7 @@ from driftlog_spark_reader.bucket.catalog import find_topic, newest_manifest, se
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
+    DataLossError,
     DeletedTopicError,
     OffsetOutOfRangeError,
     RawSegmentSkippedWarning,
@@ -268,10 +269,15 @@ def _rows(table: pa.Table) -> Iterator[Row]:
 
 
 def query(
-    cluster: Cluster, adapter: str, topic: Topic, **between: Callable[[], object]
+    cluster: Cluster,
+    adapter: str,
+    topic: Topic,
+    *,
+    failOnDataLoss: str = "true",  # noqa: N803 - the option's name
+    **between: Callable[[], object],
 ) -> list[Row]:
     """The rows of one query, with a tail of its own."""
-    tail = cluster.tail(adapter)
+    tail = cluster.tail(adapter, failOnDataLoss=failOnDataLoss)
     try:
         return Query(cluster, topic, tail, between).rows()
     finally:
@@ -790,10 +796,10 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::driftlog_spark_reader.RawSegmentSkippedWarning")
-def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(own: Cluster) -> None:
+def test_a_batch_that_cannot_be_decoded_ends_the_read_or_is_left_out_loudly(own: Cluster) -> None:
     """
-    A valid CRC around garbage is taken, as Kafka takes it.  Its neighbours are rows from etcd;
-    librdkafka does not get past it, so agents' rows are told to be unreadable, and not never.
+    A valid CRC around garbage is taken, as Kafka takes it.  With failOnDataLoss=false its
+    neighbours are rows from etcd; librdkafka does not get past it.
     """
     agent = own.start_agent()
     topic = own.topic("garbage")
@@ -802,9 +808,11 @@ def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(own:
         for batch in (good(b"one", b"two"), garbage, good(b"three")):
             assert 0 == raw.produce(topic.name, {0: batch})[0].error_code
 
-    assert [0, 1, 3] == [row.offset for row in query(own, "etcd", topic)]
-    with pytest.warns(RawSegmentSkippedWarning, match="garbage-0: offsets 2 to 2 are not in"):
+    with pytest.raises(DataLossError, match=r"garbage-0: offsets 2 to 2 .*failOnDataLoss=false"):
         query(own, "etcd", topic)
+    with pytest.warns(RawSegmentSkippedWarning, match="garbage-0: offsets 2 to 2 are not in"):
+        left = query(own, "etcd", topic, failOnDataLoss="false")
+    assert [0, 1, 3] == [row.offset for row in left]
     with pytest.raises(DamagedTopicError, match=r"garbage-0: .* cannot be decoded .*option etcd"):
         query(own, "agents", topic)
 
