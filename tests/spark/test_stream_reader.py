@@ -13,7 +13,7 @@ from driftlog_spark_reader.common.errors import DataLossError, RawSegmentSkipped
 from driftlog_spark_reader.options.source_options import parse_options
 from driftlog_spark_reader.source.stream_position import decode
 from driftlog_spark_reader.source.stream_reader import StreamReader
-from tests.spark.test_read_topic import message
+from tests.spark.test_read_topic import T0, message
 from tests.support.sealed_topics import SealedTopic
 
 
@@ -119,3 +119,45 @@ def test_records_that_cannot_be_decoded_end_a_stream_that_may_lose_none(tmp_path
         reader.partitions(start, end)
     with pytest.warns(RawSegmentSkippedWarning, match="t-0: offsets 1 to 2 are left out"):
         assert [(0, 0), (0, 3)] == rows(lenient, start, end)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": '{"t":{"0":1,"1":0}}'},
+        {"startingTimestamp": str(T0 + 1_000)},
+    ],
+)
+def test_a_first_batch_is_repeated_where_its_start_has_no_answer_any_more(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """
+    A partition is added that the start does not name, or that has no record of its time.
+    """
+    topic = SealedTopic(str(tmp_path), "t", partitions=2).create()
+    topic.seal(0, 0, [message(0, n) for n in range(3)])
+    topic.seal(1, 0, [message(1, n) for n in range(3)])
+    reader = reader_of(topic, **options)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    expected = rows(reader, reader.initialOffset(), end)
+    topic.partitions = 3
+    topic.alter({})
+
+    again = reader_of(topic, **options)
+
+    assert (0, 1) in expected
+    assert (0, 0) not in expected
+    assert expected == rows(again, again.initialOffset(), end)
+    following = again.latestOffset(end, ReadAllAvailable())
+    assert [0] == [at for named, at in decode(following).offsets.items() if named.partition == 2]
+
+
+def test_a_start_that_does_not_fit_is_told_before_the_first_batch(tmp_path: Path) -> None:
+    """
+    A query without a batch has nothing else to begin at.
+    """
+    topic = SealedTopic(str(tmp_path), "t", partitions=2).create()
+    reader = reader_of(topic, startingOffsets='{"t":{"0":1}}')
+
+    with pytest.raises(ValueError, match="it lacks t-1"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())

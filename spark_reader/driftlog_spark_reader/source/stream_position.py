@@ -7,8 +7,9 @@
      "/sealed": {"flights": {"1": 4}}}      of partitions whose offset is behind it: the sealed end
 
 The first line is the form of Spark's Kafka source, whose checkpoints have no others; no topic has a
-name with a slash.  Spark asks again where a query starts when it repeats the first batch, and the
-answer may be another one by then: what the batch logged as its start decides.
+name with a slash.  Spark asks again where a query starts when it repeats the first batch, and by
+then there may be no answer, or another one: what the batch logged as its start decides.  So the
+answer is `UNRESOLVED`, and the log is looked at when the first batch is planned.
 
 A log never ends before an offset that was read of it, so a log that does lost records.  What a
 query read of a tail is behind the sealed end, and a later query without the tail sees the sealed
@@ -31,6 +32,9 @@ _START: Final = "/start"
 _SEALED: Final = "/sealed"
 
 _NOT_REACHED: Final = -1
+
+UNRESOLVED: Final[Mapping[str, Any]] = {"/unresolved": True}
+"""Where a query starts that has no batch yet: where its options say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,13 @@ from driftlog_spark_reader.source.stream_offsets import (
     new_offsets,
     shorter_logs,
 )
-from driftlog_spark_reader.source.stream_position import Position, decode, encode, sealed_behind
+from driftlog_spark_reader.source.stream_position import (
+    UNRESOLVED,
+    Position,
+    decode,
+    encode,
+    sealed_behind,
+)
 
 _LOOKS: Final = 5
 """Of one batch: the tail is sealed, or deleted, between its plan and the look before it once in a
@@ -63,11 +69,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_options": replace(self._options, tail={}), "_log": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts."""
-        log = self._opened()
-        offsets = log.initial_offsets()
-        sealed = sealed_behind(offsets, log.sealed_ends(), log.logs(), Position({}))
-        return encode(Position(offsets, log.ids(), is_first=True, sealed=sealed))
+        """Where a query without a checkpoint starts; the log is not looked at for it."""
+        return dict(UNRESOLVED)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends now."""
@@ -88,10 +91,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; *start* where there is none yet.
 
         Raises:
+            ValueError: the options do not fit the topics, where the query has no batch yet.
             DataLossError: a log is shorter than it was.
         """
-        begun = decode(start)
         log = self._opened()
+        if start == UNRESOLVED:
+            start = encode(self._first())
+        begun = decode(start)
         logs = log.refresh()
         self._latest = _up_to(self._target, logs)
         ids = log.ids()
@@ -135,27 +141,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last.is_first:
             return []  # The first batch had no record.
         log = self._opened()
+        begun = self._begun(start, last)
         logs = log.logs_to(last.offsets)
         for _ in range(_LOOKS - 1):
             try:
-                ranges = self._ranges(decode(start), last, logs)
-                return self._tasks(log.with_segments(ranges))
+                return self._tasks(log.with_segments(self._ranges(begun, last, logs)))
             except SealedMeanwhileError:
                 logs = log.refresh()
-        return self._tasks(log.with_segments(self._ranges(decode(start), last, logs)))
+        return self._tasks(log.with_segments(self._ranges(begun, last, logs)))
+
+    def _begun(self, start: dict[str, Any], last: Position) -> Position:
+        """Where a batch begins; a converted checkpoint may have planned the first one."""
+        if last.start is not None:
+            return Position(last.start)
+        return self._first() if start == UNRESOLVED else decode(start)
+
+    def _first(self) -> Position:
+        """Where the query starts, as its options say now."""
+        log = self._opened()
+        offsets = log.initial_offsets()
+        sealed = sealed_behind(offsets, log.sealed_ends(), log.logs(), Position({}))
+        return Position(offsets, log.ids(), is_first=True, sealed=sealed)
 
     def _ranges(
         self, begun: Position, last: Position, logs: Mapping[NamedPartition, LogEnds]
     ) -> dict[NamedPartition, tuple[int, int]]:
         """What a batch reads, as of the last look."""
-        first = begun.offsets if last.start is None else last.start
         gone = made_again(last.offsets, last.ids, self._opened().ids())
-        before = begun.ids if last.start is None else {}
         return batch_ranges(
-            first,
+            begun.offsets,
             last.offsets,
             {named: reach for named, reach in logs.items() if named not in gone},
-            made_again(first.keys() & last.offsets.keys(), before, last.ids) - gone,
+            made_again(begun.offsets.keys() & last.offsets.keys(), begun.ids, last.ids) - gone,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
 
