@@ -161,3 +161,25 @@ def test_a_start_that_does_not_fit_is_told_before_the_first_batch(tmp_path: Path
 
     with pytest.raises(ValueError, match="it lacks t-1"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+
+def test_a_stream_of_named_partitions_goes_on_where_its_topic_has_fewer(tmp_path: Path) -> None:
+    """
+    The topic was deleted and made again: with failOnDataLoss=false what is there is read from its
+    first record.  A query without a batch names them by mistake.
+    """
+    topic = SealedTopic(str(tmp_path), "t", partitions=2).create()
+    for partition in range(2):
+        topic.seal(partition, 0, [message(partition, n) for n in range(3)])
+    given = {"location": str(tmp_path), "assign": '{"t":[0,1]}', "startingOffsets": "earliest"}
+    given |= {"failOnDataLoss": "false"}
+    reader = StreamReader(str(tmp_path), parse_options(given, streaming=True))
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    topic.delete()
+    SealedTopic(str(tmp_path), "t").create().seal(0, 0, [message(0, 0)])
+
+    following = reader.latestOffset(end, ReadAllAvailable())
+
+    assert [(0, 0)] == rows(reader, end, following)
+    with pytest.raises(ValueError, match="t has partitions 0 to 0, not 1"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
