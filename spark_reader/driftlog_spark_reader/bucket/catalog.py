@@ -40,6 +40,11 @@ SEGMENT_FORMAT: Final = 1
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _VERSION: Final = re.compile(r"[0-9]{20}\.json")
 DAMAGED: Final = "restore it from a copy of the bucket, or leave the partition out"
+MISSING: Final = (
+    "missing: call load() again if the DataFrame or view is older than 12 h, since replaced and "
+    f"expired files go then; else {DAMAGED}"
+)
+"""Of a segment that a plan names."""
 """What to do about a damaged or missing object."""
 
 
