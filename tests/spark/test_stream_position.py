@@ -7,7 +7,13 @@ import pytest
 
 from driftlog_spark_reader.options.bounds import NamedPartition
 from driftlog_spark_reader.options.resolution import LogEnds
-from driftlog_spark_reader.source.stream_position import Position, decode, encode, sealed_behind
+from driftlog_spark_reader.source.stream_position import (
+    UNRESOLVED,
+    Position,
+    decode,
+    encode,
+    sealed_behind,
+)
 
 P0, P1 = (NamedPartition("t", p) for p in range(2))
 
@@ -64,3 +70,17 @@ def test_a_checkpoint_of_sparks_kafka_source_does_not_say_what_is_sealed() -> No
 
     assert {} == found.least_ends(has_tail=False)
     assert {P0: 9} == found.least_ends(has_tail=True)
+
+
+def test_what_is_beside_the_offsets_begins_with_a_slash() -> None:
+    """
+    A listener of a query's progress tells topics by that, as docs/spark.md says.
+    """
+    offsets = {P0: 9, P1: 3}
+    full = Position(offsets, {"t": "id"}, is_first=True, start={P0: 2}, sealed={P0: 4})
+
+    found = {name: of for name, of in encode(full).items() if not name.startswith("/")}
+
+    assert {"t": {"0": 9, "1": 3}} == found
+    assert full == decode(encode(full))
+    assert all(name.startswith("/") for name in UNRESOLVED)
