@@ -40,16 +40,18 @@ from driftlog_spark_reader.common.errors import (
 )
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.time_range import TimeRange
+from driftlog_spark_reader.tail import agents_tail
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.segments.columns import SCHEMA
-from tests.clients.batches import good, with_records
+from tests.clients.batches import good, set_crc, with_records
 from tests.clients.sockets import Raw
 from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.etcd_server import EtcdCluster
 from tests.support.process_usage import free_port
 from tests.support.s3_servers import S3Server
+from tests.support.sealed_topics import Message, make_batch
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark_tail")]
 
@@ -795,6 +797,26 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     tail.close()
 
 
+def test_headers_count_in_the_bytes_of_rows_from_agents(
+    shared: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    10,000 records with 100 KB of headers each are not one batch of Arrow.
+    """
+    topic = shared.topic("heavy")
+    producer = confluent_kafka.Producer({"bootstrap.servers": shared.servers})
+    for _ in range(3):
+        producer.produce(topic.name, b"", partition=0, headers=[("h", bytes(1_000))])
+    assert 0 == producer.flush(60)
+    monkeypatch.setattr(agents_tail, "ROWS_BYTES", 1_000)
+    tail = shared.tail("agents")
+
+    batches = [*tail.reader().read(*tail.plan(topic, 0, 0, 3))]
+
+    tail.close()
+    assert [1, 1, 1] == [batch.num_rows for batch in batches]
+
+
 @pytest.mark.filterwarnings("ignore::driftlog_spark_reader.RawSegmentSkippedWarning")
 def test_a_batch_that_cannot_be_decoded_ends_the_read_or_is_left_out_loudly(own: Cluster) -> None:
     """
@@ -815,6 +837,16 @@ def test_a_batch_that_cannot_be_decoded_ends_the_read_or_is_left_out_loudly(own:
     assert [0, 1, 3] == [row.offset for row in left]
     with pytest.raises(DamagedTopicError, match=r"garbage-0: .* cannot be decoded .*option etcd"):
         query(own, "agents", topic)
+
+    strange = own.topic("strange")
+    batch = make_batch(0, [Message(T0, b"k", b"v", (("name", b"of a header"),))])
+    assert batch is not None
+    batch = batch.replace(b"name", b"\xffame")
+    set_crc(batch)
+    with Raw(agent.port) as raw:
+        assert 0 == raw.produce(strange.name, {0: batch})[0].error_code
+    with pytest.raises(DamagedTopicError, match=r"strange-0: .* cannot be decoded .*option etcd"):
+        query(own, "agents", strange)
 
 
 def test_an_address_where_no_etcd_is_ends_a_query(tmp_path: Path) -> None:
