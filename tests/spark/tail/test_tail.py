@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -274,12 +275,12 @@ def query(
     cluster: Cluster,
     adapter: str,
     topic: Topic,
-    *,
-    failOnDataLoss: str = "true",  # noqa: N803 - the option's name
+    options: Mapping[str, str] = MappingProxyType({}),
+    /,
     **between: Callable[[], object],
 ) -> list[Row]:
     """The rows of one query, with a tail of its own."""
-    tail = cluster.tail(adapter, failOnDataLoss=failOnDataLoss)
+    tail = cluster.tail(adapter, **options)
     try:
         return Query(cluster, topic, tail, between).rows()
     finally:
@@ -833,18 +834,18 @@ def test_a_batch_that_cannot_be_decoded_ends_the_read_or_is_left_out_loudly(own:
     with pytest.raises(DataLossError, match=r"garbage-0: offsets 2 to 2 .*failOnDataLoss=false"):
         query(own, "etcd", topic)
     with pytest.warns(RawSegmentSkippedWarning, match="garbage-0: offsets 2 to 2 are not in"):
-        left = query(own, "etcd", topic, failOnDataLoss="false")
+        left = query(own, "etcd", topic, {"failOnDataLoss": "false"})
     assert [0, 1, 3] == [row.offset for row in left]
     with pytest.raises(DamagedTopicError, match=r"garbage-0: .* cannot be decoded .*option etcd"):
         query(own, "agents", topic)
 
     strange = own.topic("strange")
-    batch = make_batch(0, [Message(T0, b"k", b"v", (("name", b"of a header"),))])
-    assert batch is not None
-    batch = batch.replace(b"name", b"\xffame")
-    set_crc(batch)
+    made = make_batch(0, [Message(T0, b"k", b"v", (("name", b"of a header"),))])
+    assert made is not None
+    made = made.replace(b"name", b"\xffame")
+    set_crc(made)
     with Raw(agent.port) as raw:
-        assert 0 == raw.produce(strange.name, {0: batch})[0].error_code
+        assert 0 == raw.produce(strange.name, {0: made})[0].error_code
     with pytest.raises(DamagedTopicError, match=r"strange-0: .* cannot be decoded .*option etcd"):
         query(own, "agents", strange)
 
