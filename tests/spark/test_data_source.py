@@ -78,6 +78,21 @@ def test_a_view_in_sql_is_one_statement(spark: SparkSession, tmp_path: Path) -> 
     assert {0: [0, 1, 2], 1: [*range(10)]} == offsets(spark.table("some_flights"))
 
 
+def test_a_dataframe_shows_the_log_of_its_first_action(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    Spark asks a Python source for tasks once for each load; a view is loaded once.
+    """
+    topic = SealedTopic(str(tmp_path), "t").create()
+    topic.seal(0, 0, [message(0, 0)])
+    reader = spark.read.format("driftlog").options(location=str(tmp_path), subscribe="t")
+    df = reader.load()
+    topic.seal(0, 1, [message(0, 1)])
+    first = df.count()
+    topic.seal(0, 2, [message(0, 2)])
+
+    assert (2, 2, 3) == (first, df.count(), reader.load().count())
+
+
 def test_register_makes_a_native_view_of_each_live_topic(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -179,7 +194,8 @@ def test_a_damaged_segment_fails_the_query_with_its_path(
         path.write_bytes(body[:-9] if damage == "cut" else body)
     reader = spark.read.format("driftlog").options(location=str(tmp_path), subscribe="t")
 
-    with pytest.raises(Exception, match=ref.key):
+    advice = r"load\(\) again if the DataFrame" if damage == "missing" else "restore it from a copy"
+    with pytest.raises(Exception, match=f"{ref.key}.*{advice}"):
         reader.load().collect()
 
 

@@ -13,6 +13,7 @@ from driftlog_spark_reader import (
     KAFKA_SCHEMA,
     AmbiguousTopicError,
     DamagedTopicError,
+    DataLossError,
     DeletedTopicError,
     OffsetOutOfRangeError,
     RawSegmentSkippedWarning,
@@ -276,6 +277,21 @@ def test_an_end_that_is_not_sealed_is_refused(spark: SparkSession, location: str
         read_topic(spark, location, "flights", ending_offsets={0: 31})
 
 
+def test_a_start_that_is_not_sealed_is_refused_or_has_no_rows(
+    spark: SparkSession, location: str
+) -> None:
+    """
+    The high watermark of an idle partition may be behind what is sealed: it stops no other one.
+    """
+    with pytest.raises(OffsetOutOfRangeError, match=r"flights-0: the start 31 .*segments seal"):
+        read_topic(spark, location, "flights", starting_offsets={0: 31})
+    found = read_topic(
+        spark, location, "flights", starting_offsets={0: 31, 1: 8}, fail_on_data_loss=False
+    )
+
+    assert {1: [8, 9]} == offsets(found)
+
+
 def test_offsets_without_records_are_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     """
     Gaps within and between segments, and a segment without any record.
@@ -292,15 +308,18 @@ def test_offsets_without_records_are_no_rows(spark: SparkSession, tmp_path: Path
 
 def test_undecodable_ranges_are_named(spark: SparkSession, tmp_path: Path) -> None:
     """
-    A raw object is skipped with a warning that says which offsets, and where they are.
+    A raw object is a loss.  Without failOnDataLoss it is skipped, with a warning that says which
+    offsets, and where they are.
     """
     topic = SealedTopic(str(tmp_path), "raw").create()
     topic.seal(0, 0, [message(0, 0)])
     raw = topic.seal_raw(0, 1, 4)
     topic.seal(0, 4, [message(0, 4)])
 
+    with pytest.raises(DataLossError, match=r"raw-0: offsets 1 to 3 .*failOnDataLoss=false"):
+        read_topic(spark, str(tmp_path), "raw")
     with pytest.warns(RawSegmentSkippedWarning) as caught:
-        df = read_topic(spark, str(tmp_path), "raw")
+        df = read_topic(spark, str(tmp_path), "raw", fail_on_data_loss=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_topic(spark, str(tmp_path), "raw", starting_offsets={0: 4})
@@ -463,7 +482,10 @@ def test_no_setting_of_the_session_hides_a_damaged_segment(
         ({"starting_offsets": {0: -1}}, "startingOffsets of flights-0 cannot be latest"),
         ({"ending_offsets": {0: -2}}, "endingOffsets of flights-0 cannot be earliest"),
         ({"starting_offsets": {0: 20}, "ending_offsets": {0: 10}}, "behind the end 10"),
-        ({"starting_offsets": {0: 31}}, "31 is behind the end 30"),
+        (
+            {"starting_offsets": {0: 25}, "ending_timestamp": T0 + 20_000},
+            "25 is behind the end 20",
+        ),
         ({"starting_offsets": {0: "5"}}, "is no offset"),
         ({"starting_offsets": '{"other":{"0":5}}'}, "other"),
         ({"starting_offsets": "{"}, "expected e.g."),

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from driftlog_spark_reader import (
     DamagedTopicError,
+    DataLossError,
     OffsetOutOfRangeError,
     RawSegmentSkippedWarning,
     StorageError,
@@ -170,7 +171,7 @@ def test_rows_are_those_of_read_topic(
     }
 
     for wanted in WANTED:
-        asked = {"topic": "flights", **wanted}
+        asked = {"topic": "flights", "fail_on_data_loss": False, **wanted}
         expected = rows_of_spark(spark, at, **asked)
         found = scan(at, **asked)
         for name, engine in engines.items():
@@ -185,7 +186,7 @@ def test_every_record_comes_once(location: str, engine: str) -> None:
     """
     flights(location)
 
-    table = ENGINES[engine](scan(location, "flights"))
+    table = ENGINES[engine](scan(location, "flights", fail_on_data_loss=False))
 
     offsets = {p: [r[4] for r in rows(table) if r[3] == p] for p in range(4)}
     assert {
@@ -263,12 +264,15 @@ def test_columns_are_chosen(location: str) -> None:
 
 def test_undecodable_ranges_are_named(tmp_path: Path) -> None:
     """
-    A raw object is skipped with a warning that says which offsets, and where they are.
+    A raw object is a loss.  Without fail_on_data_loss it is skipped, with a warning that says which
+    offsets, and where they are.
     """
     flights(str(tmp_path))
 
+    with pytest.raises(DataLossError, match=r"flights-1: offsets 10 to 13 .*\.raw"):
+        scan(str(tmp_path), "flights")
     with pytest.warns(RawSegmentSkippedWarning, match=r"flights-1: offsets 10 to 13 .*\.raw"):
-        found = scan(str(tmp_path), "flights")
+        found = scan(str(tmp_path), "flights", fail_on_data_loss=False)
 
     assert not any(path.endswith(".raw") for path in found.paths)
 

@@ -54,6 +54,7 @@ def test_defaults_are_those_of_spark_s_kafka_source() -> None:
     [
         ({"subscribe": " a, b,,a "}, Subscribe(("a", "b"))),
         ({"SubscribePattern": " a.* "}, SubscribePattern("a.*")),
+        ({"subscribePattern": r"[a\[]{0,3}[{,]\{,"}, SubscribePattern(r"[a\[]{0,3}[{,]\{,")),
         ({"assign": '{"t":[1,0,1]}'}, Assign((P0, P1))),
     ],
 )
@@ -74,6 +75,11 @@ def test_topics_are_named_in_one_of_three_ways(options: dict[str, str], selectio
         ({"subscribe": "t", "failOnDataLoss": "no"}, "true or false"),
         ({"subscribePattern": "("}, "no regular expression"),
         ({"subscribePattern": "[a-z&&[^b]]"}, "no regular expression of Python's"),
+        ({"subscribePattern": "^t[a-c[d-f]]$"}, "'\\[' in a class of characters"),
+        ({"subscribePattern": "[]a[b]"}, "'\\[' in a class of characters"),
+        ({"subscribePattern": "[a]b{,3}"}, "'{,'"),
+        ({"subscribe": "t", "startingTimestamp": "1_000"}, "single long value"),
+        ({"subscribe": "t", "startingTimestamp": "9223372036854775808"}, "single long value"),
         ({"subscribe": "t", "startingOffsets": '{"t":[1]}'}, "expected e.g."),
         ({"subscribe": "t", "startingOffsets": '{"t":{"0":-3}}'}, "expected e.g."),
         ({"subscribe": "t", "startingOffsets": '{"t":{"0":true}}'}, "expected e.g."),

@@ -68,7 +68,7 @@ def test_a_stream_waits_for_an_offset_that_is_not_sealed_yet(tmp_path: Path) -> 
     given = {"location": str(tmp_path), "subscribe": "t", "startingOffsets": '{"t":{"0":8}}'}
     reader = StreamReader(str(tmp_path), parse_options(given, streaming=True))
 
-    start = reader.initialOffset()
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     waits = reader.latestOffset(start, reader.getDefaultReadLimit())
     topic.seal(0, 5, [message(0, n) for n in range(5, 11)])
     end = reader.latestOffset(start, reader.getDefaultReadLimit())

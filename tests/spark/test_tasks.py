@@ -107,6 +107,23 @@ def test_slices_are_what_of_each_segment_is_asked_for() -> None:
     assert [(5, 10), (10, 20), (30, 33)] == [(piece.start, piece.end) for piece in found]
 
 
+def test_pieces_of_a_partition_are_in_their_order() -> None:
+    """
+    However large each is: a sink that writes the last value of a key goes by it.
+    """
+    ends = (10, 310, 600, 880, 1_150)
+    pieces = [
+        TailRange("t", UUID(int=1), 0, start, end)
+        for start, end in zip((0, *ends), ends, strict=False)
+    ]
+
+    tasks = tail_tasks(pieces, 4)
+
+    assert 4 == len(tasks)
+    assert any(len(task) > 1 for task in tasks)
+    assert all(list(task) == sorted(task, key=lambda part: part.start) for task in tasks)
+
+
 @pytest.mark.parametrize(
     ("cut", "max_records"), [(False, None), (True, None), (True, 7), (False, 7)]
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 from driftlog_spark_reader.arrow.topic_scan import TopicScan
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.options.arguments import Wanted, batch_options
-from driftlog_spark_reader.query.ranges import query_ranges, warn_of_undecodable
+from driftlog_spark_reader.query.ranges import check_decodable, query_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,13 +36,14 @@ def scan(location: str, topic: str | Sequence[str], **wanted: Unpack[Wanted]) ->
         ValueError: an argument is invalid.
         OffsetOutOfRangeError: requested offsets are deleted, or not sealed yet.
         UnknownTopicError, DeletedTopicError, AmbiguousTopicError: there is not one such topic.
+        DataLossError: requested records cannot be decoded, and *fail_on_data_loss* is set.
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
     """
     options, time = batch_options(location, topic, **wanted)
     with closing(open_files(location)) as files:
         ranges = query_ranges(files, options, time)
-        warn_of_undecodable(files, ranges)
+        check_decodable(files, ranges, fail_on_data_loss=options.fail_on_data_loss)
         return TopicScan(files.root, ranges, time)
 
 

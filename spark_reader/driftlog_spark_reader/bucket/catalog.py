@@ -40,6 +40,11 @@ SEGMENT_FORMAT: Final = 1
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _VERSION: Final = re.compile(r"[0-9]{20}\.json")
 DAMAGED: Final = "restore it from a copy of the bucket, or leave the partition out"
+MISSING: Final = (
+    "missing: call load() again if the DataFrame or view is older than 12 h, since replaced and "
+    f"expired files go then; else {DAMAGED}"
+)
+"""Of a segment that a plan names."""
 """What to do about a damaged or missing object."""
 
 
@@ -146,8 +151,7 @@ def newest_manifest(
 ) -> Manifest:
     """The partition's newest manifest; the empty one when there is none.
 
-    *known* is returned if none is newer: it is not read again, and a listing that lags does not
-    hide it.
+    *known* is returned if it still is the newest: it is not read again.
 
     Raises:
         DamagedTopicError: the manifest is damaged.
@@ -157,7 +161,7 @@ def newest_manifest(
     if not names:
         return empty_manifest(topic, tp)
     key = f"{folder}{min(names)}"
-    if known is not None and known.tp == tp and known.key <= key:  # counted down
+    if known is not None and known.tp == tp and known.key == key:
         return known
     try:
         manifest = decode_manifest(_present(files, key))

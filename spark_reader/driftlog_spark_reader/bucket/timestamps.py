@@ -7,7 +7,7 @@ Shell.
 
 from collections.abc import Iterator
 
-from driftlog_spark_reader.bucket.catalog import DAMAGED, segments
+from driftlog_spark_reader.bucket.catalog import DAMAGED, MISSING, segments
 from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.common.errors import DamagedTopicError
 from driftlog_spark_reader.options.time_range import TimeRange
@@ -77,4 +77,4 @@ def _tail_sizes(size_bytes: int) -> Iterator[int]:
 
 
 def _missing(files: Files, ref: SegmentRef) -> DamagedTopicError:
-    return DamagedTopicError(f"{files.path(ref.key)}: missing; {DAMAGED}")
+    return DamagedTopicError(f"{files.path(ref.key)}: {MISSING}")

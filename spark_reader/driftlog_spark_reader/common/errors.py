@@ -33,7 +33,7 @@ class OffsetOutOfRangeError(ReadTopicError):
 
 
 class DataLossError(ReadTopicError):
-    """Records that a stream has not read yet are deleted, or their topic is."""
+    """Records of a query are deleted, or cannot be decoded, and failOnDataLoss=false is not set."""
 
 
 class ImportTopicError(Exception):

@@ -23,8 +23,11 @@ from driftlog_spark_reader.common.errors import JobError
 from driftlog_spark_reader.options.bounds import NamedPartition, parse_offsets
 from driftlog_spark_reader.source.stream_offsets import ByPartition
 
-_NOTHING: Final = "-"
+NO_OFFSET: Final = "-"
 """Of a source that has no offset yet."""
+
+OFFSET_LINES: Final = 2
+"""Lines of a file of `offsets` before that of the first source: version and metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,9 @@ def parse_offset_log(name: str, body: bytes) -> list[str | None]:
             if version.startswith("v")
             else f"{name} is no offset log of Spark: its first line is {version!r}, not 'v1'"
         )
-    if len(lines) < 3:
+    if len(lines) <= OFFSET_LINES:
         raise JobError(f"{name} is cut off: it has no offsets")
-    return [None if line.strip() == _NOTHING else line for line in lines[2:]]
+    return [None if line.strip() == NO_OFFSET else line for line in lines[OFFSET_LINES:]]
 
 
 def parse_initial_offsets(name: str, body: bytes) -> dict[NamedPartition, int]:

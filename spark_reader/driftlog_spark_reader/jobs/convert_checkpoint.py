@@ -3,13 +3,15 @@
     checkpoint ──▶ read its last offsets ──▶ inside the log? ──▶ copy to TARGET.part ──▶ TARGET
 
 The offsets of both sources have one form, so the files are copied as they are, with those of state
-stores and other sources.  The original is never changed: the old query can go on with it.
+stores and other sources.  With a location, the newest offsets get the ids of their topics and the
+sealed ends: a topic that is made again before the next batch is known.  The original is never
+changed: the old query can go on with it.
 
 Root.
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from driftlog_spark_reader.bucket.hadoop_files import HadoopFiles
 from driftlog_spark_reader.bucket.hadoop_folders import HadoopFolders
 from driftlog_spark_reader.common.errors import JobError
 from driftlog_spark_reader.jobs.checkpoint import (
+    NO_OFFSET,
+    OFFSET_LINES,
     Restart,
     SourceMove,
     chosen_sources,
@@ -32,8 +36,10 @@ from driftlog_spark_reader.jobs.checkpoint import (
 )
 from driftlog_spark_reader.options.arguments import batch_options
 from driftlog_spark_reader.options.bounds import NamedPartition, offsets_json
-from driftlog_spark_reader.query.ranges import THREADS, read_states
+from driftlog_spark_reader.options.resolution import LogEnds
+from driftlog_spark_reader.query.ranges import THREADS, PartitionState, read_states
 from driftlog_spark_reader.source.stream_offsets import ByPartition
+from driftlog_spark_reader.source.stream_position import Position, encode, sealed_behind
 
 _PART = ".part"
 
@@ -110,7 +116,7 @@ def convert_checkpoint(
         spark: a classic session; its Hadoop settings reach both, and *location*.
         source: the query's ``checkpointLocation``.
         target: a new one.
-        location: of the log; the offsets are checked against it.
+        location: of the log; the offsets are checked against it, and get the ids of its topics.
         sources: those that move, by their number in the query, from 0 on; None: all.
         include_tail: the query will have the option includeTail: offsets that are not sealed yet
             are no fault.
@@ -133,8 +139,9 @@ def convert_checkpoint(
         raise JobError(f"{source} is no checkpoint of a stream: it has no file `metadata`")
     found = restart(*before)
     moves = _moves(checkpoint, found, sources)
+    states: Mapping[NamedPartition, PartitionState] = {}
     if location is not None:
-        _check(spark, location, moves, include_tail=include_tail)
+        states = _checked(spark, location, moves, include_tail=include_tail)
 
     staged = HadoopFolders(spark, part)
     staged.delete("")
@@ -145,6 +152,9 @@ def convert_checkpoint(
         raise JobError(
             f"{source} changed while it was copied: stop the query, and convert its checkpoint then"
         )
+    for batch in (found.before, found.planned):
+        if batch is not None and states:
+            _write_positions(staged, f"offsets/{batch}", [move.source for move in moves], states)
     new.rename_here(staged)
     return Conversion(old.root, new.root, found, tuple(moves), files, size_bytes)
 
@@ -219,12 +229,35 @@ def _offset_log(checkpoint: HadoopFiles, batch: str | None) -> list[str | None] 
     return parse_offset_log(name, body)
 
 
-def _check(
-    spark: SparkSession, location: str, moves: list[SourceMove], *, include_tail: bool
+def _write_positions(
+    staged: HadoopFolders,
+    name: str,
+    sources: Collection[int],
+    states: Mapping[NamedPartition, PartitionState],
 ) -> None:
+    """Give the offsets of these sources what a stream of the format logs beside them."""
+    body = staged.files.read(name)
+    assert body is not None
+    lines = body.decode(errors="surrogateescape").split("\n")
+    sealed = {named: state.manifest.end for named, state in states.items()}
+    ids = {named.topic: str(state.topic.topic_id) for named, state in states.items()}
+    for source in sources:
+        text = lines[OFFSET_LINES + source]
+        if text.strip() != NO_OFFSET:
+            offsets = kafka_offsets(name, text)
+            read = {named: LogEnds(0, offset) for named, offset in offsets.items()}
+            behind = sealed_behind(offsets, sealed, read, Position({}))
+            lines[OFFSET_LINES + source] = json.dumps(encode(Position(offsets, ids, sealed=behind)))
+    staged.write(name, "\n".join(lines).encode(errors="surrogateescape"))
+
+
+def _checked(
+    spark: SparkSession, location: str, moves: list[SourceMove], *, include_tail: bool
+) -> dict[NamedPartition, PartitionState]:
+    """The partitions, once their logs are known to have the offsets."""
     topics = sorted({named.topic for move in moves for named in {**move.start, **(move.end or {})}})
     if not topics:
-        return
+        return {}
     options, _ = batch_options(location, topics)
     with (
         closing(HadoopFiles(spark, location)) as files,
@@ -236,3 +269,4 @@ def _check(
     }
     if faults := uncovered(moves, logs, include_tail=include_tail):
         raise JobError(f"nothing is converted: {'; '.join(faults)}")
+    return states

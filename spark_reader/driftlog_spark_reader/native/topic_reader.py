@@ -71,8 +71,8 @@ def read_topic(
         since, until: records whose own timestamp is in ``[since, until)``, wherever they stand in
             the log; segments without such records are not read.
         topic_id: chooses one when several topics have the name.
-        fail_on_data_loss: False: leave out offsets that are deleted or not sealed yet, instead
-            of raising.
+        fail_on_data_loss: False: leave out offsets that are deleted, not sealed yet, or cannot be
+            decoded, instead of raising.
         include_tail: add what is committed and not sealed: every record that was acknowledged when
             this call began.
         options: of the tail: ``kafka.bootstrap.servers``, or ``etcd``, and others of
@@ -82,6 +82,7 @@ def read_topic(
         ValueError: an argument is invalid.
         OffsetOutOfRangeError: requested offsets are deleted, or not sealed yet.
         UnknownTopicError, DeletedTopicError, AmbiguousTopicError: there is not one such topic.
+        DataLossError: requested records cannot be decoded, and *fail_on_data_loss* is set.
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
     """

@@ -12,6 +12,7 @@ Pure.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -177,7 +178,6 @@ def _is_partition(value: object) -> bool:
 
 
 def _timestamp(option: str, text: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        raise ValueError(f"{option}: expected a single long value, got {text}") from None
+    if re.fullmatch(r"[-+]?\d+", text.strip()) and abs(found := int(text)) <= _MAX_INT64:
+        return found
+    raise ValueError(f"{option}: expected a single long value, got {text}")

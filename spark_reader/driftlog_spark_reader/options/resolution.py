@@ -109,10 +109,10 @@ def resolve_range(
     """The half-open range of offsets to read from a partition; it may be empty.
 
     Raises:
-        ValueError: the start is behind the end.
-        OffsetOutOfRangeError: it begins below log start, or ends behind what can be read.
+        ValueError: the start is behind an end inside the log.
+        OffsetOutOfRangeError: it begins below log start, or begins or ends behind what can be read.
     """
-    if start > end:
+    if start > end and end < log.end:
         raise ValueError(
             f"{named}: the start {start} is behind the end {end}; the log has {log.start} to "
             f"{log.end}"
@@ -123,9 +123,10 @@ def resolve_range(
             "DeleteRecords removed what was before.  Start there, or read what is left with "
             "failOnDataLoss=false"
         )
-    if end > log.end and fail_on_data_loss:
+    if max(start, end) > log.end and fail_on_data_loss:
+        which = f"start {start}" if start > log.end else f"end {end}"
         raise OffsetOutOfRangeError(
-            f"{named}: the end {end} cannot be read yet, the log in Parquet ends at {log.end}; "
+            f"{named}: the {which} cannot be read yet, the log in Parquet ends at {log.end}; "
             "seal the rest with `driftlog segments seal TOPIC`, read it with includeTail, or "
             "read what there is with failOnDataLoss=false"
         )

@@ -186,12 +186,29 @@ def _selection(given: Mapping[str, str]) -> Selection:
                 raise ValueError(
                     f"subscribePattern {text!r} is no regular expression of Python's: {error}"
                 ) from error
+            if (strange := _other_in_java(text)) is not None:
+                raise ValueError(
+                    f"subscribePattern {text!r} has {strange}, which Java and Python read otherwise"
+                )
             return SubscribePattern(text)
         case _:
             partitions = parse_partitions("assign", text)
             if not partitions:
                 raise ValueError(f"assign names no partition: {text!r}")
             return Assign(tuple(partitions))
+
+
+def _other_in_java(pattern: str) -> str | None:
+    """What Python compiles without a warning and Java reads otherwise; None: nothing.
+
+    Source: java.util.regex.Pattern, "Unions" and "Greedy quantifiers".
+    """
+    plain = re.sub(r"\\.", "", pattern, flags=re.DOTALL)
+    if re.search(r"\[\^?\]?[^\]]*\[", plain):
+        return "'[' in a class of characters; write '\\[' for the character"
+    if "{," in re.sub(r"\[\^?\]?[^\]]*\]", "", plain):
+        return "'{,'; write '{0,'"
+    return None
 
 
 def _check_kafka(options: Mapping[str, str]) -> None:

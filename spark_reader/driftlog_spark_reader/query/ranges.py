@@ -20,7 +20,11 @@ from uuid import UUID
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_spark_reader.bucket.catalog import newest_manifest, segments
 from driftlog_spark_reader.bucket.files import Files
-from driftlog_spark_reader.common.errors import RawSegmentSkippedWarning, SealedMeanwhileError
+from driftlog_spark_reader.common.errors import (
+    DataLossError,
+    RawSegmentSkippedWarning,
+    SealedMeanwhileError,
+)
 from driftlog_spark_reader.options.bounds import Bound, NamedPartition
 from driftlog_spark_reader.options.resolution import (
     LogEnds,
@@ -92,12 +96,26 @@ def query_ranges(
         return with_segments(files, states, ranges, pool, time, tail)
 
 
-def warn_of_undecodable(files: Files, ranges: Iterable[PartitionRange]) -> None:
-    """Warn of each segment that holds batches as they came, because they could not be decoded."""
+def check_decodable(
+    files: Files, ranges: Iterable[PartitionRange], *, fail_on_data_loss: bool
+) -> None:
+    """Segments that hold batches as they came, because they could not be decoded, are a loss.
+
+    With failOnDataLoss=false, a `RawSegmentSkippedWarning` names each of them.
+
+    Raises:
+        DataLossError: a range has such a segment.
+    """
     for named, segment in undecodable(ranges):
+        found = f"{named}: offsets {segment.base} to {segment.end - 1}"
+        where = f"{files.path(segment.key)} keeps them as they came"
+        if fail_on_data_loss:
+            raise DataLossError(
+                f"{found} have batches that cannot be decoded; {where}, and consumers get them.  "
+                "Begin behind them, or leave them out with failOnDataLoss=false"
+            )
         warnings.warn(
-            f"{named}: offsets {segment.base} to {segment.end - 1} are left out: their batches "
-            f"could not be decoded; they are kept as they came in {files.path(segment.key)}",
+            f"{found} are left out: their batches cannot be decoded; {where}",
             RawSegmentSkippedWarning,
             stacklevel=3,
         )

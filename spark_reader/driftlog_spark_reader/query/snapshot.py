@@ -11,7 +11,7 @@ from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.errors import SealedMeanwhileError
 from driftlog_spark_reader.options.source_options import SourceOptions
 from driftlog_spark_reader.options.time_range import ALL_TIMES, TimeRange
-from driftlog_spark_reader.query.ranges import query_ranges, warn_of_undecodable
+from driftlog_spark_reader.query.ranges import check_decodable, query_ranges
 from driftlog_spark_reader.query.wanted_files import PartitionRange
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import TailReader
@@ -48,7 +48,7 @@ def read_snapshot(
                     looks -= 1
                     if not looks:
                         raise
-            warn_of_undecodable(files, ranges)
+            check_decodable(files, ranges, fail_on_data_loss=options.fail_on_data_loss)
             return ranges, None if tail is None else tail.reader()
         finally:
             files.close()

@@ -53,15 +53,17 @@ def select_partitions(
             names = tuple(sorted({named.topic for named in partitions}))
             topics = _topics(files, names, pool, topic_id, strict=strict)
             by_name = {topic.name: topic for topic in topics}
-            there = [named for named in partitions if named.topic in by_name]
-            for named in there:
-                count = by_name[named.topic].partitions
-                if named.partition >= count:
+            found = {}
+            for named in (named for named in partitions if named.topic in by_name):
+                topic = by_name[named.topic]
+                if named.partition < topic.partitions:
+                    found[named] = topic
+                elif strict:
                     raise ValueError(
-                        f"topic {named.topic} has partitions 0 to {count - 1}, not "
+                        f"topic {named.topic} has partitions 0 to {topic.partitions - 1}, not "
                         f"{named.partition}"
                     )
-            return {named: by_name[named.topic] for named in there}
+            return found
 
 
 def _topics(

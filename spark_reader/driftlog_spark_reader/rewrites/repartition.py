@@ -17,7 +17,6 @@ offsets.
 Root.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -34,7 +33,6 @@ from driftlog_spark_reader.bulk_import.importer import (
     ImportTarget,
     import_records,
 )
-from driftlog_spark_reader.common.errors import JobError, RawSegmentSkippedWarning
 from driftlog_spark_reader.describe.describe import describe_topic
 from driftlog_spark_reader.native.topic_reader import read_topic
 
@@ -96,7 +94,7 @@ def repartition_topic(
 
     Raises:
         ValueError: an argument is invalid.
-        JobError: *source* has records that cannot be decoded.
+        DataLossError: *source* has records that cannot be decoded.
         ImportTopicError: *target* exists, or the import failed.  Nothing exists of it then: run the
             job again.
         ReadTopicError: *source* cannot be read, as `read_topic` says.
@@ -118,21 +116,14 @@ def repartition_topic(
     )
     goal.check()
     offsets = {each.partition: (each.log_start, each.sealed_end) for each in described.partitions}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RawSegmentSkippedWarning)
-        try:
-            rows = read_topic(
-                spark,
-                location,
-                source,
-                starting_offsets={p: start for p, (start, _) in offsets.items()},
-                ending_offsets={p: end for p, (_, end) in offsets.items()},
-                topic_id=described.topic_id,
-            )
-        except RawSegmentSkippedWarning as warning:
-            raise JobError(
-                f"topic {source} has records that cannot be decoded, and would lose them: {warning}"
-            ) from warning
+    rows = read_topic(
+        spark,
+        location,
+        source,
+        starting_offsets={p: start for p, (start, _) in offsets.items()},
+        ending_offsets={p: end for p, (_, end) in offsets.items()},
+        topic_id=described.topic_id,
+    )
     most = max((end - start for start, end in offsets.values()), default=0)
     step = max(_LEAST_STEP, -(-most * len(offsets) // _MOST_STEPS))
     report = import_records(_records(rows, partitions, step), goal, _ORDER)

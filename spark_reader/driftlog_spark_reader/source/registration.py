@@ -28,6 +28,7 @@ def register(
     topics: Sequence[str] | None = None,
     *,
     prefix: str = "",
+    fail_on_data_loss: bool = True,
 ) -> list[str]:
     """Make a temporary view of each topic; returns their names.
 
@@ -41,10 +42,13 @@ def register(
         location: a directory, ``s3://bucket/prefix`` or ``s3a://…``; None: the session's
             ``spark.driftlog.location``.
         topics: these only; None: all live ones.
+        prefix: of each view's name.
+        fail_on_data_loss: False: views leave out records that cannot be decoded, with a warning.
 
     Raises:
         ValueError: no location is given, or names of topics differ in case only.
         UnknownTopicError, DeletedTopicError, AmbiguousTopicError: there is not one such topic.
+        DataLossError: records of a topic cannot be decoded, and *fail_on_data_loss* is set.
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
     """
@@ -65,7 +69,7 @@ def register(
     for topic in names:
         view = f"{prefix}{topic}"
         try:
-            records = read_topic(spark, found, topic)
+            records = read_topic(spark, found, topic, fail_on_data_loss=fail_on_data_loss)
         except (UnknownTopicError, DeletedTopicError):
             if topics is not None:
                 raise

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from driftlog_spark_reader.bucket.catalog import DAMAGED
+from driftlog_spark_reader.bucket.catalog import DAMAGED, MISSING
 from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.bucket.timestamps import open_segment
@@ -73,7 +73,7 @@ def _table(
     key = piece.segment.key
     data: Buffer | None = files.read_range(key, group.start, group.end)
     if data is None:
-        raise DamagedTopicError(f"{files.path(key)}: missing; {DAMAGED}")
+        raise DamagedTopicError(f"{files.path(key)}: {MISSING}")
     try:
         table = reader.read_table(group, data, columns)
     except CorruptSegmentError as error:

@@ -18,8 +18,8 @@ from driftlog_spark_reader.query.ranges import (
     THREADS,
     PartitionState,
     bound_offsets,
+    check_decodable,
     read_states,
-    warn_of_undecodable,
     with_segments,
 )
 from driftlog_spark_reader.query.wanted_files import PartitionRange
@@ -57,6 +57,15 @@ class StreamLog:
         """What of each partition could be read at the last look."""
         return {named: state.log for named, state in self._states.items()}
 
+    @property
+    def has_tail(self) -> bool:
+        """Whether the query reads what is not sealed."""
+        return self._tail is not None
+
+    def sealed_ends(self) -> dict[NamedPartition, int]:
+        """The sealed end of each partition at the last look."""
+        return {named: state.manifest.end for named, state in self._states.items()}
+
     def ids(self) -> dict[str, str]:
         """The ids of the topics at the last look, by name."""
         return {named.topic: str(state.topic.topic_id) for named, state in self._states.items()}
@@ -88,14 +97,16 @@ class StreamLog:
     def with_segments(
         self, ranges: Mapping[NamedPartition, tuple[int, int]]
     ) -> list[PartitionRange]:
-        """The ranges with their segments; a warning names those that cannot be decoded.
+        """The ranges with their segments.
 
         Raises:
+            DataLossError: a range has records that cannot be decoded; with failOnDataLoss=false a
+                warning names them.
             SealedMeanwhileError: the last look is too old: the ranges may be others.
             ReadTopicError: the topics cannot be read.
         """
         found = with_segments(self._files, self._states, ranges, self._pool, tail=self._tail)
-        warn_of_undecodable(self._files, found)
+        check_decodable(self._files, found, fail_on_data_loss=self._options.fail_on_data_loss)
         return found
 
     def segment_ends(self, named: NamedPartition, start: int, end: int) -> Sequence[int]:

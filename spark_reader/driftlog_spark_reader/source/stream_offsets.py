@@ -34,6 +34,33 @@ def made_again(
     return {named for named in partitions if named.topic in others}
 
 
+def shorter_logs(
+    least_ends: ByPartition, logs: Mapping[NamedPartition, LogEnds], *, fail_on_data_loss: bool
+) -> dict[NamedPartition, int]:
+    """The ends of the logs that are shorter than they were.
+
+    Source: org.apache.spark.sql.kafka010.KafkaOffsetReaderAdmin, "Partition …'s offset was changed
+    from … to …, some data may have been missed".
+
+    Raises:
+        DataLossError: there are such logs.
+    """
+    found = {
+        named: logs[named].end
+        for named in sorted(least_ends.keys() & logs.keys())
+        if logs[named].end < least_ends[named]
+    }
+    if found and fail_on_data_loss:
+        lost = [
+            f"{named}: ends at {found[named]}, and was at {least_ends[named]}" for named in found
+        ]
+        raise DataLossError(
+            f"the log is shorter than it was when the query read it: {'; '.join(lost)}: an older "
+            f"copy of it was put back, or records were lost.  {_ADVICE}"
+        )
+    return found
+
+
 def new_offsets(start: ByPartition, ends: Mapping[NamedPartition, LogEnds]) -> int:
     """How many offsets are behind *start*; a new partition's count from its log start."""
     return sum(max(0, log.end - start.get(named, log.start)) for named, log in ends.items())
@@ -107,8 +134,8 @@ def batch_ranges(
             )
         if last < first and named not in remade:
             lost.append(
-                f"{named}: the log ends at {last}, and the query has read to {first}: the topic "
-                "was deleted and made again"
+                f"{named}: the log ends at {last}, and the query has read to {first}: an older "
+                "copy of the log was put back, or the topic was deleted and made again"
             )
         elif first < min(log.start, last):
             gone = min(log.start, last)

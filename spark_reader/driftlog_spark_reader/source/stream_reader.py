@@ -36,8 +36,15 @@ from driftlog_spark_reader.source.stream_offsets import (
     limited_ends,
     made_again,
     new_offsets,
+    shorter_logs,
 )
-from driftlog_spark_reader.source.stream_position import Position, decode, encode
+from driftlog_spark_reader.source.stream_position import (
+    UNRESOLVED,
+    Position,
+    decode,
+    encode,
+    sealed_behind,
+)
 
 _LOOKS: Final = 5
 """Of one batch: the tail is sealed, or deleted, between its plan and the look before it once in a
@@ -62,10 +69,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_options": replace(self._options, tail={}), "_log": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts."""
-        log = self._opened()
-        offsets = log.initial_offsets()
-        return encode(Position(offsets, log.ids(), is_first=True))
+        """Where a query without a checkpoint starts; the log is not looked at for it."""
+        return dict(UNRESOLVED)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends now."""
@@ -83,18 +88,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; *start* where there is none yet."""
-        begun = decode(start)
+        """Where the next batch ends; *start* where there is none yet.
+
+        Raises:
+            ValueError: the options do not fit the topics, where the query has no batch yet.
+            DataLossError: a log is shorter than it was.
+        """
         log = self._opened()
+        if start == UNRESOLVED:
+            start = encode(self._first())
+        begun = decode(start)
         logs = log.refresh()
         self._latest = _up_to(self._target, logs)
         ids = log.ids()
         remade = made_again(begun.offsets, begun.ids, ids)
         same = {named: begun.offsets[named] for named in begun.offsets.keys() - remade}
+        least_ends = begun.least_ends(has_tail=log.has_tail)
+        shorter = shorter_logs(
+            {named: end for named, end in least_ends.items() if named in same},
+            logs,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
         if isinstance(limit, ReadMinRows) and self._is_delayed(same, limit.min_rows):
             return start
-        # No listing that lags, and no tail that is not read any more, takes a query back.
+        # A target of before the start, and a tail that is not read any more, take no query back.
         ends = {named: max(reach.end, same.get(named, 0)) for named, reach in self._latest.items()}
+        ends |= shorter
         most = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets
         if most is not None:
             reached = {n: LogEnds(reach.start, ends[n]) for n, reach in self._latest.items()}
@@ -103,7 +122,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends |= {named: same[named] for named in (same.keys() & logs.keys()) - ends.keys()}
         if ends == begun.offsets and not remade:
             return start
-        return encode(Position(ends, ids, start=begun.offsets if begun.is_first else None))
+        sealed = sealed_behind(ends, log.sealed_ends(), logs, begun)
+        first = begun.offsets if begun.is_first else None
+        return encode(Position(ends, ids, start=first, sealed=sealed))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of the log, for the query's progress."""
@@ -120,27 +141,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last.is_first:
             return []  # The first batch had no record.
         log = self._opened()
+        begun = self._begun(start, last)
         logs = log.logs_to(last.offsets)
         for _ in range(_LOOKS - 1):
             try:
-                ranges = self._ranges(decode(start), last, logs)
-                return self._tasks(log.with_segments(ranges))
+                return self._tasks(log.with_segments(self._ranges(begun, last, logs)))
             except SealedMeanwhileError:
                 logs = log.refresh()
-        return self._tasks(log.with_segments(self._ranges(decode(start), last, logs)))
+        return self._tasks(log.with_segments(self._ranges(begun, last, logs)))
+
+    def _begun(self, start: dict[str, Any], last: Position) -> Position:
+        """Where a batch begins; a converted checkpoint may have planned the first one."""
+        if last.start is not None:
+            return Position(last.start)
+        return self._first() if start == UNRESOLVED else decode(start)
+
+    def _first(self) -> Position:
+        """Where the query starts, as its options say now."""
+        log = self._opened()
+        offsets = log.initial_offsets()
+        sealed = sealed_behind(offsets, log.sealed_ends(), log.logs(), Position({}))
+        return Position(offsets, log.ids(), is_first=True, sealed=sealed)
 
     def _ranges(
         self, begun: Position, last: Position, logs: Mapping[NamedPartition, LogEnds]
     ) -> dict[NamedPartition, tuple[int, int]]:
         """What a batch reads, as of the last look."""
-        first = begun.offsets if last.start is None else last.start
         gone = made_again(last.offsets, last.ids, self._opened().ids())
-        before = begun.ids if last.start is None else {}
         return batch_ranges(
-            first,
+            begun.offsets,
             last.offsets,
             {named: reach for named, reach in logs.items() if named not in gone},
-            made_again(first.keys() & last.offsets.keys(), before, last.ids) - gone,
+            made_again(begun.offsets.keys() & last.offsets.keys(), begun.ids, last.ids) - gone,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
 

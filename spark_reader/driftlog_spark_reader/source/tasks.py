@@ -70,7 +70,8 @@ def plan_tasks(
 def tail_tasks(
     pieces: Sequence[TailRange], most: int, *, cut: bool = False, max_records: int | None = None
 ) -> list[tuple[TailRange, ...]]:
-    """The pieces of the tail in tasks of about equal numbers of offsets.
+    """The pieces of the tail in tasks of about equal numbers of offsets; each by partition and
+    offset.
 
     Args:
         most: tasks, unless *max_records* needs more.
@@ -89,7 +90,10 @@ def tail_tasks(
         smallest = sizes.index(min(sizes))
         tasks[smallest].append(part)
         sizes[smallest] += part.end - part.start
-    return [tuple(task) for task in tasks]
+    return [
+        tuple(sorted(task, key=lambda part: (part.topic, part.partition, part.start)))
+        for task in tasks
+    ]
 
 
 def _cut_piece(piece: TailRange, size: int) -> Iterator[TailRange]:

@@ -15,10 +15,11 @@ Adapter.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, TypeVar
+from operator import methodcaller
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -59,7 +60,7 @@ ROWS: Final = 10_000
 """Of one batch of rows, at most."""
 
 ROWS_BYTES: Final = 16 * 1024 * 1024
-"""Of keys and values, after which a batch of rows ends."""
+"""Of keys, values and headers, after which a batch of rows ends."""
 
 _PREFETCH_KIB: Final = 16 * 1024
 """What librdkafka reads ahead; its default of 64 MiB is too much for each task of an executor."""
@@ -99,6 +100,11 @@ _AT_ONCE: Final = _NO_TOPIC | {
     KafkaError.SASL_AUTHENTICATION_FAILED,
 }
 """Errors that waiting does not repair."""
+
+_HEADERS: Final[Callable[[Message], Any]] = methodcaller("headers")
+"""Of a key that is not UTF-8, confluent-kafka 2.16 returns a list with a hole and leaves the error
+set.  A call from C sees that and raises SystemError; the interpreter, once it has specialized the
+call, takes the list, and ends with a segmentation fault."""
 
 _UNDECODABLE: Final = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 
@@ -243,7 +249,7 @@ class _PiecesRead:
         self._positions = {place: piece.start for place, piece in pieces.items()}
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        pending, size = list[Message](), 0
+        pending, size = list[_Row](), 0
         deadline = time.monotonic() + self._settings.timeout_s
         self._assign()
         while self._open:
@@ -251,8 +257,9 @@ class _PiecesRead:
                 if (error := message.error()) is not None:
                     self._take_error(message, error)
                 elif self._take(message):
-                    pending.append(message)
-                    size += len(message.key() or b"") + len(message.value() or b"")
+                    row = self._row(message)
+                    pending.append(row)
+                    size += row.size_bytes
                     if size >= ROWS_BYTES or len(pending) >= ROWS:
                         yield _batch(pending)
                         pending, size = [], 0
@@ -261,6 +268,25 @@ class _PiecesRead:
                 raise self._late()
         if pending:
             yield _batch(pending)
+
+    def _row(self, message: Message) -> "_Row":
+        try:
+            headers = _HEADERS(message)
+        except (SystemError, UnicodeDecodeError) as error:
+            offset = message.offset()
+            raise self._undecodable(
+                (message.topic() or "", message.partition() or 0),
+                f"the record at offset {offset}",
+                "the key of a header is not UTF-8",
+            ) from error
+        return _Row(message, headers or ())
+
+    def _undecodable(self, place: Place, which: str, why: str) -> DamagedTopicError:
+        return DamagedTopicError(
+            f"{place[0]}-{place[1]}: {which} cannot be decoded ({why}); consumers get it as it "
+            "came.  failOnDataLoss=false leaves its batch out once it is sealed, or with option "
+            "etcd"
+        )
 
     def _assign(self) -> None:
         places = [TopicPartition(*place, self._positions[place]) for place in self._open]
@@ -303,11 +329,8 @@ class _PiecesRead:
         elif code in _AT_ONCE or error.fatal():
             _fail(self._settings, f"read {_name(piece)}", piece.topic_id, error)
         elif code in _UNDECODABLE:
-            raise DamagedTopicError(
-                f"{_name(piece)}: the batch at or behind offset {self._positions[place]} cannot be "
-                f"decoded ({error.str()}); seal the topic, which keeps it as it came, or give "
-                "option etcd"
-            )
+            which = f"the batch at or behind offset {self._positions[place]}"
+            raise self._undecodable(place, which, error.str())
         else:
             self._errors.take(error)
 
@@ -346,7 +369,25 @@ def _name(piece: TailRange) -> str:
     return f"{piece.topic}-{piece.partition}"
 
 
-def _batch(messages: list[Message]) -> pa.RecordBatch:
+class _Row(NamedTuple):
+    """A record, and its headers, which a message decodes at each call."""
+
+    message: Message
+    headers: Sequence[tuple[str, bytes | None]]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its key, value and headers."""
+        size = len(self.message.key() or b"") + len(self.message.value() or b"")
+        return size + sum(len(key) + len(value or b"") for key, value in self.headers)
+
+    def header_structs(self) -> list[dict[str, Any]] | None:
+        """The headers as the column has them."""
+        return [{"key": key, "value": value} for key, value in self.headers] or None
+
+
+def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
+    messages = [row.message for row in rows]
     times = [message.timestamp() for message in messages]
     columns: list[list[Any]] = [
         [message.key() for message in messages],
@@ -356,15 +397,10 @@ def _batch(messages: list[Message]) -> pa.RecordBatch:
         [message.offset() for message in messages],
         [ms * 1000 for _, ms in times],
         [int(kind == _LOG_APPEND_TIME) for kind, _ in times],
-        [_headers(message) for message in messages],
+        [row.header_structs() for row in rows],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def _headers(message: Message) -> list[dict[str, Any]] | None:
-    headers: Any = message.headers()
-    return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
 # ── Requests ──

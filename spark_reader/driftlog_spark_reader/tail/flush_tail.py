@@ -59,6 +59,7 @@ from driftlog_spark_reader.bucket.files import Files
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
+    DataLossError,
     DeletedTopicError,
     RawSegmentSkippedWarning,
     StorageError,
@@ -116,10 +117,18 @@ class FlushTail:
     Args:
         files: the bucket's objects; closed by `close`.
         open_store: connects to the metadata store, on the event loop that runs.
+        fail_on_data_loss: False: readers leave out batches that cannot be decoded.
     """
 
-    def __init__(self, files: Files, open_store: Callable[[], MetadataStore]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        open_store: Callable[[], MetadataStore],
+        *,
+        fail_on_data_loss: bool = True,
+    ) -> None:
         self._files = files
+        self._fail_on_data_loss = fail_on_data_loss
         self._open_store = open_store
         self._cuts: dict[TopicPartition, PartitionCut] = {}
         self._sessions: dict[UUID, dict[int, tuple[str, ...]]] = {}
@@ -163,7 +172,7 @@ class FlushTail:
 
     def reader(self) -> "FlushReader":
         """See `Tail.reader`."""
-        return FlushReader(self._files.root)
+        return FlushReader(self._files.root, self._fail_on_data_loss)
 
     def close(self) -> None:
         """See `Tail.close`."""
@@ -321,6 +330,7 @@ class FlushReader:
     """Reads pieces from flush objects at *location*; a `TailReader`."""
 
     location: str
+    fail_on_data_loss: bool = True
 
     def read(self, *pieces: TailRange) -> Iterator[pa.RecordBatch]:
         """See `TailReader.read`."""
@@ -328,24 +338,26 @@ class FlushReader:
         try:
             with _SpanReads(files, pieces) as reads:
                 for piece in pieces:
-                    yield from _warned(piece, _rows(reads, piece))
+                    for rows in _rows(reads, piece):
+                        if isinstance(rows, UndecodableBatch):
+                            self._leave_out(piece, rows)
+                        else:
+                            yield rows
         finally:
             files.close()
 
-
-def _warned(
-    piece: TailRange, found: Iterable[pa.RecordBatch | UndecodableBatch]
-) -> Iterator[pa.RecordBatch]:
-    for rows in found:
-        if isinstance(rows, UndecodableBatch):
-            warnings.warn(
-                f"{piece.topic}-{piece.partition}: offsets {rows.base} to {rows.end - 1} are not "
-                f"in the DataFrame: {rows.reason}; they are kept as they came",
-                RawSegmentSkippedWarning,
-                stacklevel=3,
+    def _leave_out(self, piece: TailRange, batch: UndecodableBatch) -> None:
+        found = f"{piece.topic}-{piece.partition}: offsets {batch.base} to {batch.end - 1}"
+        if self.fail_on_data_loss:
+            raise DataLossError(
+                f"{found} cannot be decoded ({batch.reason}); consumers get them as they came.  "
+                "Leave them out with failOnDataLoss=false"
             )
-        else:
-            yield rows
+        warnings.warn(
+            f"{found} are not in the DataFrame: {batch.reason}; they are kept as they came",
+            RawSegmentSkippedWarning,
+            stacklevel=3,
+        )
 
 
 def _rows(reads: "_SpanReads", piece: TailRange) -> Iterator[pa.RecordBatch | UndecodableBatch]:

@@ -7,7 +7,8 @@
     kafka.bootstrap.servers addresses of agents, where etcd is not given
     kafka.*                 Kafka's client properties (`kafka_properties`)
     kafkaConsumer.pollTimeoutMs   how long an executor waits for the next record
-    failOnDataLoss          false: records that are deleted while the query runs are left out
+    failOnDataLoss          false: records that are deleted while the query runs are left out, and
+                            from etcd those that cannot be decoded
 
 They are named as in Spark's Kafka source, where that has them.  Case does not matter.
 
@@ -50,12 +51,13 @@ def open_tail(options: Mapping[str, str], location: Files | str) -> Tail | None:
     given = {name.lower(): value for name, value in options.items()}
     if not _flag(given, "includeTail", default=False):
         return None
+    fail_on_data_loss = _flag(given, "failOnDataLoss", default=True)
     if "etcd" in given:
         from driftlog_spark_reader.tail.flush_tail import FlushTail  # noqa: PLC0415
 
         open_store = _etcd(given)
         files = open_files(location) if isinstance(location, str) else location
-        return FlushTail(files, open_store)
+        return FlushTail(files, open_store, fail_on_data_loss=fail_on_data_loss)
     if any(name.startswith("etcd.") for name in given):
         raise ValueError("options etcd.… without option etcd: where is it?")
     if _SERVERS not in given:
@@ -69,7 +71,7 @@ def open_tail(options: Mapping[str, str], location: Files | str) -> Tail | None:
         AgentsSettings(
             librdkafka_properties(given),
             timeout_s=_timeout_ms(given) / 1000,
-            fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+            fail_on_data_loss=fail_on_data_loss,
         )
     )
 

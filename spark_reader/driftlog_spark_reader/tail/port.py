@@ -72,6 +72,7 @@ class TailReader(Protocol):
         Raises:
             TailUnavailableError: agents or the bucket do not answer, or refuse.
             OffsetOutOfRangeError: records of the piece were deleted after it was planned.
+            DataLossError: records of the piece cannot be decoded.
             DamagedTopicError: an object that has records of the piece is missing or damaged.
             DeletedTopicError: the topic was deleted after the piece was planned.
         """

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from pyspark.sql import SparkSession
 
 from driftlog_spark_reader import (
+    DataLossError,
     ImportTopicError,
-    JobError,
     audit_topic,
     compact_topics,
     repartition_topic,
@@ -249,7 +249,7 @@ def test_records_that_cannot_be_decoded_and_a_failure_leave_no_topic(
     topic = SealedTopic(str(tmp_path), "raw").create()
     topic.seal(0, 0, [Message(T0_MS, b"k", b"v")])
     topic.seal_raw(0, 1, 3)
-    with pytest.raises(JobError, match="cannot be decoded"):
+    with pytest.raises(DataLossError, match="cannot be decoded"):
         repartition_topic(
             spark, str(tmp_path), "raw", "new", partitions=2, bootstrap_servers=agent.bootstrap
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ from driftlog_spark_reader.bucket.catalog import find_topic, newest_manifest, se
 from driftlog_spark_reader.bucket.locations import open_files
 from driftlog_spark_reader.common.errors import (
     DamagedTopicError,
+    DataLossError,
     DeletedTopicError,
     OffsetOutOfRangeError,
     RawSegmentSkippedWarning,
@@ -39,16 +41,18 @@ from driftlog_spark_reader.common.errors import (
 )
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.time_range import TimeRange
+from driftlog_spark_reader.tail import agents_tail
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.segments.columns import SCHEMA
-from tests.clients.batches import good, with_records
+from tests.clients.batches import good, set_crc, with_records
 from tests.clients.sockets import Raw
 from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.etcd_server import EtcdCluster
 from tests.support.process_usage import free_port
 from tests.support.s3_servers import S3Server
+from tests.support.sealed_topics import Message, make_batch
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark_tail")]
 
@@ -268,10 +272,15 @@ def _rows(table: pa.Table) -> Iterator[Row]:
 
 
 def query(
-    cluster: Cluster, adapter: str, topic: Topic, **between: Callable[[], object]
+    cluster: Cluster,
+    adapter: str,
+    topic: Topic,
+    options: Mapping[str, str] = MappingProxyType({}),
+    /,
+    **between: Callable[[], object],
 ) -> list[Row]:
     """The rows of one query, with a tail of its own."""
-    tail = cluster.tail(adapter)
+    tail = cluster.tail(adapter, **options)
     try:
         return Query(cluster, topic, tail, between).rows()
     finally:
@@ -789,11 +798,31 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     tail.close()
 
 
-@pytest.mark.filterwarnings("ignore::driftlog_spark_reader.RawSegmentSkippedWarning")
-def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(own: Cluster) -> None:
+def test_headers_count_in_the_bytes_of_rows_from_agents(
+    shared: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    A valid CRC around garbage is taken, as Kafka takes it.  Its neighbours are rows from etcd;
-    librdkafka does not get past it, so agents' rows are told to be unreadable, and not never.
+    10,000 records with 100 KB of headers each are not one batch of Arrow.
+    """
+    topic = shared.topic("heavy")
+    producer = confluent_kafka.Producer({"bootstrap.servers": shared.servers})
+    for _ in range(3):
+        producer.produce(topic.name, b"", partition=0, headers=[("h", bytes(1_000))])
+    assert 0 == producer.flush(60)
+    monkeypatch.setattr(agents_tail, "ROWS_BYTES", 1_000)
+    tail = shared.tail("agents")
+
+    batches = [*tail.reader().read(*tail.plan(topic, 0, 0, 3))]
+
+    tail.close()
+    assert [1, 1, 1] == [batch.num_rows for batch in batches]
+
+
+@pytest.mark.filterwarnings("ignore::driftlog_spark_reader.RawSegmentSkippedWarning")
+def test_a_batch_that_cannot_be_decoded_ends_the_read_or_is_left_out_loudly(own: Cluster) -> None:
+    """
+    A valid CRC around garbage is taken, as Kafka takes it.  With failOnDataLoss=false its
+    neighbours are rows from etcd; librdkafka does not get past it.
     """
     agent = own.start_agent()
     topic = own.topic("garbage")
@@ -802,11 +831,23 @@ def test_a_batch_that_cannot_be_decoded_is_left_out_loudly_or_ends_the_read(own:
         for batch in (good(b"one", b"two"), garbage, good(b"three")):
             assert 0 == raw.produce(topic.name, {0: batch})[0].error_code
 
-    assert [0, 1, 3] == [row.offset for row in query(own, "etcd", topic)]
-    with pytest.warns(RawSegmentSkippedWarning, match="garbage-0: offsets 2 to 2 are not in"):
+    with pytest.raises(DataLossError, match=r"garbage-0: offsets 2 to 2 .*failOnDataLoss=false"):
         query(own, "etcd", topic)
+    with pytest.warns(RawSegmentSkippedWarning, match="garbage-0: offsets 2 to 2 are not in"):
+        left = query(own, "etcd", topic, {"failOnDataLoss": "false"})
+    assert [0, 1, 3] == [row.offset for row in left]
     with pytest.raises(DamagedTopicError, match=r"garbage-0: .* cannot be decoded .*option etcd"):
         query(own, "agents", topic)
+
+    strange = own.topic("strange")
+    made = make_batch(0, [Message(T0, b"k", b"v", (("name", b"of a header"),))])
+    assert made is not None
+    made = made.replace(b"name", b"\xffame")
+    set_crc(made)
+    with Raw(agent.port) as raw:
+        assert 0 == raw.produce(strange.name, {0: made})[0].error_code
+    with pytest.raises(DamagedTopicError, match=r"strange-0: .* cannot be decoded .*option etcd"):
+        query(own, "agents", strange)
 
 
 def test_an_address_where_no_etcd_is_ends_a_query(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ class RangeSegments:
                 end=raw[-1].end,
                 objects=len(raw),
                 first_object=raw[0].key,
-                advice="stored as they came: consumers get them, Spark skips them",
+                advice="stored as they came: consumers get them, Spark queries fail at them",
             )
 
     # ── Small things ──
