@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import structlog
 
+from driftlog_agents.log.drain import drained
 from driftlog_agents.log.engine_settings import EngineSettings
-from driftlog_agents.log.ingest.drain import drained
 from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover

@@ -144,7 +144,9 @@ def convert_checkpoint(
         states = _checked(spark, location, moves, include_tail=include_tail)
 
     staged = HadoopFolders(spark, part)
-    staged.delete("")
+    if others := sorted(set(staged.files.names("")) - set(checkpoint.names(""))):
+        raise JobError(f"{part} has other files ({others[0]}): delete it, or give another target")
+    staged.delete("")  # of a run that died
     staged.copy_from(old, "")
     files, size_bytes = staged.size()
     if _state(checkpoint) != before or (files, size_bytes) != old.size():

@@ -22,6 +22,7 @@ from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.histogram import OK, REFUSED, UNANSWERED
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
+from driftlog_agents.log.ingest.fetch_news import FetchNews
 from driftlog_agents.log.ingest.flush_body import read_body
 from driftlog_agents.log.ingest.flush_effects import (
     Abandon,
@@ -40,7 +41,6 @@ from driftlog_agents.log.ingest.flush_payload import Payload
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
-from driftlog_agents.log.partition.waiters import FetchNews
 from driftlog_agents.log.session.commit_outcome import CommitOutcome
 from driftlog_agents.log.session.counters import FENCED
 from driftlog_agents.log.session.session import Session

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from driftlog_agents.log.ingest.drain import drained
+from driftlog_agents.log.drain import drained
 from driftlog_metadata.stores.errors import UnavailableError
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 
