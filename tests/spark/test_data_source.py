@@ -124,8 +124,10 @@ def test_register_makes_a_native_view_of_each_live_topic(
     assert ["log_flights"] == register(spark, location, prefix="log_")
     assert not spark.catalog.tableExists("`log_with-dash.dot`")
     SealedTopic(location, "flights").create()
+    SealedTopic(location, "other").create().seal(0, 0, [message(0, 0)])
     with pytest.raises(AmbiguousTopicError, match="choose one with topic_id"):
-        register(spark, location)
+        register(spark, location, prefix="all_")
+    assert {0: [0]} == offsets(spark.table("all_other"))
 
 
 def test_register_takes_the_session_s_location(spark: SparkSession, tmp_path: Path) -> None:

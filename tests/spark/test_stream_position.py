@@ -72,6 +72,18 @@ def test_a_checkpoint_of_sparks_kafka_source_does_not_say_what_is_sealed() -> No
     assert {P0: 9} == found.least_ends(has_tail=True)
 
 
+@pytest.mark.parametrize("has_tail", [True, False])
+def test_a_checkpoint_of_an_earlier_build_says_nothing_of_the_log(has_tail: bool) -> None:
+    """
+    Its offsets may be of a tail, or a start that the log had not reached.  That build reads what
+    this one logs, too: it takes each name without a slash for a topic.
+    """
+    found = decode({"t": {"0": 9}, "/ids": {"t": "id"}})
+
+    assert {} == found.least_ends(has_tail=has_tail)
+    assert {"t", "/ids"} == encode(position({P0: 9}, {P0: 4}, {P0: 9})).keys()
+
+
 def test_what_is_beside_the_offsets_begins_with_a_slash() -> None:
     """
     A listener of a query's progress tells topics by that, as docs/spark.md says.

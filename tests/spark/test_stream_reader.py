@@ -73,12 +73,37 @@ def test_a_log_that_is_shorter_than_it_was_is_a_loss(tmp_path: Path) -> None:
     for one in (reader, reader_of(topic)):
         with pytest.raises(DataLossError, match="t-0: ends at 6, and was at 10"):
             one.latestOffset(end, ReadAllAvailable())
+    repeated = rows(lenient, lenient.initialOffset(), end)  # The batch was not committed.
     goes_on = lenient.latestOffset(end, ReadAllAvailable())
     topic.seal(0, 6, [message(0, n) for n in range(6, 13)])
     following = lenient.latestOffset(goes_on, ReadAllAvailable())
 
+    assert [(0, n) for n in range(6)] == repeated
     assert [] == rows(lenient, end, goes_on)
     assert [(0, n) for n in range(6, 13)] == rows(lenient, goes_on, following)
+
+
+def test_a_topic_that_is_made_again_after_a_batch_without_records_is_read_from_its_start(
+    tmp_path: Path,
+) -> None:
+    """
+    The query began at the end of the topic that is gone.
+    """
+    before = SealedTopic(str(tmp_path), "t").create()
+    before.seal(0, 0, [message(0, n) for n in range(5)])
+    begins = {"startingOffsets": "latest", "failOnDataLoss": "false"}
+    reader = reader_of(before, **begins)
+    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    before.delete()
+    after = SealedTopic(str(tmp_path), "t").create()
+    after.seal(0, 0, [message(0, n) for n in range(8)])
+    reader = reader_of(after, **begins)
+    end = reader.latestOffset(at, ReadAllAvailable())
+
+    assert [(0, n) for n in range(8)] == rows(reader, at, end)
+    strict = reader_of(after, startingOffsets="latest")
+    with pytest.raises(DataLossError, match="made again"):
+        strict.partitions(at, strict.latestOffset(at, ReadAllAvailable()))
 
 
 def test_a_start_that_the_log_has_not_reached_is_no_loss(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_each_alert_says_what_to_do(alert: str) -> None:
     It has a severity, a summary, and a section of a page; a test in which it fires, and another.
     """
     name = alert.partition("\n")[0]
-    runbook = re.search(r"runbook: (docs/[a-z]+\.md)#([a-z-]+)\n", alert)
+    runbook = re.search(r"runbook: ((?:docs|observability)/\w+\.md)#([a-z-]+)\n", alert)
 
     assert re.search(r"severity: (critical|warning)\n", alert)
     assert re.search(r'summary: ".+"\n', alert)

@@ -461,6 +461,8 @@ class _AnswerRoom:
 
     async def more(self, size_bytes: int) -> None:
         """See `RequestContext.room`."""
+        if not size_bytes:
+            return
         async with self._one:
             self._claimed_bytes += size_bytes
             await _room(self._connection, self._claimed_bytes)

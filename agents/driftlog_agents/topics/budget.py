@@ -6,8 +6,8 @@
 1. Only growth is refused: a change that makes nothing larger is made, and so is a deletion.
 2. Growth by this agent's changes counts until its watch has seen it.  Changes at several agents at
    the same moment may pass a limit together.
-3. While the metadata store has little room, nothing grows: its quota has room for deletions then,
-   which put tombstones.
+3. While produce is refused for want of room in the metadata store, nothing grows: its quota has
+   room for deletions then, which put tombstones.
 
 Shell.
 """
@@ -102,9 +102,9 @@ class TopicBudget:
             self._unseen.append((revision, growth))
 
     def _check_bytes(self, quota: Quota, added: int) -> None:
-        if quota.room is not QuotaRoom.ENOUGH:
+        if quota.room is QuotaRoom.REFUSING:
             raise self._refused(
-                "the metadata store has little room: no topic is created, and no config grows, "
+                "the metadata store is nearly full: no topic is created, and no config grows, "
                 "until it has more; the agent's log says how to make room"
             )
         self._take_seen()

@@ -111,13 +111,15 @@ class TopicImports:
         async with self._turns.only(name):
             try:
                 return await self._publish(engine, name, topic_id, ends)
-            except RefusedError as error:
-                done = await self._published(engine, name, topic_id)
-                if done is not None:
-                    return done  # By an earlier attempt, or at another agent meanwhile.
-                if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                    with suppress(RefusedError):  # it has ended
-                        await self.abandon(engine, topic_id)
+            except RefusedError:
+                kv = await engine.session.read(topic_key(name))
+                if kv is None:
+                    raise  # Perhaps because of a topic that is gone: the next attempt may succeed.
+                topic = topic_of(kv)
+                if topic.topic_id == topic_id:
+                    return topic, kv.mod_revision  # By an earlier attempt, or at another agent.
+                with suppress(RefusedError):  # it has ended
+                    await self.abandon(engine, topic_id)
                 raise
 
     async def _publish(
@@ -190,15 +192,6 @@ class TopicImports:
                 "the cluster's grace.  Import again",
             )
         return kv
-
-    async def _published(
-        self, engine: Engine, name: str, topic_id: UUID
-    ) -> tuple[Topic, int] | None:
-        """The topic and the revision of its key, if the import is published already."""
-        kv = await engine.session.read(topic_key(name))
-        if kv is None or topic_of(kv).topic_id != topic_id:
-            return None
-        return topic_of(kv), kv.mod_revision
 
     async def _transact(self, engine: Engine, txn: Txn, topic_id: UUID) -> None:
         if not (await engine.session.transact(txn)).succeeded:

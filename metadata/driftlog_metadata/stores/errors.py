@@ -27,6 +27,10 @@ class OutcomeUnknownError(StoreError):
     """The answer was lost (timeout, reset).  It may have happened; retry what is idempotent."""
 
 
+class AnswerTooLargeError(OutcomeUnknownError):
+    """The answer is over the client's limit, each time: read less at once."""
+
+
 class FencedError(StoreError):
     """A newer owner is in charge.  Nothing happened, or will happen later; step down."""
 

@@ -188,12 +188,12 @@ def import_records(
     """
     topic, location = target.topic, target.shared_location
     agents = AgentImports(target.bootstrap_servers, target.client_config)
-    if "compact" in target.configs.get("cleanup.policy", agents.cleanup_policy):
-        check_keys(records)
     begun = agents.begin(topic, target.partitions, target.configs)
     with Renewal(begun.grace, lambda: agents.renew(begun.topic_id)):
         is_publication_sent = False
         try:
+            if "compact" in target.configs.get("cleanup.policy", agents.cleanup_policy):
+                check_keys(records)
             _check_location(location, topic, begun.topic_id)
             importer = _Importer(target, begun, order)
             report = importer.write(records)

@@ -368,7 +368,8 @@ def _add_export(commands: Commands) -> None:
     job.add_argument(
         "--skip-expired",
         action="store_true",
-        help="go on without records that retention removed since the first run",
+        help="go on without records that retention removed since the first run, and without those "
+        "that cannot be decoded",
     )
 
 

@@ -100,13 +100,15 @@ def export_topic(
         partitions: only these.
         text: key and value are strings (UTF-8).
         options: of Spark's writer, such as ``compression``.
-        skip_expired: go on without records that retention removed since the export began.
+        skip_expired: go on without records that retention removed since the export began, and
+            without those that cannot be decoded.
         progress: is told of each unit.
 
     Raises:
         ValueError: an argument is invalid.
         JobError: the target has other files, or is of another export.
         OffsetOutOfRangeError: records of the export are gone; see *skip_expired*.
+        DataLossError: records cannot be decoded; see *skip_expired*.
         StorageError: the target cannot be written.
         ReadTopicError: the topic cannot be read, as `read_topic` says.
     """
@@ -125,14 +127,17 @@ def export_topic(
         text=text,
         options=dict(options),
     )
-    folders = HadoopFolders(spark, target)
-    plan = _plan(spark, folders, request)
+    folders, run = HadoopFolders(spark, target), uuid.uuid4().hex
+    plan = _plan(folders, request)
+    folders.write(RUN_KEY, run.encode())
+    if plan is None:
+        plan = _new_plan(spark, request, skip_expired=skip_expired)
+        _check_run(folders, run)
+        folders.write(PLAN_KEY, encode_plan(plan))
+    folders.delete(PART_PREFIX)
     done = set(folders.files.names(DONE_PREFIX))
     left = [unit_ for unit_ in sorted(plan.units) if f"{plan.name(unit_)}.json" not in done]
-    records, run = 0, uuid.uuid4().hex
-    if left:
-        folders.write(RUN_KEY, run.encode())
-        folders.delete(PART_PREFIX)
+    records = 0
     for number, unit_ in enumerate(left, 1 + len(plan.units) - len(left)):
         if progress is not None:
             progress(number, len(plan.units), plan.name(unit_))
@@ -143,8 +148,8 @@ def export_topic(
     )
 
 
-def _plan(spark: SparkSession, folders: HadoopFolders, request: Request) -> Plan:
-    """The plan at the target; a new one where there is none."""
+def _plan(folders: HadoopFolders, request: Request) -> Plan | None:
+    """The plan at the target, if there is one."""
     body = folders.files.read(PLAN_KEY)
     plan = None if body is None else decode_plan(body)
     if plan is not None:
@@ -154,12 +159,10 @@ def _plan(spark: SparkSession, folders: HadoopFolders, request: Request) -> Plan
         raise JobError(f"{folders.files.path(PLAN_KEY)} is damaged: give another target")
     if others := sorted(set(folders.files.names("")) - {"_driftlog"}):
         raise JobError(f"{folders.root} has other files ({others[0]}): give another target")
-    plan = _new_plan(spark, request)
-    folders.write(PLAN_KEY, encode_plan(plan))
-    return plan
+    return None
 
 
-def _new_plan(spark: SparkSession, request: Request) -> Plan:
+def _new_plan(spark: SparkSession, request: Request, *, skip_expired: bool) -> Plan:
     described = describe_topic(spark, request.location, request.topic)
     offsets = {
         each.partition: (each.log_start, each.sealed_end)
@@ -169,7 +172,8 @@ def _new_plan(spark: SparkSession, request: Request) -> Plan:
     if request.partitions is not None and len(offsets) != len(request.partitions):
         raise JobError(f"topic {request.topic} has partitions 0 to {len(described.partitions) - 1}")
     without_units = Plan(request, described.topic_id, offsets, {})
-    rows = _rows(spark, without_units, (request.since_ms, request.until_ms), skip_expired=False)
+    times = request.since_ms, request.until_ms
+    rows = _rows(spark, without_units, times, skip_expired=skip_expired)
     unit = F.floor(F.unix_millis("timestamp") / F.lit(request.unit.ms)).cast("bigint")
     counts = {row.unit: row["count"] for row in rows.groupBy(unit.alias("unit")).count().collect()}
     plan = Plan(request, described.topic_id, offsets, dict(sorted(counts.items())))
@@ -216,6 +220,7 @@ def _write(rows: DataFrame, folders: HadoopFolders, plan: Plan, unit: int, run: 
     records: int = written.get["records"]
     size = part.size()
     _check_run(folders, run)
+    folders.delete(plan.done_key(unit))  # of an earlier run, which this one has stopped
     folders.delete(plan.folder(unit))
     folders.rename_here(part, plan.folder(unit))
     _check_run(folders, run)

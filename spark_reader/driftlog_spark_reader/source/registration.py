@@ -14,7 +14,10 @@ from pyspark.sql import SparkSession
 from driftlog_spark_reader.bucket.catalog import topic_names
 from driftlog_spark_reader.bucket.session_files import session_files
 from driftlog_spark_reader.common.errors import (
+    AmbiguousTopicError,
+    DataLossError,
     DeletedTopicError,
+    ReadTopicError,
     UnknownTopicError,
 )
 from driftlog_spark_reader.native.topic_reader import read_topic
@@ -51,6 +54,8 @@ def register(
         DataLossError: records of a topic cannot be decoded, and *fail_on_data_loss* is set.
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
+
+    Of several topics, those that can be read have their views before an error of others is raised.
     """
     found = location or spark.conf.get(SETTING, None)
     if not found:
@@ -65,7 +70,8 @@ def register(
             f"the topics {', '.join(twice)} differ in case only, and names of views do not: "
             "register them one by one (topics=[…]), with a prefix each"
         )
-    views = []
+    views: list[str] = []
+    failed: list[ReadTopicError] = []
     for topic in names:
         view = f"{prefix}{topic}"
         try:
@@ -75,6 +81,11 @@ def register(
                 raise
             spark.catalog.dropTempView(view)  # of before it was deleted
             continue
+        except (AmbiguousTopicError, DataLossError) as error:
+            failed.append(error)  # the others have their views all the same
+            continue
         records.createOrReplaceTempView(f"`{view}`")
         views.append(view)
+    if failed:
+        raise type(failed[0])("; ".join(map(str, failed)))
     return views

@@ -1,10 +1,11 @@
 """The offset of a stream, as Spark logs it in the checkpoint of a query.
 
     {"flights": {"0": 5, "1": 7},           the next offset to read of each partition
-     "/ids": {"flights": "3203f736-…"},     of the topics: one that is made again has another
+     "/ids": {"flights": "3203f736-…",      of the topics: one that is made again has another
+              "/sealed":                    of partitions whose offset is behind it: the sealed end
+                  {"flights": {"1": 4}}},
      "/first": true}                        where a query starts, before its first batch
-     "/start": {"flights": {"0": 2}},       … at the end of its first batch: where that began
-     "/sealed": {"flights": {"1": 4}}}      of partitions whose offset is behind it: the sealed end
+     "/start": {"flights": {"0": 2}}}       … at the end of its first batch: where that began
 
 The first line is the form of Spark's Kafka source, whose checkpoints have no others; no topic has a
 name with a slash.  Spark asks again where a query starts when it repeats the first batch, and by
@@ -14,6 +15,7 @@ answer is `UNRESOLVED`, and the log is looked at when the first batch is planned
 A log never ends before an offset that was read of it, so a log that does lost records.  What a
 query read of a tail is behind the sealed end, and a later query without the tail sees the sealed
 end only: ``/sealed`` says where that was.  -1: the log has not reached the start of the query yet.
+Earlier builds log none, and pass over what ``/ids`` has beside topics.
 
 Pure.
 """
@@ -44,24 +46,27 @@ class Position:
     ``ids``: of topics, by name; empty in a checkpoint of Spark's Kafka source.
     ``is_first``: no batch ends before it.
     ``start``: of the first batch, at its end.
-    ``sealed``: the sealed ends of partitions whose offset is behind it.
+    ``sealed``: the sealed ends of partitions whose offset is behind it; None: not known.
     """
 
     offsets: Mapping[NamedPartition, int]
     ids: Mapping[str, str] = field(default_factory=dict)
     is_first: bool = False
     start: Mapping[NamedPartition, int] | None = None
-    sealed: Mapping[NamedPartition, int] = field(default_factory=dict)
+    sealed: Mapping[NamedPartition, int] | None = None
 
     def least_ends(self, *, has_tail: bool) -> dict[NamedPartition, int]:
         """Where the logs ended at least when the offset was made, as far as a query can see them.
 
-        A checkpoint of Spark's Kafka source does not say what of its offsets is sealed.
+        A checkpoint of Spark's Kafka source does not say what of its offsets is sealed, and one of
+        an earlier build may have a start that the log had not reached.
         """
+        if self.sealed is None:
+            return dict(self.offsets) if has_tail and not self.ids else {}
         found = {}
         for named, offset in self.offsets.items():
             sealed = self.sealed.get(named, offset)
-            if sealed != _NOT_REACHED and (has_tail or named.topic in self.ids):
+            if sealed != _NOT_REACHED:
                 found[named] = offset if has_tail else sealed
         return found
 
@@ -72,12 +77,12 @@ def encode(position: Position) -> dict[str, Any]:
     topics = sorted({named.topic for named in position.offsets} & position.ids.keys())
     if topics:
         found[_IDS] = {topic: position.ids[topic] for topic in topics}
+        if position.sealed is not None:
+            found[_IDS][_SEALED] = offsets_json(position.sealed)
     if position.is_first:
         found[_FIRST] = True
     if position.start is not None:
         found[_START] = offsets_json(position.start)
-    if position.sealed:
-        found[_SEALED] = offsets_json(position.sealed)
     return found
 
 
@@ -109,13 +114,15 @@ def decode(offset: Mapping[str, Any]) -> Position:
         ValueError: it is of another source.
     """
     given = dict(offset)
-    ids, first, start, sealed = (given.pop(key, None) for key in (_IDS, _FIRST, _START, _SEALED))
+    ids, first, start = (given.pop(key, None) for key in (_IDS, _FIRST, _START))
+    ids = dict(ids or {})
+    sealed = ids.pop(_SEALED, None)
     return Position(
         _offsets(given),
-        dict(ids or {}),
+        ids,
         bool(first),
         None if start is None else _offsets(start),
-        _offsets(sealed or {}),
+        None if sealed is None else _offsets(sealed),
     )
 
 

@@ -152,9 +152,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begun(self, start: dict[str, Any], last: Position) -> Position:
         """Where a batch begins; a converted checkpoint may have planned the first one."""
-        if last.start is not None:
-            return Position(last.start)
-        return self._first() if start == UNRESOLVED else decode(start)
+        if start != UNRESOLVED:
+            return decode(start)
+        return self._first() if last.start is None else Position(last.start)
 
     def _first(self) -> Position:
         """Where the query starts, as its options say now."""
@@ -167,11 +167,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, begun: Position, last: Position, logs: Mapping[NamedPartition, LogEnds]
     ) -> dict[NamedPartition, tuple[int, int]]:
         """What a batch reads, as of the last look."""
-        gone = made_again(last.offsets, last.ids, self._opened().ids())
+        log = self._opened()
+        gone = made_again(last.offsets, last.ids, log.ids())
+        there = {named: reach for named, reach in logs.items() if named not in gone}
+        shorter = shorter_logs(
+            last.least_ends(has_tail=log.has_tail),
+            there,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
         return batch_ranges(
             begun.offsets,
-            last.offsets,
-            {named: reach for named, reach in logs.items() if named not in gone},
+            {**last.offsets, **shorter},
+            there,
             made_again(begun.offsets.keys() & last.offsets.keys(), begun.ids, last.ids) - gone,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )

@@ -24,7 +24,7 @@ locals {
   wheels = { for file in fileset(var.wheels_directory, "*.whl") : file => filesha256("${var.wheels_directory}/${file}") }
 
   # Ends of wheels that a machine installs: pure ones, and those compiled for its Python and its architecture.
-  wheel_ends = "-(any|(cp312-cp312|cp3([2-9]|1[0-2])-abi3|py3-none)-(many)?linux[a-z0-9_.]*_${local.architecture == "arm64" ? "aarch64" : "x86_64"})\\.whl$"
+  wheel_ends = "-(any|(cp312-cp312|cp3([2-9]|1[0-2])-abi3|(py2\\.)?py3-none)-(many)?linux[a-z0-9_.]*_${local.architecture == "arm64" ? "aarch64" : "x86_64"})\\.whl$"
 
   # Another wheel is another folder: a machine that starts while the next release is uploaded
   # installs one of the two, whole. The former folder stays until the group has the next template.

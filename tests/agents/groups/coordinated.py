@@ -38,7 +38,12 @@ from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
 from driftlog_metadata.schema.model import TopicPartition
-from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import (
+    AnswerTooLargeError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from driftlog_metadata.stores.store import (
     Compare,
     KeyValue,
@@ -68,6 +73,8 @@ class Lossy:
         """What transactions that write groups put and delete."""
         self.most_read_bytes = 0
         """Bytes of values that one transaction has read, at most."""
+        self.answer_bytes = 1 << 30
+        """A transaction that reads more gets no answer."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -110,6 +117,8 @@ class Lossy:
         await self._travel()
         result = await self._store.txn(compares, then, otherwise)
         read_bytes = sum(len(kv.value) for kvs in result.reads for kv in kvs)
+        if read_bytes > self.answer_bytes:
+            raise AnswerTooLargeError(f"{read_bytes} bytes")
         self.most_read_bytes = max(self.most_read_bytes, read_bytes)
         await self._travel()
         return result
@@ -152,15 +161,20 @@ class Coordinated:
 
     @classmethod
     async def start(
-        cls, world: World, settings: GroupSettings = SETTINGS, fates: Sequence[str] = ()
+        cls,
+        world: World,
+        settings: GroupSettings = SETTINGS,
+        fates: Sequence[str] = (),
+        answer_bytes: int = 1 << 30,
     ) -> Self:
         """A process on *world*'s disk, once it has read all groups; *fates*: of its first writes
-        to groups, which are claims."""
+        to groups, which are claims; *answer_bytes*: see `Lossy`."""
         stores: list[Lossy] = []
 
         def lossy(store: MetadataStore) -> Any:
             stores.append(Lossy(store))
             stores[0].fates = list(fates)
+            stores[0].answer_bytes = answer_bytes
             return stores[0]
 
         life = await world.start(ready=False, metadata=lossy)

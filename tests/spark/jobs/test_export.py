@@ -11,7 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from driftlog_spark_reader.common.errors import JobError, OffsetOutOfRangeError
+from driftlog_spark_reader.common.errors import (
+    DataLossError,
+    JobError,
+    OffsetOutOfRangeError,
+    RawSegmentSkippedWarning,
+)
 from driftlog_spark_reader.jobs.export import export_topic
 from driftlog_tiering.formats.manifest import SetLogStart
 from tests.support.s3_servers import S3Server
@@ -201,6 +206,23 @@ def test_records_that_expired_since_are_an_error_or_left_out(
 
     gone = {(0, offset) for offset in range(8, 20)}  # of 2023-11-15
     assert [row for row in everything() if row not in gone] == written(spark, target)
+
+
+def test_records_that_cannot_be_decoded_are_an_error_or_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    Before anything of the target is there.
+    """
+    log, target = str(tmp_path / "log"), tmp_path / "target"
+    flights(log).seal_raw(0, 40, 43)
+
+    with pytest.raises(DataLossError, match="cannot be decoded"):
+        export_topic(spark, log, "flights", str(target))
+    with pytest.warns(RawSegmentSkippedWarning):
+        export_topic(spark, log, "flights", str(target), skip_expired=True)
+
+    assert everything() == written(spark, target)
 
 
 def test_a_target_of_something_else_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager#getOrMaybeCreate
 Shell.
 """
 
+from collections.abc import Awaitable, Callable
+
 from driftlog_agents.groups.consumer.messages import (
     JOIN_EPOCH,
     ConsumerHeartbeat,
@@ -48,8 +50,12 @@ async def heartbeat(
     return answer
 
 
-async def describe(groups: GroupCoordinator, group_id: str) -> DescribedConsumerGroup:
+async def describe(
+    groups: GroupCoordinator, group_id: str, room: Callable[[int], Awaitable[None]]
+) -> DescribedConsumerGroup:
     """The members of a group, with the current and the target assignment of each.
+
+    *room* waits until there is room for so many bytes.
 
     Raises:
         RefusedError: the group does not exist, or this agent does not coordinate it.
@@ -61,6 +67,7 @@ async def describe(groups: GroupCoordinator, group_id: str) -> DescribedConsumer
     if machine is None:
         why = f"Group {group_id} is not a consumer group."
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
+    await room(group.members_bytes)
     answer = await group.ask(lambda request_id, now_ms: machine.describe(request_id, now_ms))
     assert isinstance(answer, DescribedConsumerGroup)
     return answer

@@ -54,7 +54,12 @@ from driftlog_metadata.schema.keys import (
     parse_group_key,
     session_key,
 )
-from driftlog_metadata.stores.errors import CorruptError, FencedError, UnsupportedFormatError
+from driftlog_metadata.stores.errors import (
+    AnswerTooLargeError,
+    CorruptError,
+    FencedError,
+    UnsupportedFormatError,
+)
 from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
     CreateRevisionIs,
@@ -343,16 +348,18 @@ class GroupLoader:
 
         found: dict[str, Sequence[KeyValue]] = {}
         for part in in_parts(some, READ_BYTES, most_bytes):
-            prefixes = [group_prefix(one.group_id) for one in part]
-            reads: Sequence[Sequence[KeyValue]]
-            if len(part) == 1:
-                reads = [await self._session.read_prefix(prefixes[0])]
-            else:
-                txn = Txn((), tuple(map(GetPrefix, prefixes)))
-                reads = (await self._session.transact(txn)).reads
+            reads = await self._read_prefixes([group_prefix(one.group_id) for one in part])
             keys = (group_key(one.group_id) for one in part)
             found.update(zip(keys, reads, strict=True))
         return found
+
+    async def _read_prefixes(self, prefixes: Sequence[str]) -> Sequence[Sequence[KeyValue]]:
+        if len(prefixes) > 1:
+            with contextlib.suppress(AnswerTooLargeError):  # they have grown since they were listed
+                return (
+                    await self._session.transact(Txn((), tuple(map(GetPrefix, prefixes))))
+                ).reads
+        return [await self._session.read_prefix(prefix) for prefix in prefixes]
 
     def _as_claimed(self, kv: KeyValue, nonce: str) -> _Claim:
         """In a thread, as all that decodes and encodes values."""
@@ -402,22 +409,23 @@ class GroupLoader:
     def _values(
         self, group_id: str, group: StoredGroup, revision: int, kvs: Sequence[KeyValue]
     ) -> _GroupValues:
-        now_ms = self._host.now_ms()
-        if group.kind == CONSUMER:
-            restore: Callable[[Mapping[str, bytes]], Machine] = partial(
-                ConsumerGroup.restore,
-                group_id,
-                settings=self._configs.consumer(group_id),
-                topics=self._topics(),
-                new_member_id=self._new_member_id,
-                now_ms=now_ms,
-            )
-        else:
+        is_consumer = group.kind == CONSUMER
+        settings, topics = self._configs.consumer(group_id), self._topics()
 
-            def restore(bodies: Mapping[str, bytes]) -> Machine:
+        def restore(bodies: Mapping[str, bytes]) -> Machine:
+            now_ms = self._host.now_ms()  # sessions go on from here, and not from before the wait
+            if not is_consumer:
                 return ClassicGroup.restore(
                     group_id, bodies[""], self._classic, self._new_member_id, now_ms
                 )
+            return ConsumerGroup.restore(
+                group_id,
+                bodies,
+                settings=settings,
+                topics=topics,
+                new_member_id=self._new_member_id,
+                now_ms=now_ms,
+            )
 
         return _GroupValues(
             group_id=group_id,

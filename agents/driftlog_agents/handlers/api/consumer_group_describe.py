@@ -56,10 +56,7 @@ async def handle(
 
 async def _described(broker: Broker, group_id: str, context: RequestContext) -> DescribedGroup:
     try:
-        groups = coordinating(broker)
-        group = await groups.group(group_id)
-        await context.room(0 if group is None else group.members_bytes)
-        said = await consumer_requests.describe(groups, group_id)
+        said = await consumer_requests.describe(coordinating(broker), group_id, context.room)
     except RefusedError as error:
         return DescribedGroup(
             group_id=group_id, error_code=error.code, error_message=as_message(error.message)

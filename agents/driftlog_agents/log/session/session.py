@@ -32,6 +32,7 @@ from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY, agent_key, head_key, session_key
 from driftlog_metadata.schema.model import FORMAT_VERSION, Agent, Cluster, FlushRecord
 from driftlog_metadata.stores.errors import (
+    AnswerTooLargeError,
     CorruptError,
     FencedError,
     OutcomeUnknownError,
@@ -373,6 +374,8 @@ class Session:
                 self._is_there()
                 self._lease.answered(self._now_ms() - sent)
                 return answer
+            except AnswerTooLargeError:
+                raise  # and so would be the next one
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._witness.check()
                 self._is_away(error, sent)

@@ -27,10 +27,13 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import (
+    AnswerTooLargeError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from driftlog_metadata.stores.etcd import etcd_messages as messages
 from driftlog_metadata.stores.etcd.etcd_errors import (
-    AnswerTooLargeError,
     EtcdRefusedError,
     EtcdVerdict,
     describe,

@@ -17,8 +17,8 @@ from typing import Final
 import grpc
 
 from driftlog_metadata.stores.errors import (
+    AnswerTooLargeError,
     DeclinedError,
-    OutcomeUnknownError,
     StoreError,
     UnavailableError,
 )
@@ -47,10 +47,6 @@ class EtcdVerdict(Enum):
 
 class LeaseExistsError(StoreError):
     """A lease of this id exists."""
-
-
-class AnswerTooLargeError(OutcomeUnknownError):
-    """The answer is over this client's limit, at every member: read less at once."""
 
 
 class EtcdRefusedError(DeclinedError):

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.errors import AnswerTooLargeError, UnavailableError
 from driftlog_metadata.stores.etcd import etcd_messages as messages
 from driftlog_metadata.stores.etcd.etcd_client import (
     Endpoint,
@@ -37,7 +37,7 @@ from driftlog_metadata.stores.etcd.etcd_client import (
     Repeat,
     first_answer,
 )
-from driftlog_metadata.stores.etcd.etcd_errors import AnswerTooLargeError, LeaseExistsError
+from driftlog_metadata.stores.etcd.etcd_errors import LeaseExistsError
 from driftlog_metadata.stores.etcd.etcd_messages import key_value, prefix_end
 from driftlog_metadata.stores.etcd.etcd_quota import quota_from_metrics
 from driftlog_metadata.stores.etcd.etcd_watches import EtcdWatch

@@ -71,3 +71,22 @@ async def test_large_groups_are_taken_over_by_bounded_requests_and_decoded_in_a_
     assert offsets == await again.fetch("offsets-5")
     assert 600_000 < again.store.most_read_bytes <= 2 * MAX_TXN_BYTES
     assert {"restored", "_readable"} <= world.offloaded
+
+
+@on_virtual_time
+async def test_groups_that_have_grown_since_they_were_listed_are_read_one_by_one() -> None:
+    """
+    Their values are over what one answer may have: the same request would never be answered.
+    """
+    rng = Random(1)
+    world = World()
+    one = await Coordinated.start(world)
+    for number in range(6):
+        text = "".join(rng.choices(ascii_letters + digits, k=4_000))
+        await one.commit(f"g{number}", {0: number}, metadata=text)
+    one.kill()
+
+    again = await Coordinated.start(world, answer_bytes=10_000)
+
+    assert 6 == len(again.groups.groups)
+    assert {0: 5} == await again.fetch("g5")

@@ -58,7 +58,7 @@ async def modern(at: Coordinated) -> None:
     """The same of KIP-848, and somebody looks at it."""
     joined = await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH))
     await heartbeat(at.groups, "g", _beat("m", joined.member_epoch))
-    await describe(at.groups, "g")
+    await describe(at.groups, "g", lambda _: asyncio.sleep(0))
     await heartbeat(at.groups, "g", _beat("m", LEAVE_EPOCH))
     await _delete(at)
 

@@ -143,13 +143,16 @@ async def test_what_a_leader_compacts_alone_it_merges_alone() -> None:
     is told what both replaced.
     """
     leader = await serving(compacted=False)
-    leader.world.compaction["t"] = CompactionPolicy(min_dirty_ratio=0)
+    leader.world.compaction["t"] = CompactionPolicy(min_dirty_ratio=2)
     other = await sealing(leader)
     for n in range(FACTOR):
         await put(leader, b"%d" % n)
     await asyncio.sleep(4 * INTERVAL_S)
-
     assert [1, 0] == [life.engine.counters.merges for life in (leader, other)]
+    assert [0, 0] == compactions(leader, other)  # which would leave nothing to merge
+    leader.world.compaction["t"] = CompactionPolicy(min_dirty_ratio=0)
+    await put(leader, b"last")
+    await asyncio.sleep(4 * INTERVAL_S)
     assert [1, 0] == compactions(leader, other)
     assert ["t"] == [topic for topic, _ in leader.engine.take_edited()]
 
