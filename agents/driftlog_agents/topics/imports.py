@@ -111,13 +111,18 @@ class TopicImports:
         async with self._turns.only(name):
             try:
                 return await self._publish(engine, name, topic_id, ends)
-            except RefusedError:
+            except RefusedError as error:
                 kv = await engine.session.read(topic_key(name))
-                if kv is None:
-                    raise  # Perhaps because of a topic that is gone: the next attempt may succeed.
-                topic = topic_of(kv)
-                if topic.topic_id == topic_id:
+                topic = None if kv is None else topic_of(kv)
+                if kv is not None and topic is not None and topic.topic_id == topic_id:
                     return topic, kv.mod_revision  # By an earlier attempt, or at another agent.
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+                if topic is None:
+                    raise RefusedError(
+                        ErrorCode.NOT_CONTROLLER,
+                        f"topic {name} was deleted a moment ago: try again",
+                    ) from error
                 with suppress(RefusedError):  # it has ended
                     await self.abandon(engine, topic_id)
                 raise

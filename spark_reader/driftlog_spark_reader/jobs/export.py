@@ -129,23 +129,32 @@ def export_topic(
     )
     folders, run = HadoopFolders(spark, target), uuid.uuid4().hex
     plan = _plan(folders, request)
-    folders.write(RUN_KEY, run.encode())
-    if plan is None:
-        plan = _new_plan(spark, request, skip_expired=skip_expired)
+    if plan is None or _left(folders, plan):
+        folders.write(RUN_KEY, run.encode())
+        plan = _plan(folders, request)  # another run may have made it
+        if plan is None:
+            plan = _new_plan(spark, request, skip_expired=skip_expired)
+            _check_run(folders, run)
+            folders.write(PLAN_KEY, encode_plan(plan))
         _check_run(folders, run)
-        folders.write(PLAN_KEY, encode_plan(plan))
-    folders.delete(PART_PREFIX)
-    done = set(folders.files.names(DONE_PREFIX))
-    left = [unit_ for unit_ in sorted(plan.units) if f"{plan.name(unit_)}.json" not in done]
-    records = 0
+        folders.delete(PART_PREFIX)
+    left, records = _left(folders, plan), 0
     for number, unit_ in enumerate(left, 1 + len(plan.units) - len(left)):
         if progress is not None:
             progress(number, len(plan.units), plan.name(unit_))
         rows = _rows(spark, plan, plan.times(unit_), skip_expired=skip_expired)
         records += _write(rows, folders, plan, unit_, run)
+    if left:
+        _check_run(folders, run)
     return Export(
         folders.root, topic, len(plan.units), len(plan.units) - len(left), records, plan.offsets
     )
+
+
+def _left(folders: HadoopFolders, plan: Plan) -> list[int]:
+    """The units that are not marked as done."""
+    done = set(folders.files.names(DONE_PREFIX))
+    return [unit for unit in sorted(plan.units) if f"{plan.name(unit)}.json" not in done]
 
 
 def _plan(folders: HadoopFolders, request: Request) -> Plan | None:

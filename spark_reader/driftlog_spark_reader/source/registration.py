@@ -15,6 +15,7 @@ from driftlog_spark_reader.bucket.catalog import topic_names
 from driftlog_spark_reader.bucket.session_files import session_files
 from driftlog_spark_reader.common.errors import (
     AmbiguousTopicError,
+    DamagedTopicError,
     DataLossError,
     DeletedTopicError,
     ReadTopicError,
@@ -55,7 +56,8 @@ def register(
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
 
-    Of several topics, those that can be read have their views before an error of others is raised.
+    An error of some topics is raised when all others have their views; its type is that of the
+    first.
     """
     found = location or spark.conf.get(SETTING, None)
     if not found:
@@ -76,13 +78,12 @@ def register(
         view = f"{prefix}{topic}"
         try:
             records = read_topic(spark, found, topic, fail_on_data_loss=fail_on_data_loss)
-        except (UnknownTopicError, DeletedTopicError):
-            if topics is not None:
-                raise
+        except (UnknownTopicError, DeletedTopicError) as error:
             spark.catalog.dropTempView(view)  # of before it was deleted
+            failed += [] if topics is None else [error]
             continue
-        except (AmbiguousTopicError, DataLossError) as error:
-            failed.append(error)  # the others have their views all the same
+        except (AmbiguousTopicError, DataLossError, DamagedTopicError) as error:
+            failed.append(error)
             continue
         records.createOrReplaceTempView(f"`{view}`")
         views.append(view)

@@ -63,11 +63,11 @@ async def describe(
     group = await groups.group(group_id)
     if group is None:
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    await room(group.members_bytes)
     machine = group.consumer
     if machine is None:
         why = f"Group {group_id} is not a consumer group."
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
-    await room(group.members_bytes)
     answer = await group.ask(lambda request_id, now_ms: machine.describe(request_id, now_ms))
     assert isinstance(answer, DescribedConsumerGroup)
     return answer

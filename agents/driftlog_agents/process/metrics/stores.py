@@ -95,8 +95,7 @@ def _quota(agent: AgentProcess) -> Iterable[Metric]:
         )
         yield gauge(
             "driftlog_etcd_quota_share",
-            "Fraction of etcd's quota in use; no topic is created from 0.6, and produce is refused "
-            "from 0.8",
+            "Fraction of etcd's quota in use; from 0.8 produce is refused, and no topic is created",
             usage.share,
         )
     yield gauge(
