@@ -244,7 +244,7 @@ def test_what_is_not_sealed_is_refused_unless_the_tail_is_read(
     newest = max(int(p.name) for p in (new / "offsets").iterdir() if p.name.isdecimal())
     position = json.loads((new / f"offsets/{newest}").read_text().splitlines()[2])
     assert {topic: {"0": 4, "1": 4}} == position["/ids"]["/sealed"]
-    assert [topic] == [*position["/ids"]]
+    assert [topic, "/sealed"] == [*position["/ids"]]
     cluster.produce(topic, 2, seal=False)
     ours = stream(spark, "driftlog", cluster, subscribe=topic, includeTail="true")
     assert run(ours, str(new), sink(found)) is None
