@@ -171,7 +171,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "list_offsets_ignores_log_start": (295, 589, 2389),
     "what_is_not_committed_expires": (270, 247, 249),
     "segments_expire_by_their_smallest_timestamp": (465, 470, 494),
-    "what_is_not_adopted_counts_twice": (134, 147, 747),
+    "what_is_not_adopted_counts_twice": (1553, 3953),
     "log_start_of_an_old_read": (549, 849, 1649),
     "manifest_moves_before_the_key": (265, 294),
     "checked_once": (230, 247, 265),
