@@ -305,29 +305,25 @@ def test_a_compacted_topic_takes_no_records_without_keys(
     alter = [driftlog_command() or "driftlog", "configs", "alter", "--all-brokers"]
     alter += ["-b", agent.bootstrap]
 
+    def make(some: list[Record], configs: dict[str, str]) -> None:
+        import_parquet(
+            frame(spark, some),
+            location(agent),
+            "compacted",
+            partitions=1,
+            bootstrap_servers=agent.bootstrap,
+            configs=configs,
+        )
+
     subprocess.run([*alter, "--add-config", "log.cleanup.policy=compact"], check=True)
     try:
         for configs in (compacted, {}):
             with pytest.raises(ValueError, match="records have no key"):
-                import_parquet(
-                    frame(spark, records),
-                    location(agent),
-                    "compacted",
-                    partitions=1,
-                    bootstrap_servers=agent.bootstrap,
-                    configs=configs,
-                )
+                make(records, configs)
     finally:
         subprocess.run([*alter, "--delete-config", "log.cleanup.policy"], check=True)
     keyed = [one for one in records if one.key is not None]
-    import_parquet(
-        frame(spark, keyed),
-        location(agent),
-        "compacted",
-        partitions=1,
-        bootstrap_servers=agent.bootstrap,
-        configs=compacted,
-    )
+    make(keyed, compacted)
 
     assert len(keyed) == len(consumed(agent, "compacted", 1)[0])
 
