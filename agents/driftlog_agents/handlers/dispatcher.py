@@ -405,7 +405,8 @@ class Dispatcher:
         )
         try:
             response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
-            await context.room(context.answer.counted_bytes)
+            if context.answer.counted_bytes:
+                await context.room(context.answer.counted_bytes)
             answer = await self._encoded(header, response, context.answer)
         except (RefusedError, StoreError, CorruptFrameError) as error:
             if isinstance(error, OverLimitError):
@@ -454,15 +455,19 @@ class Dispatcher:
 class _AnswerRoom:
     """The memory of one answer while it is made; parts of it may be made at once."""
 
+    __slots__ = ("_claimed_bytes", "_connection", "_one")
+
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._claimed_bytes = 0
-        self._one = asyncio.Lock()
+        self._one: asyncio.Lock | None = None
 
     async def more(self, size_bytes: int) -> None:
         """See `RequestContext.room`."""
         if not size_bytes:
             return
+        if self._one is None:  # most answers need none
+            self._one = asyncio.Lock()
         async with self._one:
             self._claimed_bytes += size_bytes
             await _room(self._connection, self._claimed_bytes)
