@@ -262,10 +262,11 @@ async def test_a_deleted_key_is_free(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("write", ["put", "create"])
 async def test_a_cancelled_write_leaves_a_whole_object_or_none(
-    store: ObjectStore, write: str
+    store: ObjectStore, write: str, request: pytest.FixtureRequest
 ) -> None:
     """
-    Also when the caller uses its buffer for something else at once.
+    Also when the caller uses its buffer for something else at once.  (LocalStack makes an empty
+    object of a request whose connection ends after the headers; S3 makes none.)
     """
     for turns in range(12):
         buffer = bytearray(b"x" * (4 * MIB))
@@ -276,9 +277,13 @@ async def test_a_cancelled_write_leaves_a_whole_object_or_none(
         await asyncio.gather(task, return_exceptions=True)
         buffer[:] = b"y" * len(buffer)
 
-    sizes = {info.size_bytes for page in await pages(store, "k/") for info in page.objects}
-    assert sizes <= {4 * MIB}
-    for key in await keys(store, "k/"):
+    found = {
+        info.key: info.size_bytes for page in await pages(store, "k/") for info in page.objects
+    }
+    if request.node.callspec.params["store"] == "localstack":
+        found = {key: size for key, size in found.items() if size}
+    assert {*found.values()} <= {4 * MIB}
+    for key in found:
         assert b"x" * (4 * MIB) == await store.get(key)
 
 
