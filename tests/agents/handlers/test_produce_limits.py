@@ -150,6 +150,38 @@ async def test_the_partition_s_order_is_kept_behind_a_rewrite(agent: Serving) ->
     assert list(range(10)) == offsets
 
 
+async def test_a_client_waits_for_one_rewrite_of_another_client(agent: Serving) -> None:
+    """
+    Batches of five partitions wait on one connection; the batch of another one, which is larger
+    and comes last, is rewritten after the one that has begun.
+    """
+    async with agent.client() as flood, agent.client() as client:
+        await flood.create("t", 6, compression_type="lz4")
+        agent.rewrites.close()
+        asked = flood.send_produce("t", dict.fromkeys(range(5), batch(codec=Codec.ZSTD)))
+        await eventually(lambda: all(len(agent.log("t", n).busy) == 1 for n in range(5)))
+        late = client.send_produce("t", {5: batch(b"y" * 999)})
+        await eventually(lambda: len(agent.log("t", 5).busy) == 1)
+        agent.rewrites.open()  # for the one that has begun
+        agent.rewrites.close()
+        await eventually(lambda: sum(ends_of(agent)) == 1)
+        agent.rewrites.open()  # for the next one
+        agent.rewrites.close()
+        await eventually(lambda: sum(ends_of(agent)) == 2)
+        ends = ends_of(agent)
+        agent.rewrites.open()
+        answers = [await flood.receive(), await client.receive()]
+
+    assert [0, 0, 0, 0, 1] == sorted(ends[:5])
+    assert 1 == ends[5]
+    assert [asked, late] == [number for number, _ in answers]
+
+
+def ends_of(agent: Serving) -> list[int]:
+    """Log ends of the six partitions of "t"."""
+    return [agent.log("t", n).log_end for n in range(6)]
+
+
 @pytest.mark.parametrize("moves", [False, True])
 async def test_batches_wait_while_their_partition_is_paused(agent: Serving, moves: bool) -> None:
     """
