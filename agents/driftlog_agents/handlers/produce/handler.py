@@ -349,9 +349,10 @@ class ProduceHandler:
             self.waiting.add(size, waiter, slot.connection)
             if acks == 1:
                 waiter.unsynced(log)
-            log.parked.append(
-                lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
+            resume = partial(
+                self._resume, engine, log, limits, records, checked, acks, slot, waiter
             )
+            log.parked.append(partial(slot.connection.on_loop, resume))
         else:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
 

@@ -7,13 +7,9 @@ Shell.
 import asyncio
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Final
 
+from driftlog_agents.foundation.loop_slices import call_all
 from driftlog_agents.log.partition.partition import PartitionLog
-
-_RESUMED_AT_ONCE: Final = 250
-"""Parked batches that are admitted in one iteration: they take a millisecond.  More: longer stalls;
-less: the last of many batches waits longer."""
 
 
 class CommitWaiter:
@@ -46,22 +42,14 @@ class CommitWaiter:
 
 
 def unpark(*logs: PartitionLog) -> None:
-    """Resume the parked requests of *logs*, those of each in the order of their arrival.
+    """Resume the parked requests of *logs*, those of each in the order of their arrival, in slices
+    (`foundation/loop_slices`).
 
-    The first ones are resumed before this returns, the others in later iterations of the event
-    loop.  Batches that come meanwhile park behind them.  A pause stops it: `unpark` again after it.
+    Batches that come meanwhile park behind them.  A pause stops it: `unpark` again after it.
     """
-    _resume(chain.from_iterable(map(_parked, logs)))
-
-
-def _resume(parked: Iterator[Callable[[], None]]) -> None:
-    left = _RESUMED_AT_ONCE
-    for resume in parked:
-        resume()
-        left -= 1
-        if not left:
-            asyncio.get_running_loop().call_soon(_resume, parked)
-            return
+    waiting = [log for log in logs if log.parked]
+    if waiting:
+        call_all(chain.from_iterable(map(_parked, waiting)))
 
 
 def _parked(log: PartitionLog) -> Iterator[Callable[[], None]]:
