@@ -5,11 +5,12 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from driftlog_agents.foundation.loop_slices import call_all
-from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 
 
 class CommitWaiter:
@@ -50,6 +51,12 @@ def unpark(*logs: PartitionLog) -> None:
     waiting = [log for log in logs if log.parked]
     if waiting:
         call_all(chain.from_iterable(map(_parked, waiting)))
+
+
+def tell_lost(log: PartitionLog, waiters: Sequence[Waiter]) -> None:
+    """Tell *waiters* that *log* is led here no more, in slices."""
+    if waiters:
+        call_all(partial(waiter.lost, log) for waiter in waiters)
 
 
 def _parked(log: PartitionLog) -> Iterator[Callable[[], None]]:
