@@ -43,7 +43,7 @@ help:
 	@echo "make local          LocalStack, etcd and three agents here, without Docker, and the demo through them (DEMO=only: no more)"
 	@echo "make test           ten minutes on two cores: unit, contract, a short simulation, one round trip of each client"
 	@echo "                    (ARGS='-k name' instead: these tests, of both suites)"
-	@echo "make verify         every other test: 368 seeds, planted bugs, beside Apache Kafka, kills, chaos, attacks"
+	@echo "make verify         every other test: 392 seeds, planted bugs, beside Apache Kafka, kills, chaos, attacks"
 	@echo "make check          ruff, mypy, import-linter and the layer tests"
 	@echo "make format         ruff's formatter and import order, applied"
 	@echo "make bench          ours beside Apache Kafka (hours; ARGS=--quick for minutes)"
