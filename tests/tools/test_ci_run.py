@@ -131,6 +131,7 @@ def test_without_set_up_nothing_is_tested(checkout: Path) -> None:
     assert (1, ["ci: make setup: failed, N s", "ci: FAILED in N s"]) == (status, closing)
 
 
+@pytest.mark.verify  # seconds of waiting
 def test_each_suite_finds_what_was_fetched_while_another_target_ran(checkout: Path) -> None:
     """
     All components that `make components` has: one that fails holds up neither the others nor CI.

@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.components import REPOSITORY
-
-pytestmark = pytest.mark.timeout(300)  # at idle priority a second may take half a minute
 
 INI = """
 [pytest]
@@ -179,7 +178,7 @@ def test_a_file_that_cannot_be_imported_has_failed(folder: Path) -> None:
     """
     (folder / "test_some.py").write_text("import nothing_of_that_name")
     with start(folder, "good") as process:
-        output, _ = process.communicate(timeout=250)
+        output, _ = process.communicate(timeout=100)
 
     assert process.returncode not in (0, None)
     assert "verify: failed: test_some.py\n" in output
@@ -212,6 +211,14 @@ def test_a_run_that_is_cut_names_what_had_failed(folder: Path) -> None:
 
 
 # ── Beside it ──
+
+
+def idle(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of what runs at idle priority: beside busy tests a second takes half a minute."""
+    for mark in (pytest.mark.verify, pytest.mark.real_processes, pytest.mark.timeout(300)):
+        test = mark(test)
+    return test
+
 
 BESIDE = """
 import os, sys, time
@@ -246,6 +253,7 @@ def beside(folder: Path) -> str:
     return "beside"
 
 
+@idle
 def test_what_ran_beside_is_counted_and_its_failures_are_named(folder: Path, beside: str) -> None:
     """
     They stand, although a test of real processes passed the second time.  Each worker beside it
@@ -263,6 +271,7 @@ def test_what_ran_beside_is_counted_and_its_failures_are_named(folder: Path, bes
     )
 
 
+@idle
 def test_what_dies_beside_has_failed(folder: Path, beside: str) -> None:
     """
     Killed by the kernel, it says nothing.
@@ -275,6 +284,7 @@ def test_what_dies_beside_has_failed(folder: Path, beside: str) -> None:
     )
 
 
+@idle
 def test_what_runs_beside_ends_with_the_run(folder: Path, beside: str) -> None:
     """
     SIGTERM, while the tests beside it are all that still runs: they end, no test is repeated, and
