@@ -1,7 +1,9 @@
 """The first page and docs/: short, complete, reachable, and without a dead link."""
 
+import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +17,16 @@ from tools import metrics_page
 README: Final = REPOSITORY / "README.md"
 PAGES: Final = sorted((REPOSITORY / "docs").glob("*.md"))
 _OTHERS: Final = {".venv", ".cache", "node_modules", "demo-data", "local-data"}
-ALL: Final = sorted(
-    file
-    for file in REPOSITORY.rglob("*.md")
-    if not any(part in _OTHERS or part.startswith(".venv") for part in file.parts)
-)
+
+
+def _pages() -> Iterator[Path]:
+    """Of the repository; folders of others, to which CI may add just then, are not looked into."""
+    for folder, below, names in os.walk(REPOSITORY):
+        below[:] = [name for name in below if name not in _OTHERS and not name.startswith(".venv")]
+        yield from (Path(folder, name) for name in names if name.endswith(".md"))
+
+
+ALL: Final = sorted(_pages())
 FOLDERS: Final = sorted(REPOSITORY.glob("*/README.md"))
 _ROOTS: Final = [
     REPOSITORY,

@@ -17,7 +17,10 @@ from typing import Final
 
 ARCHIVE: Final = Path(__file__).resolve().parents[1] / ".cache" / "spark-classes.jsa"
 
-_OPTIONS: Final = f"-Xlog:cds=off -Xlog:cds+dynamic=off -XX:ArchiveClassesAtExit={ARCHIVE}"
+_STAGED: Final = ARCHIVE.with_suffix(".tmp")
+"""The archive is whole or not there: tests may run meanwhile."""
+
+_OPTIONS: Final = f"-Xlog:cds=off -Xlog:cds+dynamic=off -XX:ArchiveClassesAtExit={_STAGED}"
 
 _WORK: Final = """
 import tempfile
@@ -43,7 +46,9 @@ def main() -> int:
     done = subprocess.run(
         [sys.executable, "-c", _WORK], env=environment, check=False, capture_output=True, text=True
     )
-    if done.returncode or not ARCHIVE.exists():
+    if done.returncode == 0 and _STAGED.exists():
+        _STAGED.replace(ARCHIVE)
+    else:
         print(f"driftlog: no {ARCHIVE.name}; Spark starts slower in tests\n{done.stderr[-500:]}")
     return 0
 

@@ -3,13 +3,14 @@
 Shell.
 """
 
+import time
 import uuid
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
-from driftlog import Consumer, Producer, Record
+from driftlog import Admin, Consumer, Producer, Record
 from driftlog.common.settings import ConsumerSettings
 
 QUICK = ConsumerSettings(fetch_wait_max_ms=50, commit_interval_ms=200, session_timeout_ms=6_000)
@@ -53,3 +54,12 @@ def committed(servers: str, group: str, topic: str, partition: int = 0) -> int:
 def member(servers: str, topic: str, group: str, **more: Any) -> Consumer:
     arguments = {"from_beginning": True, "settings": QUICK, **more}
     return Consumer(topic, group=group, bootstrap_servers=servers, **arguments)
+
+
+def wait_until_left(servers: str, *groups: str) -> None:
+    """Wait until no group has a member: theirs, which do not read, were silent for too long."""
+    deadline = time.monotonic() + 60
+    with Admin(bootstrap_servers=servers) as admin:
+        while any(g.group in groups and g.state != "Empty" for g in admin.groups.list()):
+            assert time.monotonic() < deadline, "a silent member is still there"
+            time.sleep(0.2)

@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,14 @@ def kafka() -> Iterator[KafkaPeer]:
 
 
 @pytest.fixture
-def both(agent: DriftlogProcess, kafka: KafkaPeer) -> Callable[[Callable[[str], Any]], Any]:
-    """Run at both; what they agree on."""
+def both(
+    request: pytest.FixtureRequest, agent: DriftlogProcess, kafka: KafkaPeer
+) -> Callable[[Callable[[str], Any]], Any]:
+    """Run at both, at once unless the parameter is 1; what they agree on."""
 
     def run_at_both(scenario: Callable[[str], Any]) -> Any:
-        theirs = scenario(kafka.bootstrap)
-        ours = scenario(agent.bootstrap)
+        with ThreadPoolExecutor(getattr(request, "param", 2)) as threads:
+            theirs, ours = threads.map(scenario, (kafka.bootstrap, agent.bootstrap))
         assert theirs == ours
         return ours
 
@@ -344,6 +347,7 @@ def typed(at: str, *arguments: str) -> str:
     return out.getvalue()
 
 
+@pytest.mark.parametrize("both", [1], indirect=True)  # `typed` has the standard output of all
 def test_offsets_go_where_they_are_sent(both: Both, name: str, tmp_path: Path) -> None:
     """
     With each way of saying where, tried first and then done; nothing moves before.

@@ -38,7 +38,7 @@ from driftlog_metadata.stores.store import (
 from tests.support import etcd_server
 from tests.support.memory_store import MemoryMetadataStore
 
-TTL_MS = 5_000
+TTL_MS = 4_000
 
 
 class Clock:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.simulation.plants import PLANTED, SEEN_AT, Planted
 from tests.simulation.runner import Result, run_seed, run_seeds, silence
@@ -24,8 +25,13 @@ CHUNK = 20
 PART = CHUNK if "DRIFTLOG_SEEDS" in os.environ else 8
 """Seeds of each chunk that run."""
 
-SHORT = (0, 20, 80, 500)
-"""The chunks in `make test`: plain schedules, restarts under clocks that jump, aimed ones."""
+SHORT = (0,)
+"""The chunks in `make test`."""
+
+LONG = pytest.mark.timeout(400)
+IDLE = pytest.mark.timeout(1_200)
+IN_VERIFY = [pytest.mark.verify, IDLE]
+"""`make verify` runs the simulation at idle priority, beside tests that may take every core."""
 
 FOUND = (1, 341, 74, 68, 938, 1_200_608, 5_004_212, 402, 9_000_342)
 """Seeds that found something in the schedules of their time: a cache that forgot who waited behind
@@ -49,6 +55,11 @@ Seed 649 (of the range above): a batch that a user had deleted was taken for a h
 batches after it."""
 
 
+def in_verify(*seeds: int) -> list[ParameterSet]:
+    """Seeds that `make test` leaves to `make verify`."""
+    return [pytest.param(seed, marks=IN_VERIFY) for seed in seeds]
+
+
 @pytest.fixture(autouse=True)
 def _silence() -> None:
     silence()
@@ -60,11 +71,10 @@ def _time_left() -> None:
 
 
 @pytest.mark.usefixtures("_time_left")
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(start, marks=[] if start in SHORT else [pytest.mark.verify])
+        pytest.param(start, marks=LONG if start in SHORT else IN_VERIFY)
         for start in range(0, SEEDS, CHUNK)
     ],
 )
@@ -78,7 +88,8 @@ def test_promises_hold_under_every_schedule(start: int) -> None:
     assert {} == result.failed
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.verify
+@IDLE
 def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
     """
     They run on beside it with their metadata store, and end; seed 20,002 found that an object by
@@ -88,11 +99,10 @@ def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
 
 
 @pytest.mark.usefixtures("_time_left")
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(start, marks=[] if start == SEAL_AGENTS else [pytest.mark.verify])
+        pytest.param(start, marks=LONG if start == SEAL_AGENTS else IN_VERIFY)
         for start in range(SEAL_AGENTS, SEAL_AGENTS + 120, 20)
     ],
 )
@@ -120,7 +130,7 @@ def test_what_was_found_stays_found(seed: int) -> None:
     assert {} == run_seed(seed).failed
 
 
-@pytest.mark.parametrize("seed", [7, 8, 18, 335])
+@pytest.mark.parametrize("seed", [7, 8, *in_verify(18, 335)])
 def test_one_seed_gives_one_trace(seed: int) -> None:
     """
     A seed that failed can be replayed, one agent or several: a run of it is the same in every
@@ -150,7 +160,7 @@ def test_one_seed_gives_one_trace(seed: int) -> None:
 
 @pytest.mark.usefixtures("_time_left")
 @pytest.mark.verify
-@pytest.mark.timeout(400)
+@IDLE
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
 def test_planted_bugs_are_caught(bug: Planted) -> None:
     """
@@ -168,7 +178,7 @@ def test_seeds_are_pinned_for_bugs_that_are_there() -> None:
     assert {bug.name for bug in PLANTED} == set(SEEN_AT)
 
 
-@pytest.mark.parametrize("seed", [10_001, 10_003, 10_005])
+@pytest.mark.parametrize("seed", [10_001, *in_verify(10_003, 10_005)])
 def test_the_collector_deletes_nothing_that_may_be_read_or_named(seed: int) -> None:
     """
     With a grace of minutes, while records are deleted, agents end and begin, and superseded
@@ -177,7 +187,7 @@ def test_the_collector_deletes_nothing_that_may_be_read_or_named(seed: int) -> N
     assert {} == run_seed(seed).failed
 
 
-@pytest.mark.parametrize("seed", [600, 608, 705, 708])
+@pytest.mark.parametrize("seed", [600, 608, *in_verify(705, 708)])
 def test_what_is_not_shown_and_a_bucket_that_hangs_break_no_promise(seed: int) -> None:
     """
     Of one agent and of several; these seeds notice the bugs that are planted for it.

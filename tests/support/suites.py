@@ -113,6 +113,8 @@ ORDER: Final = (
     "attack/test_attack.py",
     "clients/test_command_peers.py",
     "clients/test_page_snippets.py",
+    "packaging",
+    "tools/local",
     "terraform",
     "churn",
     "clients/test_start_refused.py",

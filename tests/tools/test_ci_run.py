@@ -6,6 +6,8 @@ Shell.
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,20 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CI's script is 
 
 PROGRAMS = ("cc", "java", "mvn", "kcat", "apt-cache", "apt-get")
 """What `.ci/run` looks for and would install: nothing is installed here."""
+
+COMPONENTS = {
+    "check": ("kafka-jars", "etcd"),
+    "test": (
+        "kafka-applications",
+        "schema-registry",
+        "spark-jars",
+        "spark-classes",
+        "localstack",
+        "kaskade",
+        "prometheus",
+    ),
+}
+"""What a suite needs, by the target beside which it is fetched."""
 
 TARGETS = {
     "setup": "true",
@@ -40,20 +56,26 @@ def checkout(tmp_path: Path) -> Path:
 
 def run(checkout: Path, **changed: str) -> tuple[int, list[str]]:
     """Its exit status, and its closing lines without the times."""
-    recipes = [f"{name}:\n\t@{recipe}\n" for name, recipe in {**TARGETS, **changed}.items()]
-    (checkout / "Makefile").write_text("".join(recipes))
-    ended = subprocess.run(
+    with start(checkout, **changed) as process:
+        output, _ = process.communicate(timeout=60)
+    closing = output.rpartition("\n\n")[2]
+    return process.returncode, re.sub(r"\b\d+ s$", "N s", closing, flags=re.MULTILINE).splitlines()
+
+
+def start(checkout: Path, **changed: str) -> subprocess.Popen[str]:
+    """The script, beside a Makefile with the recipes of *changed* in place of others."""
+    fetched = dict.fromkeys((name for names in COMPONENTS.values() for name in names), "true")
+    recipes = {**fetched, **TARGETS, **changed}
+    lines = [f"{name}:\n\t@{recipe}\n" for name, recipe in recipes.items()]
+    (checkout / "Makefile").write_text("".join(lines))
+    return subprocess.Popen(
         ["bash", str(checkout / ".ci" / "run")],
         env={"PATH": f"{checkout / 'programs'}:/usr/local/bin:/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
-        check=False,
     )
-    closing = ended.stdout.rpartition("\n\n")[2]
-    return ended.returncode, re.sub(r"\b\d+ s$", "N s", closing, flags=re.MULTILINE).splitlines()
 
 
 def test_it_says_how_long_each_took(checkout: Path) -> None:
@@ -107,3 +129,47 @@ def test_without_set_up_nothing_is_tested(checkout: Path) -> None:
     status, closing = run(checkout, setup="exit 1")
 
     assert (1, ["ci: make setup: failed, N s", "ci: FAILED in N s"]) == (status, closing)
+
+
+@pytest.mark.verify  # seconds of waiting
+def test_each_suite_finds_what_was_fetched_while_another_target_ran(checkout: Path) -> None:
+    """
+    All components that `make components` has: one that fails holds up neither the others nor CI.
+    """
+    makefile = (REPOSITORY / "Makefile").read_text()
+    (listed,) = re.findall(r"^components: (.*)$", makefile, re.MULTILINE)
+    recipes = {}
+    for beside, names in COMPONENTS.items():
+        begun = f"until [ -e {names[0]}.begun ]; do sleep 0.02; done"
+        recipes[beside] = f"{begun}; touch ended-{beside}"
+        wait = f"touch $@.begun; until [ -e ended-{beside} ]; do sleep 0.02; done"
+        recipes |= dict.fromkeys(names, f"{wait}; touch $@; [ $@ != etcd ]")
+        # The script looks once a second whether a target has ended.
+        recipes[names[-1]] = f"sleep 2; {recipes[names[-1]]}"
+    recipes["test"] = f"ls {' '.join(COMPONENTS['check'])} && {recipes['test']}"
+    recipes["verify"] = f"ls {' '.join(COMPONENTS['test'])}"
+
+    status, closing = run(checkout, **recipes)
+
+    assert sorted(listed.split()) == sorted(name for names in COMPONENTS.values() for name in names)
+    assert (0, "ci: all passed in N s") == (status, closing[-1])
+
+
+def test_what_is_fetched_ends_with_the_script(checkout: Path) -> None:
+    """
+    A script that is ended leaves nothing that goes on beside the next run.
+    """
+    there = checkout / "there"
+    with start(checkout, **{"kafka-jars": "echo $$PPID >there; sleep 60"}) as run:
+        wait_until(lambda: there.exists() and there.read_text().endswith("\n"))
+        run.terminate()
+        run.communicate(timeout=30)
+
+    wait_until(lambda: not Path("/proc", there.read_text().strip()).exists())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

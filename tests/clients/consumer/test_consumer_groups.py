@@ -15,7 +15,15 @@ from driftlog import Consumer, Producer, Record
 from driftlog.common.settings import ConsumerSettings
 from driftlog.errors import CommitError, DeserializationError
 from driftlog.serializers import from_json
-from tests.clients.python_client import committed, member, new_topic, numbered, values_of, write
+from tests.clients.python_client import (
+    committed,
+    member,
+    new_topic,
+    numbered,
+    values_of,
+    wait_until_left,
+    write,
+)
 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]
 
@@ -281,7 +289,7 @@ def test_a_member_that_was_too_slow_says_so_and_commits_nothing(
     )
     with member(servers, topic, group, settings=settings) as consumer:
         first = next(consumer)
-        time.sleep(12)
+        wait_until_left(servers, group)
         again = next(consumer)
         while again.offset != 0:
             again = next(consumer)

@@ -16,7 +16,15 @@ import pytest
 from driftlog import AsyncConsumer, Consumer, RebalanceCallbacks, TopicPartition
 from driftlog.common.settings import ConsumerSettings
 from driftlog.errors import ClosedError, CommitError, DriftlogError
-from tests.clients.python_client import QUICK, committed, member, new_topic, numbered, write
+from tests.clients.python_client import (
+    QUICK,
+    committed,
+    member,
+    new_topic,
+    numbered,
+    wait_until_left,
+    write,
+)
 from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]
@@ -304,44 +312,50 @@ def at_end(consumer: Consumer) -> bool:
     )
 
 
-@pytest.mark.parametrize("lost_is_given", [True, False])
-def test_lost_partitions_are_not_revoked_ones(servers: str, lost_is_given: bool) -> None:
+def test_lost_partitions_are_not_revoked_ones(servers: str) -> None:
     """
     A member that was silent for too long: on_lost, or on_revoke where that is missing, as
     confluent-kafka has it; a commit there raises.
     """
-    topic, group = new_topic(servers), uuid.uuid4().hex
-    write(servers, topic, numbered(10))
-    calls: list[str] = []
-
-    def noted(what: str) -> Any:
-        def called(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            calls.append(what)
-            if what == "revoke" or lost_is_given:
-                try:
-                    consumer.commit(offsets=dict.fromkeys(partitions, 5))
-                except CommitError:
-                    calls.append("refused")
-
-        return called
-
-    callbacks = RebalanceCallbacks(
-        on_revoke=noted("revoke"), on_lost=noted("lost") if lost_is_given else None
-    )
     settings = ConsumerSettings(
         fetch_wait_max_ms=50,
         session_timeout_ms=6_000,
         max_poll_interval_ms=6_000,
         commit_timeout_ms=1_000,
     )
-    consumer = member(
-        servers, topic, group, auto_commit=False, rebalance=callbacks, settings=settings
-    )
-    assert 0 == next(consumer).offset
-    time.sleep(8)
-    read_until(consumer, lambda: calls)
-    assert ["lost" if lost_is_given else "revoke", "refused"] == calls[:2]
-    consumer.close()
+    members: list[tuple[str, Consumer, list[str]]] = []
+    for lost_is_given in (True, False):
+        topic, group = new_topic(servers), uuid.uuid4().hex
+        write(servers, topic, numbered(10))
+        calls: list[str] = []
+        on_lost = _noted(calls, "lost") if lost_is_given else None
+        callbacks = RebalanceCallbacks(on_revoke=_noted(calls, "revoke"), on_lost=on_lost)
+        consumer = member(
+            servers, topic, group, auto_commit=False, rebalance=callbacks, settings=settings
+        )
+        members.append((group, consumer, calls))
+    for _, consumer, _ in members:
+        assert 0 == next(consumer).offset
+
+    wait_until_left(servers, *(group for group, _, _ in members))
+    for _, consumer, calls in members:
+        read_until(consumer, lambda calls=calls: calls)
+        consumer.close()
+
+    assert [["lost", "refused"], ["revoke", "refused"]] == [calls[:2] for _, _, calls in members]
+
+
+def _noted(calls: list[str], what: str) -> Any:
+    """A callback that notes that it was called, and that its commit was refused."""
+
+    def called(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        calls.append(what)
+        try:
+            consumer.commit(offsets=dict.fromkeys(partitions, 5))
+        except CommitError:
+            calls.append("refused")
+
+    return called
 
 
 async def test_callbacks_of_asyncio_run_in_the_loop_and_may_await(servers: str) -> None:
