@@ -189,7 +189,10 @@ class Engine:
             topics=cluster.view.topics,
             unknown_keys=ports.unknown_keys,
         )
-        deleted = DeletedTopics(lambda topic_id: topic_id in cluster.view.topics)
+        deleted = DeletedTopics(
+            lambda topic_id: topic_id in cluster.view.topics,
+            limit=settings.consolidation.deleted_topics,
+        )
         led = LedTopics(deleted)
         self.topics, self.topics_by_id = led.by_name, led.by_id
         self.logs, self.find, self.log, self.know = led.logs, led.find, led.log, led.know
