@@ -1,8 +1,10 @@
 """Produce requests of many partitions, names or bytes are bounded, and answered in their order."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +14,7 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.foundation import loop_slices as slices
+from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.handlers.produce import waiters as produce_waiters
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.network.limits.loop_share import LoopShare
@@ -43,9 +45,9 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 
 
 @pytest.fixture
-def one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+async def one_each() -> None:
     """Slices end after one batch."""
-    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    measure_by(asyncio.get_running_loop(), partial(next, itertools.count(0.0, SLICE_S)))
 
 
 def batch(value: bytes = b"x") -> bytearray:
