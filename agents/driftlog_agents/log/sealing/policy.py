@@ -53,6 +53,11 @@ class SealSettings:
 
     check_interval_ms: float = 1_000
 
+    hung_ms: float = 60_000
+    """How long a call of the threads that write segments may take: it takes a second or two, on a
+    busy machine some more.  Longer: work is sent to an agent that does none; shorter: a slow agent
+    counts as one that hangs."""
+
     grace: Grace = field(default_factory=Grace)
     """The cluster's."""
 
