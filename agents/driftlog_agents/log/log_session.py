@@ -168,6 +168,7 @@ class Engine:
             now_ms=ports.now_ms,
             offload=offload_read,
             outage=ports.health.footers,
+            read_deadline_ms=settings.read_deadline_ms,
         )
         self.cluster = cluster
         self.producer_ids = ProducerIdFloor(self.session, agent.node_id)
