@@ -17,6 +17,7 @@ from typing import Final
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_metadata.schema.grace import Grace
+from driftlog_tiering.batches.batch_limits import SEGMENT_WORK_BYTES
 from driftlog_tiering.foundation.types import MiB
 
 _HELD: Final = 2.0
@@ -36,6 +37,9 @@ class SealSettings:
 
     segment_ms: float = 3_600_000
     """Longer: fewer and larger files, and Spark sees the log later."""
+
+    segment_work_bytes: int = SEGMENT_WORK_BYTES
+    """Decoded bytes after which a segment ends, however few bytes were received."""
 
     small_bytes: int = MiB
     small_ms: float = 86_400_000
