@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.batches import Codec, encode_batch
 from driftlog_agents.handlers.produce.waiters import OneBatchWaiter, SeveralBatches
-from driftlog_agents.log.partition import waiters
 from driftlog_agents.log.partition.partition import State
+from driftlog_agents.log.partition.waiters import unpark
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
 from driftlog_tiering.batches.batch import check_batch
@@ -183,19 +183,19 @@ async def test_batches_wait_while_their_partition_is_paused(agent: Serving, move
 
 
 async def test_what_comes_while_parked_batches_are_admitted_waits_behind_them(
-    agent: Serving, monkeypatch: pytest.MonkeyPatch
+    agent: Serving,
 ) -> None:
     """
     One is admitted in an iteration; the connection's next batches come meanwhile.
     """
-    monkeypatch.setattr(waiters, "_RESUMED_AT_ONCE", 1)
     async with agent.client() as client:
         await client.create("t", compression_type="lz4")
         log = agent.log("t")
         agent.engine.partitions.pause(log)
         asked = [client.send_produce("t", {0: batch(codec=Codec.LZ4)}) for _ in range(200)]
         await eventually(lambda: len(log.parked) == 200)
-        agent.engine.partitions.resume(log)
+        log.paused = False
+        unpark(log, at_once=1)
         for codec in (Codec.LZ4, Codec.ZSTD, Codec.LZ4):
             asked.append(client.send_produce("t", {0: batch(codec=codec)}))
             await asyncio.sleep(0)

@@ -45,22 +45,23 @@ class CommitWaiter:
             self._any_of.set()
 
 
-def unpark(*logs: PartitionLog) -> None:
+def unpark(*logs: PartitionLog, at_once: int = _RESUMED_AT_ONCE) -> None:
     """Resume the parked requests of *logs*, those of each in the order of their arrival.
 
-    The first ones are resumed before this returns, the others in later iterations of the event
-    loop.  Batches that come meanwhile park behind them.  A pause stops it: `unpark` again after it.
+    The first *at_once* are resumed before this returns, as many in each later iteration of the
+    event loop.  Batches that come meanwhile park behind them.  A pause stops it: `unpark` again
+    after it.
     """
-    _resume(chain.from_iterable(map(_parked, logs)))
+    _resume(chain.from_iterable(map(_parked, logs)), at_once)
 
 
-def _resume(parked: Iterator[Callable[[], None]]) -> None:
-    left = _RESUMED_AT_ONCE
+def _resume(parked: Iterator[Callable[[], None]], at_once: int) -> None:
+    left = at_once
     for resume in parked:
         resume()
         left -= 1
         if not left:
-            asyncio.get_running_loop().call_soon(_resume, parked)
+            asyncio.get_running_loop().call_soon(_resume, parked, at_once)
             return
 
 
