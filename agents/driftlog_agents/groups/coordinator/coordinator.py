@@ -45,7 +45,7 @@ from driftlog_agents.groups.coordinator.group_loader import (
     Listed,
     in_parts,
 )
-from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, ServedGroup
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.coordinator.group_timers import GroupTimers
 from driftlog_agents.groups.coordinator.group_topics import GroupTopics
 from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
@@ -58,7 +58,7 @@ from driftlog_agents.groups.coordinator.repair import (
 from driftlog_agents.groups.coordinator.write_batcher import Confirmations, GroupWrites
 from driftlog_agents.groups.group_configs import GroupConfigs
 from driftlog_agents.groups.offsets import page_of
-from driftlog_agents.groups.storage_format import decode_group
+from driftlog_agents.groups.storage_format import CONSUMER, decode_group
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import decode_at

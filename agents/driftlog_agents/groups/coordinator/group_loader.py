@@ -27,8 +27,6 @@ from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue, claimed_value
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.coordinator.group_runtime import (
-    CLASSIC,
-    CONSUMER,
     GroupHost,
     Machine,
     ServedGroup,
@@ -37,6 +35,8 @@ from driftlog_agents.groups.coordinator.repair import UnreadableGroupError
 from driftlog_agents.groups.group_configs import GroupConfigs
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
 from driftlog_agents.groups.storage_format import (
+    CLASSIC,
+    CONSUMER,
     StoredGroup,
     decode_group,
     decode_member,
