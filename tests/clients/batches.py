@@ -10,6 +10,7 @@ from typing import Final
 from crc32c import crc32c
 
 from benchmarks.batches import HEADER_BYTES, Codec, encode_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record
 
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
@@ -49,6 +50,13 @@ def with_records(data: bytearray, change: Callable[[bytes], bytes]) -> bytearray
     struct.pack_into(">i", changed, LENGTH[0], len(changed) - 12)
     set_crc(changed)
     return changed
+
+
+def with_strange_header(value: bytes) -> bytearray:
+    """A batch of one record, one of whose headers has a key that is not UTF-8."""
+    headers = (("before", b"1"), ("name", b"2"), ("after", b"3"))
+    record = encode_record(Record(0, 0, b"k", value, headers)).replace(b"name", b"\xffame")
+    return with_records(good(), lambda _: record)
 
 
 def set_crc(data: bytearray) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.clients.batches import good, with_strange_header
 from tests.clients.command import read, refused, run, said
 from tests.clients.conftest import make_topic
+from tests.clients.sockets import Raw
 from tests.support.components import kcat
 from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 
@@ -342,6 +344,25 @@ def test_what_is_consumed_as_json_can_be_produced_again(agent: DriftlogProcess) 
     said(agent.bootstrap, "produce", target, "--json", stdin=printed)
 
     assert stored(agent, source, 7) == stored(agent, target, 7)
+
+
+@pytest.mark.parametrize("form", ["-J", "-f%h,%s\\n"])
+def test_a_record_whose_headers_cannot_be_read_is_named(agent: DriftlogProcess, form: str) -> None:
+    """
+    What is before it is printed; values are printed to the end.
+    """
+    topic = make_topic(agent)
+    with Raw(agent.port) as raw:
+        for batch in [*[good(b"v")] * 20, with_strange_header(b"strange"), good(b"last")]:
+            assert 0 == raw.produce(topic, {0: batch})[0].error_code
+    done = run("consume", topic, "-e", form, bootstrap=agent.bootstrap)
+
+    assert 1 == done.returncode
+    assert 20 == done.stdout.count(b"\n")
+    assert f"{topic} [0] at offset 20: the key of a header is not UTF-8" in done.stderr.decode()
+    assert "-p 0 -o 21" in done.stderr.decode()
+    values = run("consume", topic, "-e", bootstrap=agent.bootstrap).stdout
+    assert b"v\n" * 20 + b"strange\nlast\n" == values
 
 
 def test_a_hundred_thousand_lines_are_there_once_and_counted(agent: DriftlogProcess) -> None:

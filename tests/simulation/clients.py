@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
@@ -84,6 +85,7 @@ class _Connection:
     closed: bool = False
     client_host: str = "simulated"
     answers: Answers = field(default_factory=roomy)
+    client: Client = field(default_factory=lambda: Client("simulated"))
 
     def hang_up(self, event: str, reason: str) -> None:
         """The agent closes it: the only way to say no to acks=0."""
@@ -164,6 +166,7 @@ class _Turn:
         self.batches_wait = attempt.connection.batches_wait
         self.listener = attempt.connection.listener
         self.client_host = attempt.connection.client_host
+        self.client = attempt.connection.client
 
     @property
     def closed(self) -> bool:

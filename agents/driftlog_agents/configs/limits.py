@@ -107,9 +107,15 @@ class Limits:
         20_000, "Most unanswered requests of all connections, Produce included."
     )
     driftlog_max_response_queue_bytes: int = setting(
-        512 * MiB,
+        256 * MiB,
         "Most bytes of answers that clients have not read; Fetch and large Produce "
         "requests wait for room, and the agent closes the connection that holds most.",
+        LONG,
+    )
+    driftlog_max_network_bytes: int = setting(
+        384 * MiB,
+        "Most bytes of requests, of Produce frames that are not admitted yet, and of answers "
+        "together.",
         LONG,
     )
     driftlog_max_response_bytes: int = setting(

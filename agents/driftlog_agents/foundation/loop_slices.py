@@ -10,6 +10,9 @@ task that finds the slice used up waits for a turn: the client that had fewest i
 (`foundation/fair_queue`).  Every other turn is for small requests that have not waited yet, if
 there are some: they share it, and do not wait for all large requests.
 
+Short calls that belong to no task (`call_all`) have another slice in each iteration: it is theirs
+alone.
+
 Work that depends on no state (decoding, encoding) runs in a thread instead, where Python switches
 by itself.  It is one thread, and no other work waits for it: the event loop's own threads read
 files, resolve names and check whether the agent is fit.
@@ -19,12 +22,15 @@ Shell.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
+
+import structlog
 
 from driftlog_agents.foundation.fair_queue import Client, FairQueue
 
@@ -63,6 +69,9 @@ class Turns:
         self._small = FairQueue[asyncio.Future[None]](_CREDIT_TURNS)
         self._large = FairQueue[asyncio.Future[None]](_CREDIT_TURNS)
         self._small_first = True
+        self._calls = deque[Iterator[Callable[[], object]]]()
+        """What `call_all` has not called yet; the first one has the next turn."""
+        self._log = structlog.get_logger()
 
     def has_time(self) -> bool:
         """Whether the slice of this iteration is not over; the first call begins it."""
@@ -90,6 +99,35 @@ class Turns:
                 continue
             queue.spend(client, 1)
             return
+
+    def call_all(self, calls: Iterator[Callable[[], object]]) -> None:
+        """See the function of the same name."""
+        self._calls.append(calls)
+        if len(self._calls) > 1:
+            return  # these take turns with others
+        if self.has_time():
+            self._call(self.has_time)
+        else:
+            _later(self._call_more)
+
+    def _call_more(self) -> None:
+        ends_s = self._clock_s() + SLICE_S
+        self._call(lambda: self._clock_s() < ends_s)
+
+    def _call(self, has_time: Callable[[], bool]) -> None:
+        while self._calls:
+            calls = self._calls.popleft()
+            call = next(calls, None)
+            if call is None:
+                continue
+            self._calls.append(calls)
+            try:
+                call()
+            except Exception:  # noqa: BLE001  # no task can raise it
+                self._log.exception("waiter_bug")
+            if not has_time():
+                _later(self._call_more)
+                return
 
     def _begin(self) -> None:
         self._ends_s = self._clock_s() + SLICE_S
@@ -156,6 +194,15 @@ async def time_for_large() -> None:
     before its first slice is not added to the work of others."""
     _LARGE.set(True)
     await time_to_work()
+
+
+def call_all(calls: Iterable[Callable[[], object]]) -> None:
+    """Make short *calls* to what waits, in this order; those of several callers take turns.
+
+    While the slice of this iteration has time they are made before this returns, unless others
+    wait; the rest follows, a slice in each iteration.  An error costs its call alone.
+    """
+    _turns().call_all(iter(calls))
 
 
 _THREAD: Final = ThreadPoolExecutor(1, "codec")

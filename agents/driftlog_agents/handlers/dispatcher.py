@@ -26,6 +26,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
 from driftlog_agents.handlers.fetch.handler import FetchHandler
+from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
 from driftlog_agents.handlers.produce.traces import ProduceTraces
@@ -53,7 +54,6 @@ from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.requests.one_batch import OneBatch
 from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_metadata.stores.errors import CorruptError, StoreError
-from driftlog_tiering.foundation.types import Offload
 
 _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 
@@ -115,7 +115,7 @@ class Dispatcher:
     def __init__(
         self,
         broker: Broker,
-        offload: Offload,
+        lanes: ConversionLanes,
         now_ms: Callable[[], float],
         rng: Random,
         traces: ProduceTraces | None = None,
@@ -128,7 +128,7 @@ class Dispatcher:
         self._one_large = asyncio.Lock()
         """One large Produce is decoded and admitted at a time."""
         self.times = RequestTimes(now_ms)
-        self.producing = ProduceHandler(broker, offload, self.spawn, self.times, traces)
+        self.producing = ProduceHandler(broker, lanes, self.spawn, self.times, traces)
         self.fetching = FetchHandler(broker, self.spawn, rng)
         self._counts: Counter[ApiKey] = Counter()
         self._answer_bytes: Counter[ApiKey] = Counter()

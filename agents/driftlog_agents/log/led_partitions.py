@@ -9,7 +9,7 @@ Requests that wait are told of each end.
 Pure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from driftlog_agents.cluster.view import ClusterView
@@ -17,7 +17,7 @@ from driftlog_agents.log.ingest.admission_verdict import SETTLED_MS
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.partition.known_manifests import KnownManifests
-from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import PartitionLog, State, Waiter
 from driftlog_agents.log.partition.topic_logs import LedTopics
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import TopicPartition
@@ -28,6 +28,7 @@ class LedPartitions:
 
     Args:
         unpark: resumes the parked batches of partitions, and no batch overtakes them.
+        tell_lost: tells waiters that a partition is led here no more.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LedPartitions:
         view: ClusterView,
         counters: LogCounters,
         unpark: Callable[..., None],
+        tell_lost: Callable[[PartitionLog, Sequence[Waiter]], None],
     ) -> None:
         self._topics = topics
         self._assignments = assignments
@@ -46,6 +48,7 @@ class LedPartitions:
         self._view = view
         self._counters = counters
         self._unpark = unpark
+        self._tell_lost = tell_lost
 
     def open(self, taken: Taken, now_ms: float) -> dict[TopicPartition, PartitionLog]:
         """Serves the claimed partitions; returns the logs of all but those of deleted topics."""
@@ -81,8 +84,7 @@ class LedPartitions:
 
     def retire(self, log: PartitionLog) -> None:
         """Stops produce and fetch for *log*; admitted batches are still committed."""
-        for waiter in log.retire():
-            waiter.lost(log)
+        self._tell_lost(log, log.retire())
         self._unpark(log)  # the parked batches are refused now
 
     def gone(self, log: PartitionLog) -> None:
@@ -100,7 +102,7 @@ class LedPartitions:
         self._assignments.topic_deleted(TopicPartition(topic_id, n) for n in range(len(entry.logs)))
         logs = [log for log in entry.logs if log is not None]
         for log in logs:
-            _tell_waiters(log)
+            self._tell_lost(log, log.close())
             self._manifests.forget(log)
         self._unpark(*logs)  # the parked batches are refused now
         return True
@@ -110,7 +112,7 @@ class LedPartitions:
         last, after *before_parked*: they are refused then."""
         logs = list(logs)
         for log in logs:
-            _tell_waiters(log)
+            self._tell_lost(log, log.close())
         before_parked()
         self._unpark(*logs)
 
@@ -141,8 +143,3 @@ class LedPartitions:
             "the agent retries at least once a minute; if a flush object is gone for good, "
             f"see `driftlog partitions accept-loss {name}`"
         )
-
-
-def _tell_waiters(log: PartitionLog) -> None:
-    for waiter in log.close():
-        waiter.lost(log)

@@ -8,7 +8,7 @@
                                                     the agent opens a new session
 
 The session admits no batch before `ready`.  `Engine.run` returns after `stop`, and raises
-`FencedError` when the session is lost; in both cases every waiter has its answer.
+`FencedError` when the session is lost; in both cases every waiter is told, in slices.
 
 Shell.
 """
@@ -56,7 +56,7 @@ from driftlog_agents.log.own_disk import OwnDisk
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
-from driftlog_agents.log.partition.waiters import unpark
+from driftlog_agents.log.partition.waiters import tell_lost, unpark
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
 from driftlog_agents.log.recovery.loss_examination import LossExamination
 from driftlog_agents.log.retention.policy import TopicRetention
@@ -301,6 +301,7 @@ class Engine:
             view=cluster.view,
             counters=ports.counters,
             unpark=unpark,
+            tell_lost=tell_lost,
         )
         self.loaded, self.admits = self._loading.loaded, self._loading.admits
         self.offline = self.partitions.offline

@@ -87,8 +87,9 @@ class RequestQueue:
     @property
     def full_by(self) -> str:
         """The config whose limit makes it `full`."""
-        many = self.waiting > self._max_requests
-        return "queued.max.requests" if many else "queued.max.request.bytes"
+        if self.waiting > self._max_requests:
+            return "queued.max.requests"
+        return self.budget.limited_by("queued.max.request.bytes")
 
     def answered(self, count: int) -> None:
         """Uncount *count* requests, which are answered or dropped."""

@@ -21,7 +21,7 @@ from driftlog_agents.network.limits.connection_limits import ConnectionLimits
 from driftlog_agents.network.limits.departed_clients import DepartedClients
 from driftlog_agents.network.limits.foreign_protocols import ADVICE, ForeignClients
 from driftlog_agents.network.limits.loop_share import LoopShare
-from driftlog_agents.network.limits.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget, SharedMemory
 from driftlog_agents.network.limits.stalled_connections import StalledConnections
 from driftlog_agents.network.listeners import OPTION, ListenAt, refused, take_all
 from driftlog_agents.network.queued_requests import RequestQueue
@@ -84,6 +84,10 @@ class Server:
             MemoryBudget(limits.queued_max_request_bytes, self._pressed),
         )
         self.answers = MemoryBudget(limits.driftlog_max_response_queue_bytes, self._pressed)
+        SharedMemory(
+            limits.driftlog_max_network_bytes,
+            (self.frame_budget, self.request_budget, self.answers),
+        )
         self.prefixes = PrefixMemory()
         self.max_queued = limits.driftlog_connection_max_queued_requests
         """Queued requests of one connection."""

@@ -5,7 +5,9 @@ Null and empty stay different everywhere.
 Pure.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Headers = tuple[tuple[str, bytes | None], ...]
 """In their order, with repetitions.  A value may be null."""
+
+
+class _NoHeaders(tuple[tuple[str, bytes | None], ...]):
+    """Equal to no headers, and another object."""
+
+    __slots__ = ()
+
+
+UNREADABLE: Final[Headers] = _NoHeaders()
+"""In the place of headers that cannot be read: see `headers_of`."""
 
 
 class TopicPartition(NamedTuple):
@@ -108,3 +120,24 @@ class Message(Protocol):
     def headers(self) -> Any: ...
     def timestamp(self) -> Any: ...
     def leader_epoch(self) -> Any: ...
+
+
+_HEADERS: Final[Callable[[Message], Any]] = methodcaller("headers")
+"""Of a key that is not UTF-8, confluent-kafka 2.16.1 returns a list with a hole, and leaves the
+error set.  A call from C sees that and raises SystemError; the interpreter, once it has specialized
+the call, takes the list, and ends with a segmentation fault or an error of a later call."""
+
+
+def headers_of(message: Message) -> Headers:
+    """The headers of a message; after an error, confluent-kafka returns the list with the hole.
+
+    Raises:
+        UnicodeError: the key of a header is not UTF-8, which Kafka does not require.
+    """
+    try:
+        headers = _HEADERS(message)
+    except (SystemError, UnicodeDecodeError) as error:
+        raise UnicodeError(
+            "the key of a header is not UTF-8, and confluent-kafka cannot read it"
+        ) from error
+    return () if headers is None else tuple(headers)

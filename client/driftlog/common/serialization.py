@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
-from driftlog.common.records import Headers, Record
+from driftlog.common.records import UNREADABLE, Headers, Record
 from driftlog.errors import DeserializationError, SerializationError
 from driftlog.serializers import SerializationContext
 
@@ -82,8 +82,12 @@ class Deserializers:
         """The record with its key and value deserialized.
 
         Raises:
-            DeserializationError: one of the deserializers failed.
+            DeserializationError: one of the deserializers failed, or the headers cannot be read.
         """
+        if record.headers is UNREADABLE:
+            raise _failed(
+                record, "confluent-kafka cannot read headers", "the key of one is not UTF-8"
+            )
         if self._key is None and self._value is None:
             return record
         return record._replace(
@@ -140,12 +144,16 @@ def _deserialized(
     try:
         return codec(data, record.topic, field, record.headers)
     except Exception as error:
-        raise DeserializationError(
-            f"the {field}_deserializer failed for {record.topic}-{record.partition} at offset "
-            f"{record.offset}: {error!r}. The next read continues after this record.",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key,
-            value=record.value,
-        ) from error
+        raise _failed(record, f"the {field}_deserializer failed", repr(error)) from error
+
+
+def _failed(record: Record[bytes, bytes], what: str, why: str) -> DeserializationError:
+    return DeserializationError(
+        f"{what} for {record.topic}-{record.partition} at offset {record.offset}: {why}. The next "
+        "read continues after this record.",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+    )

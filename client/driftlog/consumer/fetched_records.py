@@ -13,7 +13,7 @@ Pure.
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from driftlog.common.records import Message, Record, TopicPartition
+from driftlog.common.records import UNREADABLE, Message, Record, TopicPartition, headers_of
 
 
 class FetchedRecords:
@@ -87,14 +87,17 @@ class FetchedRecords:
                 self._open.discard(tp)
             if offset >= end:
                 return
-        headers = message.headers()
+        try:
+            headers = headers_of(message)
+        except UnicodeError:
+            headers = UNREADABLE  # `Deserializers` raises, in the record's turn.
         record: Record[bytes, bytes] = Record(
             *tp,
             offset,
             message.timestamp()[1],
             message.key(),
             message.value(),
-            () if headers is None else tuple(headers),
+            headers,
             message.leader_epoch(),
         )
         self._paused.get(tp, self.ready).append(record)

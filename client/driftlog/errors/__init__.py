@@ -139,7 +139,7 @@ class SerializationError(DriftlogError):
 
 
 class DeserializationError(DriftlogError):
-    """A deserializer failed.  The cause is chained.
+    """A deserializer failed, or the key of a header is not UTF-8.  The cause is chained.
 
     The record counts as handed out: the next read marks it as processed and continues after it.  A
     ``with`` block that ends with this error does not commit the record: the group reads it again.

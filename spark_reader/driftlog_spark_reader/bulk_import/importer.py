@@ -13,8 +13,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +42,7 @@ from driftlog_spark_reader.bulk_import.segment_task import (
     segment_ref,
 )
 from driftlog_spark_reader.common.errors import ImportTopicError, TopicExistsError
+from driftlog_spark_reader.common.session_config import session_config
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SegmentRef
 
@@ -259,19 +259,9 @@ def _collected(written: DataFrame) -> list[Row]:
         raise ImportTopicError(found[1]) from error
 
 
-@contextmanager
-def _batches_of(spark: SparkSession, records: int) -> Iterator[None]:
-    """Let tasks get at most *records* at once.  Spark takes this from the session only."""
-    before = spark.conf.get(_BATCH)
-    least = min(max(records, 1), int(before or 0) or records)
-    spark.conf.set(_BATCH, str(least))
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(_BATCH)
-        else:
-            spark.conf.set(_BATCH, before)
+def _least(limit: str, records: int) -> str:
+    """The smaller of the session's *limit*, which may be none (0), and *records*."""
+    return str(min(records, int(limit)) if int(limit) > 0 else records)
 
 
 class _Importer:
@@ -408,7 +398,9 @@ class _Importer:
             .mapInArrow(task, _REFERENCE_TYPE)
         )
         found: dict[int, list[SegmentRef]] = defaultdict(list)
-        with _batches_of(records.sparkSession, int(_BATCH_BYTES / self._record_bytes)):
+        size = max(1, int(_BATCH_BYTES / self._record_bytes))
+        # Spark takes this from the session only.
+        with session_config(records.sparkSession, _BATCH, lambda limit: _least(limit, size)):
             rows = _collected(written)
         for row in rows:
             piece = plan.pieces[row["piece"]]

@@ -4,12 +4,14 @@
     another cluster's topic, the same offsets        one scan ──▶ blocks ──▶ sums, differences
 
 Offsets without a record are no fault of a compacted topic, nor of transactions; they are named.
+Batches that cannot be decoded are a fault, and the audit goes on without them.
 
 Root.
 """
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from driftlog import Admin
+from driftlog_spark_reader.bucket.session_files import session_files
 from driftlog_spark_reader.common.errors import JobError, OffsetOutOfRangeError
 from driftlog_spark_reader.common.schema import KAFKA_SCHEMA
 from driftlog_spark_reader.describe.describe import describe_topic
@@ -29,7 +32,10 @@ from driftlog_spark_reader.jobs.offset_blocks import (
     partitions_of,
 )
 from driftlog_spark_reader.jobs.offset_gaps import BITS, Block, Gap, gaps
-from driftlog_spark_reader.native.topic_reader import read_topic
+from driftlog_spark_reader.native.topic_reader import scan_ranges
+from driftlog_spark_reader.options.arguments import batch_options
+from driftlog_spark_reader.query.ranges import query_ranges
+from driftlog_spark_reader.query.wanted_files import PartitionRange, undecodable
 from driftlog_spark_reader.tail.kafka_properties import librdkafka_properties
 
 MOST_BLOCKS: Final = 4096
@@ -40,7 +46,7 @@ _LOOKS: Final = 2
 or deleted records between the looks at manifests and files."""
 
 _MOST_NAMED: Final = 20
-"""Of places that differ or are there twice.  More: longer messages."""
+"""Of places that differ, are there twice, or cannot be decoded.  More: longer messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class PartitionAudit:
     digest: str
     gaps: tuple[Gap, ...]
     missing: int
-    """Offsets without a record."""
+    """Offsets without a record, or with one that cannot be decoded."""
     gaps_are_all: bool
     """False: there are more than are named."""
     faults: tuple[str, ...]
@@ -107,7 +113,7 @@ def audit_topic(
 
     Raises:
         JobError: the topic has no such partition, or Spark has no Kafka source.
-        ReadTopicError: the topic cannot be read, as `read_topic` says.
+        ReadTopicError: the topic cannot be read, as `query_ranges` says.
         DriftlogError: the other cluster does not answer, or does not know the topic.
     """
     for _ in range(_LOOKS - 1):
@@ -139,8 +145,7 @@ def _look(
     }
     if partitions is not None and len(wanted) != len(set(partitions)):
         raise JobError(f"topic {topic} has partitions 0 to {len(described.partitions) - 1}")
-    rows = read_topic(
-        spark,
+    options, _ = batch_options(
         location,
         topic,
         partitions=partitions,
@@ -148,7 +153,10 @@ def _look(
         ending_offsets={each.partition: each.sealed_end for each in wanted.values()},
         topic_id=described.topic_id,
     )
-    faults: dict[int, list[str]] = {partition: [] for partition in wanted}
+    with closing(session_files(spark, location)) as files:
+        ranges = query_ranges(files, options)
+        rows = scan_ranges(spark, files, ranges)
+    faults = {each.named.partition: _undecodable(each) for each in ranges}
     blocks = blocks_of(rows, topic).persist()
     try:
         sums = {row.partition: row for row in partitions_of(blocks).collect()}
@@ -185,6 +193,21 @@ def _look(
         ),
         None if compare is None else compare.get("kafka.bootstrap.servers"),
     )
+
+
+def _undecodable(wanted: PartitionRange) -> list[str]:
+    found = [
+        (max(segment.base, wanted.start), min(segment.end, wanted.end))
+        for _, segment in undecodable([wanted])
+    ]
+    if not found:
+        return []
+    named = ", ".join(f"{start} to {end - 1}" for start, end in found[:_MOST_NAMED])
+    more = f", and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    offsets = sum(end - start for start, end in found)
+    return [
+        f"{wanted.named}: {offsets} offsets are of batches that cannot be decoded: {named}{more}"
+    ]
 
 
 def _range(block: int) -> str:

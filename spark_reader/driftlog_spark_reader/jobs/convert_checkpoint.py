@@ -247,6 +247,8 @@ def _write_positions(
         text = lines[OFFSET_LINES + source]
         if text.strip() != NO_OFFSET:
             offsets = kafka_offsets(name, text)
+            # Kafka's source has read these offsets, or seen that the log ends there: also those
+            # that are not sealed.
             read = {named: LogEnds(0, offset) for named, offset in offsets.items()}
             behind = sealed_behind(offsets, sealed, read, Position({}))
             lines[OFFSET_LINES + source] = json.dumps(encode(Position(offsets, ids, sealed=behind)))

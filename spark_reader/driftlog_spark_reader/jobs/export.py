@@ -12,8 +12,7 @@ Root.
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,6 +22,7 @@ from pyspark.sql import functions as F
 
 from driftlog_spark_reader.bucket.hadoop_folders import HadoopFolders
 from driftlog_spark_reader.common.errors import JobError
+from driftlog_spark_reader.common.session_config import session_config
 from driftlog_spark_reader.describe.describe import describe_topic
 from driftlog_spark_reader.jobs.export_plan import (
     DONE_PREFIX,
@@ -224,7 +224,7 @@ def _write(rows: DataFrame, folders: HadoopFolders, plan: Plan, unit: int, run: 
     writer = writer.options(timeZone="UTC", ignoreNullFields="false").options(
         **plan.request.options
     )
-    with _timestamps_of_parquet(spark):
+    with session_config(spark, _TIMESTAMPS, _timestamps_of_parquet):
         writer.partitionBy("partition").format(plan.request.format).save(part.root)
     records: int = written.get["records"]
     size = part.size()
@@ -250,17 +250,9 @@ def _check_run(folders: HadoopFolders, run: str) -> None:
         )
 
 
-@contextmanager
-def _timestamps_of_parquet(spark: SparkSession) -> Iterator[None]:
-    """Timestamps are written as Parquet's own type, unless the user has chosen another.
+def _timestamps_of_parquet(now: str) -> str:
+    """Parquet's own type, unless the user has chosen another.
 
     Spark's default is INT96, which other readers call deprecated, and the writer has no option.
     """
-    if spark.conf.get(_TIMESTAMPS) != "INT96":
-        yield
-        return
-    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.unset(_TIMESTAMPS)
+    return "TIMESTAMP_MICROS" if now == "INT96" else now

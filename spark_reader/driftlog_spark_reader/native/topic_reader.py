@@ -22,8 +22,9 @@ from driftlog_spark_reader.native.file_list import read_files
 from driftlog_spark_reader.native.plan import Scan, plan_scans
 from driftlog_spark_reader.native.tail_rows import tail_rows
 from driftlog_spark_reader.options.arguments import ByPartition, OffsetsArgument, batch_options
-from driftlog_spark_reader.options.time_range import Timestamp
+from driftlog_spark_reader.options.time_range import ALL_TIMES, TimeRange, Timestamp
 from driftlog_spark_reader.query.snapshot import read_snapshot
+from driftlog_spark_reader.query.wanted_files import PartitionRange
 
 
 def read_topic(
@@ -106,14 +107,21 @@ def read_topic(
     query = replace(query, tail={**options, **flags})
     files = session_files(spark, location)
     ranges, reader = read_snapshot(location, query, time, lambda: files)
-    sealed = _scan(spark, files, plan_scans(ranges, time))
+    sealed = scan_ranges(spark, files, ranges, time)
     pieces = [piece for wanted in ranges for piece in wanted.tail]
     if reader is None or not pieces:
         return sealed
     return sealed.unionAll(tail_rows(spark, reader, pieces, time))
 
 
-def _scan(spark: SparkSession, files: Files, scans: Sequence[Scan]) -> DataFrame:
+def scan_ranges(
+    spark: SparkSession,
+    files: Files,
+    ranges: Sequence[PartitionRange],
+    time: TimeRange = ALL_TIMES,
+) -> DataFrame:
+    """The sealed records of *ranges*; those that cannot be decoded are left out."""
+    scans = plan_scans(ranges, time)
     if not scans:
         return spark.createDataFrame([], KAFKA_SCHEMA)
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from operator import methodcaller
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
 
@@ -38,6 +37,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     OffsetSpec,
 )
 
+from driftlog.common.records import headers_of
 from driftlog.consumer.lookups import TRANSIENT
 from driftlog_metadata.schema.model import Topic
 from driftlog_spark_reader.common.errors import (
@@ -97,11 +97,6 @@ _AT_ONCE: Final = _NO_TOPIC | {
     KafkaError.SASL_AUTHENTICATION_FAILED,
 }
 """Errors that waiting does not repair."""
-
-_HEADERS: Final[Callable[[Message], Any]] = methodcaller("headers")
-"""Of a key that is not UTF-8, confluent-kafka 2.16 returns a list with a hole and leaves the error
-set.  A call from C sees that and raises SystemError; the interpreter, once it has specialized the
-call, takes the list, and ends with a segmentation fault."""
 
 _UNDECODABLE: Final = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 
@@ -270,15 +265,15 @@ class _PiecesRead:
 
     def _row(self, message: Message) -> "_Row":
         try:
-            headers = _HEADERS(message)
-        except (SystemError, UnicodeDecodeError) as error:
+            headers = headers_of(message)
+        except UnicodeError as error:
             offset = message.offset()
             raise self._undecodable(
                 (message.topic() or "", message.partition() or 0),
                 f"the record at offset {offset}",
-                "the key of a header is not UTF-8",
+                str(error),
             ) from error
-        return _Row(message, headers or ())
+        return _Row(message, headers)
 
     def _undecodable(self, place: Place, which: str, why: str) -> DamagedTopicError:
         return DamagedTopicError(

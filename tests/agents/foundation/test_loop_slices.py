@@ -2,16 +2,20 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import (
     SLICE_S,
+    call_all,
     each,
     each_within,
     measure_by,
@@ -113,6 +117,34 @@ async def test_topics_of_one_partition_do_not_begin_a_slice_each() -> None:
 
     assert clock.busiest() <= 6
     assert len(clock.turns) > 60
+
+
+async def test_short_calls_share_a_slice_and_one_that_fails_costs_no_other() -> None:
+    """
+    Forty lists take turns; the errors are in the first slice and in later ones.
+    """
+    clock = Clock()
+
+    def call(number: int) -> None:
+        clock.work(number)
+        if number in (0, 39):
+            raise ValueError("a bug")
+
+    with capture_logs() as lines:
+        for number in range(40):
+            call_all(partial(call, n) for n in [number] * 20)
+        at_once = len(clock.turns[-1])
+        for _ in range(200):
+            await asyncio.sleep(0)
+        call_all(partial(clock.work, number) for number in range(3))
+
+    assert 0 < at_once <= 6
+    assert clock.busiest() <= 6
+    worked = [item for turn in clock.turns for item in turn]
+    assert 5 < worked.index(1) < worked.index(39)
+    assert dict.fromkeys(range(40), 20) == Counter(worked[:-3])
+    assert [0, 1, 2] == worked[-3:]
+    assert ["waiter_bug"] * 40 == [line["event"] for line in lines]
 
 
 async def test_a_small_request_does_not_wait_for_all_large_ones() -> None:

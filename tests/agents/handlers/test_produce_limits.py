@@ -2,18 +2,21 @@
 
 import asyncio
 import gc
+import itertools
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from benchmarks.batches import Codec, encode_batch
+from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.handlers.produce.waiters import OneBatchWaiter, SeveralBatches
 from driftlog_agents.log.partition.partition import State
-from driftlog_agents.log.partition.waiters import unpark
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
+from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches.batch import check_batch
 from tests.agents.network.serving import Serving, eventually, fetching, records
 from tests.clients.batches import (
@@ -150,6 +153,38 @@ async def test_the_partition_s_order_is_kept_behind_a_rewrite(agent: Serving) ->
     assert list(range(10)) == offsets
 
 
+async def test_a_client_waits_for_one_rewrite_of_another_client(agent: Serving) -> None:
+    """
+    Batches of five partitions wait on one connection; the batch of another one, which is larger
+    and comes last, is rewritten after the one that has begun.
+    """
+    async with agent.client() as flood, agent.client() as client:
+        await flood.create("t", 6, compression_type="lz4")
+        agent.rewrites.close()
+        asked = flood.send_produce("t", dict.fromkeys(range(5), batch(codec=Codec.ZSTD)))
+        await eventually(lambda: all(len(agent.log("t", n).busy) == 1 for n in range(5)))
+        late = client.send_produce("t", {5: batch(b"y" * 999)})
+        await eventually(lambda: len(agent.log("t", 5).busy) == 1)
+        agent.rewrites.open()  # for the one that has begun
+        agent.rewrites.close()
+        await eventually(lambda: sum(ends_of(agent)) == 1)
+        agent.rewrites.open()  # for the next one
+        agent.rewrites.close()
+        await eventually(lambda: sum(ends_of(agent)) == 2)
+        ends = ends_of(agent)
+        agent.rewrites.open()
+        answers = [await flood.receive(), await client.receive()]
+
+    assert [0, 0, 0, 0, 1] == sorted(ends[:5])
+    assert 1 == ends[5]
+    assert [asked, late] == [number for number, _ in answers]
+
+
+def ends_of(agent: Serving) -> list[int]:
+    """Log ends of the six partitions of "t"."""
+    return [agent.log("t", n).log_end for n in range(6)]
+
+
 @pytest.mark.parametrize("moves", [False, True])
 async def test_batches_wait_while_their_partition_is_paused(agent: Serving, moves: bool) -> None:
     """
@@ -182,20 +217,26 @@ async def test_batches_wait_while_their_partition_is_paused(agent: Serving, move
         assert list(range(10)) == [each.base_offset for each in found]
 
 
+def one_in_a_slice() -> None:
+    """From now on whatever is done in slices takes a slice."""
+    clock = itertools.count()
+    measure_by(asyncio.get_running_loop(), lambda: next(clock) * SLICE_S)
+
+
 async def test_what_comes_while_parked_batches_are_admitted_waits_behind_them(
     agent: Serving,
 ) -> None:
     """
     One is admitted in an iteration; the connection's next batches come meanwhile.
     """
+    one_in_a_slice()
     async with agent.client() as client:
         await client.create("t", compression_type="lz4")
         log = agent.log("t")
         agent.engine.partitions.pause(log)
         asked = [client.send_produce("t", {0: batch(codec=Codec.LZ4)}) for _ in range(200)]
         await eventually(lambda: len(log.parked) == 200)
-        log.paused = False
-        unpark(log, at_once=1)
+        agent.engine.partitions.resume(log)
         for codec in (Codec.LZ4, Codec.ZSTD, Codec.LZ4):
             asked.append(client.send_produce("t", {0: batch(codec=codec)}))
             await asyncio.sleep(0)
@@ -203,6 +244,42 @@ async def test_what_comes_while_parked_batches_are_admitted_waits_behind_them(
 
     found = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
     assert list(range(203)) == found
+
+
+async def test_a_bug_in_resuming_a_batch_costs_its_connection_and_no_other(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Batches that are parked behind it are admitted, and later ones are not parked.
+    """
+    stamp = batches.stamp_log_append_time
+
+    def stamped(records: bytearray | memoryview, now_ms: int) -> None:
+        if len(records) > 200:
+            raise ValueError("a bug")
+        stamp(records, now_ms)
+
+    monkeypatch.setattr(batches, "stamp_log_append_time", stamped)
+    async with agent.client() as client, agent.client() as other:
+        await client.create("t", message_timestamp_type="LogAppendTime")
+        log = agent.log("t")
+        agent.engine.partitions.pause(log)
+        asked = [other.send_produce("t", {0: batch()})]
+        await eventually(lambda: len(log.parked) == 1)
+        client.send_produce("t", {0: batch(b"y" * 200)})
+        await eventually(lambda: len(log.parked) == 2)
+        asked += [other.send_produce("t", {0: batch()}) for _ in range(3)]
+        await eventually(lambda: len(log.parked) == 5)
+        one_in_a_slice()
+        with capture_logs() as lines:
+            agent.engine.partitions.resume(log)
+            closed = await client.closed()
+            answers = [await other.receive() for _ in asked]
+        later = await other.produce("t", {0: batch()})
+
+    found = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
+    assert (closed, ["connection_bug"]) == (True, [line["event"] for line in lines])
+    assert [*range(5)] == [*found, later[0].base_offset]
 
 
 async def test_acks_zero_hears_that_its_partition_has_moved_while_it_waited(agent: Serving) -> None:

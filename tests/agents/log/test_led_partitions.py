@@ -2,11 +2,13 @@
 where they should wait.
 """
 
+import asyncio
 from uuid import UUID
 
 import pytest
 
 from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.led_partitions import LedPartitions
@@ -14,12 +16,28 @@ from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.known_manifests import KnownManifests
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import LedTopics
-from driftlog_agents.log.partition.waiters import unpark
+from driftlog_agents.log.partition.waiters import tell_lost, unpark
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_tiering.formats.manifest import empty_manifest
 
 A, B = (TopicPartition(UUID(int=1), n) for n in range(2))
+
+
+class Told(list[str]):
+    """What waited and is told, each in a hundredth of a slice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+
+    def append(self, told: str) -> None:
+        self._now_s += SLICE_S / 100
+        super().append(told)
+
+    def measure(self) -> None:
+        """Slices end by the time that this takes."""
+        measure_by(asyncio.get_running_loop(), lambda: self._now_s)
 
 
 class Led:
@@ -41,10 +59,11 @@ class Led:
             view=ClusterView(),
             counters=self.counters,
             unpark=unpark,
+            tell_lost=tell_lost,
         )
         self.logs = {tp: log_of(tp, state) for tp in (A, B)}
         self.served = self.partitions.open(Taken(logs=dict(self.logs), fresh={B}), 1_000)
-        self.told: list[str] = []
+        self.told = Told()
 
     def park(self, tp: TopicPartition) -> None:
         """A batch waits before its admission."""
@@ -105,7 +124,7 @@ def test_claimed_partitions_are_served_but_those_of_topics_deleted_meanwhile() -
         (State.LOADING, "no manifest", ["resumed"]),
     ],
 )
-def test_batches_go_on_after_a_pause_unless_their_producers_are_still_loaded(
+async def test_batches_go_on_after_a_pause_unless_their_producers_are_still_loaded(
     state: State, damage: str, told: list[str]
 ) -> None:
     """
@@ -121,7 +140,7 @@ def test_batches_go_on_after_a_pause_unless_their_producers_are_still_loaded(
     assert (False, told) == (log.paused, led.told)
 
 
-def test_what_waits_is_told_when_a_partition_is_retired() -> None:
+async def test_what_waits_is_told_when_a_partition_is_retired() -> None:
     """
     Fetches are refused at once, and parked batches when they look again.
     """
@@ -135,7 +154,38 @@ def test_what_waits_is_told_when_a_partition_is_retired() -> None:
     assert (State.CLOSED, False) == (led.logs[A].state, led.logs[A].paused)
 
 
-def test_a_released_partition_and_a_deleted_topic_leave_nothing() -> None:
+@pytest.mark.parametrize("end", ["retired", "deleted", "closed"])
+async def test_few_of_many_that_wait_are_told_in_one_iteration(end: str) -> None:
+    """
+    Of all partitions together, and each of them is told once.
+    """
+    led = Led()
+    led.told.measure()
+    for tp, log in led.logs.items():
+        led.partitions.pause(log)
+        for _ in range(500):
+            led.fetch(tp)
+            led.park(tp)
+    match end:
+        case "retired":
+            for log in led.logs.values():
+                led.partitions.retire(log)
+        case "deleted":
+            led.partitions.remove_topic(A.topic_id)
+        case _:
+            led.partitions.close(led.logs.values(), lambda: None)
+    told, at_once = 0, []
+    for _ in range(100):
+        at_once.append(len(led.told) - told)
+        told = len(led.told)
+        await asyncio.sleep(0)
+
+    assert 0 < at_once[0]
+    assert max(at_once) <= 101
+    assert (1_000, 1_000) == (led.told.count("lost"), led.told.count("resumed"))
+
+
+async def test_a_released_partition_and_a_deleted_topic_leave_nothing() -> None:
     """
     A manifest that stayed would be taken for the present one at the next claim.
     """
@@ -151,7 +201,7 @@ def test_a_released_partition_and_a_deleted_topic_leave_nothing() -> None:
     assert 1 == led.counters.partitions_handed_over
 
 
-def test_at_the_end_parked_batches_are_told_last() -> None:
+async def test_at_the_end_parked_batches_are_told_last() -> None:
     """
     After what must be closed before them: they are refused then.
     """

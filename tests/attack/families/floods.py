@@ -133,6 +133,44 @@ class Crowd(UnreadAnswers):
             target.sent += pour(crowd, mixed, 20, max(5.0, target.seconds))
 
 
+class CrowdOfAll(UnreadAnswers):
+    """1,000 connections that fill every budget at once: fetches of 40 MB that nobody reads, Produce
+    requests and JoinGroups of which the last byte is missing, and pipelined requests."""
+
+    name = "crowd-all"
+    item = "7"
+    counted_by_agent = True
+    legal_clients = 1_000
+
+    def run(self, target: Target) -> None:
+        """The clients are trusted: each has sent a large request before."""
+        fetch = API[ApiKey.FETCH].encode_request(11, 1, "attack", fetch_request("large", 0))
+        good = encode_batch([b"x" * 1_000] * 40, timestamp_ms=1).data
+        large = encode_batch([b"x" * 1_000] * 1_000, timestamp_ms=1).data
+        known, begun = (
+            API[ApiKey.PRODUCE].encode_request(
+                PRODUCE_VERSION, 1, "attack", produce_request(VICTIM, batch)
+            )
+            for batch in (good, large)
+        )
+        join = JoinGroupRequest(
+            group_id="crowd",
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(8 * MiB))],
+        )
+        joins = API[ApiKey.JOIN_GROUP].encode_request(3, 1, "attack", join)
+        mixed = fetch + wire.metadata_request(None, 1) * 50
+        with target.crowd(1_000, receive_buffer_bytes=_SMALL_BUFFER) as crowd:
+            most = max(2.0, target.seconds / 4)
+            target.sent += pour(crowd[:600], known, 1, most)
+            target.sent += pour(crowd[:400], begun[:-1], 1, most)
+            target.sent += pour(crowd[400:600], joins[:-1], 1, most)
+            target.sent += pour(crowd[600:], mixed, 20, most)
+            time.sleep(2)
+
+
 class Pipelines(Attack):
     """1,000 connections that pipeline one kind of request and read nothing."""
 
@@ -238,6 +276,7 @@ ATTACKS: Final = (
     LargeJoins,
     UnreadAnswers,
     Crowd,
+    CrowdOfAll,
     CrowdOfProducers,
     CrowdOfConsumers,
     CrowdOfReaders,

@@ -17,7 +17,9 @@ from driftlog.errors import (
     UnknownTopicError,
 )
 from driftlog.serializers import from_json, from_text, to_json, to_text
+from tests.clients.batches import with_strange_header
 from tests.clients.python_client import QUICK, new_topic, numbered, values_of, write
+from tests.clients.sockets import Raw
 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]
 
@@ -67,6 +69,34 @@ def test_a_record_that_cannot_be_deserialized_can_be_skipped(servers: str) -> No
             raised.value.value,
         )
         assert [3] == [record.value for record in consumer]
+
+
+def test_a_record_whose_headers_cannot_be_read_can_be_skipped(servers: str) -> None:
+    """
+    The error has its key and value; records behind it, and of the same fetch, are read.  The call
+    of a method that runs often is another one to the interpreter.
+    """
+    topic = new_topic(servers)
+    often = numbered(20)
+    write(servers, topic, often)
+    with Raw(int(servers.rpartition(":")[2])) as raw:
+        for value in (b"strange", b"stranger"):
+            assert 0 == raw.produce(topic, {0: with_strange_header(value)})[0].error_code
+    write(servers, topic, [b"last"])
+    found: list[bytes | None] = []
+    with Consumer(
+        topic, bootstrap_servers=servers, from_beginning=True, end_of_topic=True
+    ) as consumer:
+        while len(found) < len(often):
+            found += values_of(consumer.read())
+        with pytest.raises(DeserializationError, match=r"at offset 20: .*UTF-8") as raised:
+            next(consumer)
+        with pytest.raises(DeserializationError, match="at offset 21"):
+            consumer.read()
+        found += [record.value for record in consumer]
+
+    assert (b"k", b"strange") == (raised.value.key, raised.value.value)
+    assert [*often, b"last"] == found
 
 
 def test_an_interrupted_read_hands_out_nothing(servers: str) -> None:

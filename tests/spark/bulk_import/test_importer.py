@@ -121,6 +121,7 @@ def test_history_is_served_and_producers_go_on_behind_it(
     the bucket is sound.
     """
     records = history(3_000)
+    settings = spark.conf.getAll
     with DriftlogProcess(tmp_path / "data") as agent:
         report = import_parquet(
             frame(spark, records),
@@ -130,6 +131,7 @@ def test_history_is_served_and_producers_go_on_behind_it(
             bootstrap_servers=agent.bootstrap,
             segment_bytes=20_000,
         )
+        assert settings == spark.conf.getAll
         assert (3_000, PARTITIONS) == (report.records, report.partitions)
         assert report.segments > PARTITIONS
         found = consumed(agent, "t")

@@ -152,6 +152,33 @@ def test_records_of_another_partition_or_range_are_faults(
         audit_topic(spark, str(tmp_path), "t", partitions=[2])
 
 
+def test_batches_that_cannot_be_decoded_are_faults_and_the_audit_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    They are counted from the log start on, and 20 are named; so is what is wrong behind them.
+    """
+    topic = SealedTopic(str(tmp_path), "t", partitions=2).create()
+    topic.seal_raw(0, 0, 4)
+    topic.seal(0, 4, [message(4)])
+    for base in range(5, 27):
+        topic.seal_raw(0, base, base + 1)
+    topic.edit(0, SetLogStart(log_start=2))
+    refs = topic.seal(1, 0, [message(0)], [message(1)])
+    shutil.copy(tmp_path / refs[0].key, tmp_path / refs[1].key)
+
+    found = audit_topic(spark, str(tmp_path), "t")
+
+    named = ", ".join(["2 to 3", *(f"{n} to {n}" for n in range(5, 24))])
+    assert [
+        f"t-0: 24 offsets are of batches that cannot be decoded: {named}, and 3 more",
+        "t-1: offsets 0 to 32767 have an offset twice",
+    ] == found.faults
+    assert [1, 2] == [each.records for each in found.partitions]
+    assert (Gap(2, 4), Gap(5, 27)) == found.partitions[0].gaps
+    assert 1 == audit_status(found)
+
+
 @pytest.mark.skipif(not kafka_jars(), reason="run `make spark-jars`")
 def test_the_topic_of_another_cluster_has_the_same_records(
     spark: SparkSession, tmp_path: Path

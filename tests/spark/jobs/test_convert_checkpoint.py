@@ -14,9 +14,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from driftlog_spark_reader.common.errors import JobError
+from driftlog_spark_reader.common.errors import DataLossError, JobError
 from driftlog_spark_reader.jobs.convert_checkpoint import convert_checkpoint, starting_offsets
+from driftlog_spark_reader.options.source_options import parse_options
+from driftlog_spark_reader.source.stream_reader import StreamReader
 from tests.spark.conftest import kafka_jars
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.s3_servers import S3Server
@@ -249,6 +252,31 @@ def test_what_is_not_sealed_is_refused_unless_the_tail_is_read(
     ours = stream(spark, "driftlog", cluster, subscribe=topic, includeTail="true")
     assert run(ours, str(new), sink(found)) is None
     assert cluster.everything(topic) == records(found)
+
+
+def test_a_log_that_ends_before_what_the_old_query_read_is_a_loss(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """
+    An older copy of the log was put back.  A query that waited for its own offset would pass over
+    what is written up to there.  Spark's Kafka source fails on the old checkpoint, too: "offset was
+    changed from 9 to 4".
+    """
+    topic = "put-back"
+    cluster.create(topic)
+    cluster.produce(topic, 4)
+    old = checkpoint(tmp_path / "old", json.dumps({topic: {"0": 9, "1": 4}}))
+    convert_checkpoint(
+        spark, old, str(tmp_path / "new"), location=cluster.location, include_tail=True
+    )
+    at = json.loads((tmp_path / "new/offsets/0").read_text().splitlines()[2])
+    tail = {"includeTail": "true", "kafka.bootstrap.servers": cluster.bootstrap}
+    options = {"location": cluster.location, "subscribe": topic, **tail}
+    reader = StreamReader(cluster.location, parse_options(options, streaming=True))
+
+    with pytest.raises(DataLossError, match="put-back-0: ends at 4, and was at 9"):
+        reader.latestOffset(at, ReadAllAvailable())
+    reader.stop()
 
 
 def files(root: Path) -> dict[str, bytes]:

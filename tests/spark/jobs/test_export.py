@@ -61,13 +61,18 @@ def files(target: Path) -> dict[str, int]:
 
 def test_days_are_folders_of_plain_parquet(spark: SparkSession, tmp_path: Path) -> None:
     """
-    Readable without Spark; timestamps are Parquet's own type, with time zone.
+    Readable without Spark; timestamps are Parquet's own type, with time zone.  What the session
+    says of them is as before.
     """
     flights(str(tmp_path / "log"))
     target = tmp_path / "target"
+    session = spark.newSession()
+    session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    settings = session.conf.getAll
 
-    found = export_topic(spark, str(tmp_path / "log"), "flights", str(target))
+    found = export_topic(session, str(tmp_path / "log"), "flights", str(target))
 
+    assert settings == session.conf.getAll
     assert (2, 0, 80) == (found.units, found.units_before, found.records)
     assert everything() == written(spark, target)
     assert {"date=2023-11-14", "date=2023-11-15"} == {p.name for p in target.glob("date=*")}

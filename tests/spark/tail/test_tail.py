@@ -45,14 +45,13 @@ from driftlog_spark_reader.tail.agents_tail import AgentsSettings, AgentsTail
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.segments.columns import SCHEMA
-from tests.clients.batches import good, set_crc, with_records
+from tests.clients.batches import good, with_records, with_strange_header
 from tests.clients.sockets import Raw
 from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.etcd_server import EtcdCluster
 from tests.support.process_usage import free_port
 from tests.support.s3_servers import S3Server
-from tests.support.sealed_topics import Message, make_batch
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark_tail")]
 
@@ -837,12 +836,8 @@ def test_a_batch_that_cannot_be_decoded_ends_the_read_or_is_left_out_loudly(own:
         query(own, "agents", topic)
 
     strange = own.topic("strange")
-    made = make_batch(0, [Message(T0, b"k", b"v", (("name", b"of a header"),))])
-    assert made is not None
-    made = made.replace(b"name", b"\xffame")
-    set_crc(made)
     with Raw(agent.port) as raw:
-        assert 0 == raw.produce(strange.name, {0: made})[0].error_code
+        assert 0 == raw.produce(strange.name, {0: with_strange_header(b"v")})[0].error_code
     with pytest.raises(DamagedTopicError, match=r"strange-0: .* cannot be decoded .*option etcd"):
         query(own, "agents", strange)
 

@@ -167,6 +167,9 @@ def test_what_a_kill_leaves_running_is_ended_by_the_next_start(tmp_path: Path) -
     try:
         for name, process in left.items():
             (run / f"{name}.pid").write_text(f"{process.pid}\n")
+            # Linux sets the command line a moment after exec has closed what Popen waits for.
+            while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                time.sleep(0.01)
 
         said = end_leftovers(run, tmp_path)
 

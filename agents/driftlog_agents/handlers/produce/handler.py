@@ -28,6 +28,7 @@ from driftlog_agents.handlers.common.cluster_metadata import not_led
 from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
 from driftlog_agents.handlers.produce.batch_checks import BatchChecks, bad_batch, too_large
 from driftlog_agents.handlers.produce.batch_conversion import Rewrite, needs_rewrite, rewrite
+from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.handlers.produce.record_errors import RefusedRecordsError
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.handlers.produce.traces import ProduceTrace, ProduceTraces
@@ -62,7 +63,6 @@ from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import LOG_APPEND_TIME_FLAG, MAX_TIMESTAMP_AT
-from driftlog_tiering.foundation.types import Offload
 
 _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13
@@ -75,7 +75,7 @@ class ProduceHandler:
     def __init__(
         self,
         broker: Broker,
-        offload: Offload,
+        lanes: ConversionLanes,
         spawn: Callable[[Any], None],
         times: RequestTimes,
         traces: ProduceTraces | None = None,
@@ -83,7 +83,7 @@ class ProduceHandler:
         self._broker = broker
         self._times = times
         self._traces = traces
-        self._offload = offload
+        self._lanes = lanes
         self._spawn = spawn
         most = broker.settings.limits.driftlog_max_batch_records
         self._checks = BatchChecks(most, broker.refusals)
@@ -349,9 +349,10 @@ class ProduceHandler:
             self.waiting.add(size, waiter, slot.connection)
             if acks == 1:
                 waiter.unsynced(log)
-            log.parked.append(
-                lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
+            resume = partial(
+                self._resume, engine, log, limits, records, checked, acks, slot, waiter
             )
+            log.parked.append(partial(slot.connection.on_loop, resume))
         else:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
 
@@ -450,7 +451,9 @@ class ProduceHandler:
                 now_ms = self._broker.wall_ms()
                 if needs_rewrite(limits, checked, now_ms):
                     convert = partial(rewrite, now_ms)
-                    done: Rewrite = await self._offload(convert, limits, records, checked)
+                    done: Rewrite = await self._lanes.run(
+                        slot.connection.client, convert, limits, records, checked
+                    )
                     records, checked = done.records, done.checked
                     if len(records) > limits.max_message_bytes:
                         raise too_large(limits, records)

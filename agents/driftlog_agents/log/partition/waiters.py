@@ -5,15 +5,12 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
-from typing import Final
 
-from driftlog_agents.log.partition.partition import PartitionLog
-
-_RESUMED_AT_ONCE: Final = 250
-"""Parked batches that are admitted in one iteration: they take a millisecond.  More: longer stalls;
-less: the last of many batches waits longer."""
+from driftlog_agents.foundation.loop_slices import call_all
+from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 
 
 class CommitWaiter:
@@ -45,24 +42,21 @@ class CommitWaiter:
             self._any_of.set()
 
 
-def unpark(*logs: PartitionLog, at_once: int = _RESUMED_AT_ONCE) -> None:
-    """Resume the parked requests of *logs*, those of each in the order of their arrival.
+def unpark(*logs: PartitionLog) -> None:
+    """Resume the parked requests of *logs*, those of each in the order of their arrival, in slices
+    (`foundation/loop_slices`).
 
-    The first *at_once* are resumed before this returns, as many in each later iteration of the
-    event loop.  Batches that come meanwhile park behind them.  A pause stops it: `unpark` again
-    after it.
+    Batches that come meanwhile park behind them.  A pause stops it: `unpark` again after it.
     """
-    _resume(chain.from_iterable(map(_parked, logs)), at_once)
+    waiting = [log for log in logs if log.parked]
+    if waiting:
+        call_all(chain.from_iterable(map(_parked, waiting)))
 
 
-def _resume(parked: Iterator[Callable[[], None]], at_once: int) -> None:
-    left = at_once
-    for resume in parked:
-        resume()
-        left -= 1
-        if not left:
-            asyncio.get_running_loop().call_soon(_resume, parked, at_once)
-            return
+def tell_lost(log: PartitionLog, waiters: Sequence[Waiter]) -> None:
+    """Tell *waiters* that *log* is led here no more, in slices."""
+    if waiters:
+        call_all(partial(waiter.lost, log) for waiter in waiters)
 
 
 def _parked(log: PartitionLog) -> Iterator[Callable[[], None]]:

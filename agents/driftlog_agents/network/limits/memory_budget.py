@@ -13,14 +13,24 @@
 3. While a budget is `pressed`, its owner closes holders without progress: then 2 ends.  It also
    closes untrusted holders that wait for more memory, while none of them completes a frame:
    otherwise it finds the silent ones of a crowd only one by one.
+4. All budgets together have a limit, too (`SharedMemory`).  An eighth of it belongs to each budget
+   alone; beyond its eighth, a budget draws on what is left for all.  So no budget waits for another
+   one: each has its eighth, and one holder beyond it.
 
 Pure.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 _CALM_SHARE: Final = 8
+
+NETWORK_BYTES: Final = "driftlog.max.network.bytes"
+"""The config of the shared memory."""
+
+_OWN_SHARE: Final = 8
+"""One part in so many of the shared memory belongs to one budget alone."""
 
 
 class Holder(Protocol):
@@ -37,13 +47,16 @@ class MemoryBudget:
     """Counts memory, and decides which holders wait.
 
     Args:
-        limit_bytes: only one frame or answer may go beyond it.
+        most_bytes: only one frame or answer may go beyond it.
         on_pressed: called when `pressed` becomes true.
     """
 
     __slots__ = (
         "_ahead",
+        "_drawn_bytes",
         "_on_pressed",
+        "_own_bytes",
+        "_shared",
         "_trusted",
         "_untrusted",
         "_untrusted_turn",
@@ -51,12 +64,15 @@ class MemoryBudget:
         "granted",
         "held_bytes",
         "limit_bytes",
+        "most_bytes",
         "pressed",
         "welcomed",
     )
 
-    def __init__(self, limit_bytes: int, on_pressed: Callable[[], None] = lambda: None) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self, most_bytes: int, on_pressed: Callable[[], None] = lambda: None) -> None:
+        self.most_bytes = most_bytes
+        self.limit_bytes = most_bytes
+        """`most_bytes`, or less while other budgets hold shared memory."""
         self.held_bytes = 0
         self.pressed = False
         """A holder waits or is beyond the limit, or more is held than the limit."""
@@ -72,6 +88,19 @@ class MemoryBudget:
         self._ahead: Holder | None = None
         """The holder that may go beyond the limit."""
         self._waking = False
+        self._shared: SharedMemory | None = None
+        self._own_bytes = sys.maxsize
+        self._drawn_bytes = 0
+        """Bytes beyond its own, as the shared memory counts them."""
+
+    def limited_by(self, config: str) -> str:
+        """The config that limits it now: *config*, or that of the shared memory."""
+        return config if self.limit_bytes == self.most_bytes else NETWORK_BYTES
+
+    @property
+    def wanted(self) -> bool:
+        """Whether holders wait for shared memory, of which this budget holds some."""
+        return bool(self._drawn_bytes and self._shared is not None and self._shared.waiting)
 
     @property
     def calm(self) -> bool:
@@ -87,20 +116,20 @@ class MemoryBudget:
         """Count *size_bytes* more for *holder*; False: it waits until `go_on` is called."""
         queue = self._trusted if holder.trusted else self._untrusted
         if not queue and self.held_bytes + size_bytes <= self._limit(holder.trusted):
-            self.held_bytes += size_bytes
+            self._hold(size_bytes)
             return True
         self._press()
         if self._ahead is None or self._ahead is holder:
             self._ahead = holder
             self._untrusted_turn = not holder.trusted
-            self.held_bytes += size_bytes
+            self._hold(size_bytes)
             return True
         queue[holder] = size_bytes
         return False
 
     def note(self, size_bytes: int) -> None:
         """Count memory that is held already, and small (negative: no longer held)."""
-        self.held_bytes += size_bytes
+        self._hold(size_bytes)
         if self.pressed:
             self._wake()
         elif self.held_bytes > self.limit_bytes:
@@ -119,21 +148,44 @@ class MemoryBudget:
 
     def done(self, holder: Holder, size_bytes: int) -> None:
         """*holder* frees *size_bytes*, and no longer exceeds the limit; it may wait for more."""
-        self.held_bytes -= size_bytes
+        if self._ahead is holder:
+            self._ahead = None
+        self._hold(-size_bytes)
         if self.pressed:
-            if self._ahead is holder:
-                self._ahead = None
             self._wake()
 
     def release(self, holder: Holder, size_bytes: int) -> None:
         """*holder* frees *size_bytes*, and waits no longer."""
-        self.held_bytes -= size_bytes
-        if self.pressed:
+        if self.pressed:  # else nobody waits, and nobody is beyond the limit
             self._trusted.pop(holder, None)
             self._untrusted.pop(holder, None)
             if self._ahead is holder:
                 self._ahead = None
+        self._hold(-size_bytes)
+        if self.pressed:
             self._wake()
+
+    def share(self, shared: "SharedMemory", own_bytes: int) -> None:
+        """Beyond *own_bytes*, draw on *shared* from now on; nothing is held yet."""
+        assert not self.held_bytes, "shared too late"
+        self._shared, self._own_bytes = shared, own_bytes
+
+    def offer(self, free_bytes: int) -> None:
+        """*free_bytes* of the shared memory are free (negative: holders are beyond its limit)."""
+        limit = self._own_bytes + max(0, self._drawn_bytes + free_bytes)
+        self.limit_bytes = min(self.most_bytes, limit)
+        if self.pressed:
+            self._wake()
+        elif self.held_bytes > self.limit_bytes:
+            self._press()
+
+    def _hold(self, more_bytes: int) -> None:
+        self.held_bytes += more_bytes
+        if self.held_bytes > self._own_bytes or self._drawn_bytes:
+            drawn = max(0, self.held_bytes - self._own_bytes)
+            more, self._drawn_bytes = drawn - self._drawn_bytes, drawn
+            assert self._shared is not None, "a budget alone draws on nothing"
+            self._shared.draw(more)
 
     def _limit(self, trusted: bool) -> int:
         return self.limit_bytes if trusted else self.limit_bytes // 2
@@ -172,8 +224,36 @@ class MemoryBudget:
     def _grant(self, queue: dict[Holder, int]) -> Holder:
         holder = _first(queue)
         self.granted += 1
-        self.held_bytes += queue.pop(holder)
+        self._hold(queue.pop(holder))
         return holder
+
+
+class SharedMemory:
+    """What *budgets* may hold together.
+
+    Args:
+        limit_bytes: in each budget, one holder may go beyond it.
+    """
+
+    def __init__(self, limit_bytes: int, budgets: Sequence[MemoryBudget]) -> None:
+        self._budgets = budgets
+        self._free_bytes = limit_bytes
+        for budget in budgets:
+            own = min(limit_bytes // _OWN_SHARE, budget.most_bytes)
+            budget.share(self, own)
+            self._free_bytes -= own
+        self.draw(0)
+
+    @property
+    def waiting(self) -> int:
+        """Number of holders that wait, in all budgets."""
+        return sum(budget.waiting for budget in self._budgets)
+
+    def draw(self, more_bytes: int) -> None:
+        """A budget draws *more_bytes* (negative: it gives some back): offer the rest to all."""
+        self._free_bytes -= more_bytes
+        for budget in self._budgets:
+            budget.offer(self._free_bytes)
 
 
 def _first(queue: dict[Holder, int]) -> Holder:

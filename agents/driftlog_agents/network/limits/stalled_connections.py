@@ -16,6 +16,8 @@ from typing import Final, Protocol
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
+_ANSWERS: Final = "driftlog.max.response.queue.bytes"
+
 _SHARE: Final = 8
 """Each check closes connections until they free one part in so many of the answers' budget."""
 
@@ -116,7 +118,7 @@ class StalledConnections:
         budgets = (server.frame_budget, server.request_budget)
         welcomed = sum(budget.welcomed for budget in budgets)
         untrusted_progress, self._welcomed = welcomed != self._welcomed, welcomed
-        pressed = any(budget.pressed for budget in budgets)
+        pressed = any(budget.pressed or budget.wanted for budget in budgets)
         for connection in list(server.connections):
             if pressed:
                 connection.look_for_progress(now_ms, untrusted_progress=untrusted_progress)
@@ -137,7 +139,7 @@ class StalledConnections:
         self._granted = None
         largest = max(server.connections, key=_request_bytes, default=None)
         if largest is not None and largest.request_bytes:
-            server.refusals.count("queued.max.request.bytes")
+            server.refusals.count(budget.limited_by("queued.max.request.bytes"))
             largest.hang_up(
                 "requests_given_up",
                 f"its requests hold {largest.request_bytes} bytes, more than any other's, and "
@@ -157,7 +159,7 @@ class StalledConnections:
             if freed * _SHARE >= server.answers.limit_bytes:
                 break
             freed += connection.answers.held_bytes
-            server.refusals.count("driftlog.max.response.queue.bytes")
+            server.refusals.count(server.answers.limited_by(_ANSWERS))
             connection.hang_up(
                 "answers_not_taken",
                 f"{connection.answers.held_bytes} bytes of answers wait for this client, which "
@@ -167,8 +169,9 @@ class StalledConnections:
 
 
 def _crowded(server: Budgets) -> bool:
-    """Whether answers wait for room, or take more than there is."""
-    return server.answers.waiting > 0 or server.answers.held_bytes > server.answers.limit_bytes
+    """Whether answers wait for room, take more than there is, or take what others wait for."""
+    answers = server.answers
+    return answers.waiting > 0 or answers.held_bytes > answers.limit_bytes or answers.wanted
 
 
 def _request_bytes(connection: HoldingConnection) -> int:

@@ -385,7 +385,7 @@ class AgentProcess:
         )
         live = LiveConfigs(broker, self._engine_settings, self._limit_connections)
         broker.cluster.watch_configs(live.changed)
-        self.dispatcher = Dispatcher(broker, lanes.run, ports.now_ms, ports.rng, ports.traces)
+        self.dispatcher = Dispatcher(broker, lanes, ports.now_ms, ports.rng, ports.traces)
 
     def _limit_connections(self, settings: BrokerSettings) -> None:
         most = min(settings.max_connections, self.settings.connections_possible)

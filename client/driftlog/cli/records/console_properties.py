@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog.cli.records.formats import Formatter, Headers
-from driftlog.common.records import Message
+from driftlog.common.records import Message, headers_of
 from driftlog.common.similar_names import similar
 
 _TIMESTAMP_TYPES: Final = {1: b"CreateTime", 2: b"LogAppendTime"}
@@ -48,7 +48,7 @@ def console_formatter(properties: Mapping[str, str]) -> Formatter:
         "timestamp": _timestamp,
         "partition": lambda m: b"Partition:%d" % (m.partition() or 0),
         "offset": lambda m: b"Offset:%d" % (m.offset() or 0),
-        "headers": lambda m: headers(m.headers() or ()),
+        "headers": lambda m: headers(headers_of(m)),
         "key": lambda m: or_null(m.key()),
         "value": lambda m: or_null(m.value()),
     }

@@ -254,6 +254,14 @@ def _formatter(options: argparse.Namespace) -> Formatter:
     return lambda m: b"".join((m.key() or null, between, m.value() or null, end))
 
 
+def _unreadable(message: Message, error: UnicodeError) -> CommandError:
+    partition, offset = message.partition(), message.offset() or 0
+    return CommandError(
+        f"{message.topic()} [{partition}] at offset {offset}: {error}; leave headers out, or begin "
+        f"behind it with -p {partition} -o {offset + 1}"
+    )
+
+
 class _RecordPrinter:
     """A consumer that prints its records, counts them, and knows when it is done."""
 
@@ -318,9 +326,14 @@ class _RecordPrinter:
                 self._answered_s = time.monotonic()
             printed: dict[tuple[str, int], int] = {}
             lines = []
+            unreadable: CommandError | None = None
             for message in batch:
                 if self._is_wanted(message):
-                    lines.append(self._formatter(message))
+                    try:
+                        lines.append(self._formatter(message))
+                    except UnicodeError as error:
+                        unreadable = _unreadable(message, error)
+                        break
                     printed[message.topic(), message.partition()] = message.offset() + 1
             if lines:
                 if self._options.unbuffered:
@@ -334,6 +347,8 @@ class _RecordPrinter:
                 self._records += len(lines)
                 self._bytes += sum(map(len, lines))
                 self._store(printed)
+            if unreadable is not None:
+                raise unreadable
             if self._progress.due():
                 self._progress.show(
                     f"{plural(self._records, 'record')}, {size(self._bytes)}, "

@@ -6,7 +6,8 @@ r"""Records as text: kcat's formats, its JSON envelope, and records from JSON.
     %%     a percent sign                   \n \r \t \0 \xHH \\
 
 Null and empty look the same in %s and %k: with kcat's -Z its text stands for both, as in kcat.
-A value in JSON that is not UTF-8 is in ``payload_base64``.
+A value in JSON that is not UTF-8 is in ``payload_base64``.  A formatter that prints headers raises
+UnicodeError where `headers_of` does.
 Source: kcat 1.7.1, which is the oracle in tests.
 Pure.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from driftlog.common.records import Message
+from driftlog.common.records import Message, headers_of
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -90,7 +91,7 @@ def _token(token: str, null: bytes) -> Formatter:
         case "%o":
             return lambda m: b"%d" % (m.offset() or 0)
         case "%h":
-            return lambda m: format_headers(m.headers() or ())
+            return lambda m: format_headers(headers_of(m))
         case "%%":
             return _literal(b"%")
         case "%":
@@ -123,7 +124,7 @@ def to_json(message: Message) -> bytes:
     }
     if kind in _TIMESTAMP_TYPES:
         envelope |= {"tstype": _TIMESTAMP_TYPES[kind], "ts": timestamp}
-    headers = message.headers()
+    headers = headers_of(message)
     if headers:
         envelope |= _json_headers(headers)
     envelope |= _json_bytes("key", message.key())

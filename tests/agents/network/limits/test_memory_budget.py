@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from driftlog_agents.network.frames import FrameReader
-from driftlog_agents.network.limits.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget, SharedMemory
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_tiering.stores.buffer_pool import BufferPool
 
@@ -230,3 +230,67 @@ def test_a_crowd_of_strangers_earns_its_memory() -> None:
 
     assert not budget.pressed
     assert budget.held_bytes <= 64 * MiB // 8 + 2 * MiB + 30 * 64 * KiB
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_frames_of_several_budgets_are_bounded_together_and_all_arrive(seed: int) -> None:
+    """
+    Each budget alone may have as much as all together: what they hold is within the common limit
+    and one frame of each; nobody waits for ever, and every frame arrives.
+    """
+    rng = Random(seed)
+    limit = rng.choice((256 * KiB, MiB, 4 * MiB))
+    budgets = [MemoryBudget(rng.choice((limit // 16, limit, 2 * limit))) for _ in range(3)]
+    SharedMemory(limit, budgets)
+    limits = [budget.limit_bytes for budget in budgets]
+    shared = memoryview(bytearray(64 * KiB))
+    sizes = (8, 5_000, 30_000, 33_000, 100_000, MiB, 3 * MiB, LARGEST)
+    peers = [
+        Peer(
+            rng.choice(budgets),
+            shared,
+            [rng.randbytes(rng.choice(sizes)) for _ in range(rng.randint(1, 4))],
+        )
+        for _ in range(rng.choice((3, 15)))
+    ]
+    small = len(peers) * 32 * KiB
+    for peer in peers:
+        peer.reader.trusted = rng.random() < 0.5
+    left = list(peers)
+    while left:
+        peer = rng.choice(left)
+        for _ in range(rng.randint(1, 20)):
+            peer.bring(rng.choice((1, 500, 64 * KiB, 64 * KiB, MiB)))
+            held = sum(budget.held_bytes for budget in budgets)
+            assert held == sum(p.reader.buffered_bytes for p in peers)
+            assert held <= limit + 3 * LARGEST + small + 64 * KiB
+        if rng.random() < 0.02:
+            peer.reader.release()
+            peer.stream, peer.sent, peer.received = memoryview(b""), [], []
+        left = [p for p in left if p.stream]
+        assert not left or any(not p.reader.waiting for p in left), "everybody waits"
+
+    assert [p.sent for p in peers] == [p.received for p in peers]
+    assert [(0, 0, False)] * 3 == [(b.held_bytes, b.waiting, b.pressed) for b in budgets]
+    assert limits == [budget.limit_bytes for budget in budgets]
+
+
+def test_a_budget_has_its_eighth_whatever_others_hold() -> None:
+    """
+    Beyond it, it has what the others leave; and they are told that it is wanted.
+    """
+    greedy, modest = MemoryBudget(56 * MiB), MemoryBudget(56 * MiB)
+    SharedMemory(64 * MiB, (greedy, modest))
+    others = [begun(greedy, LARGEST, trusted=True) for _ in range(9)]
+    held = greedy.held_bytes
+    mine = [begun(modest, 2 * MiB, trusted=True) for _ in range(6)]
+
+    assert 56 * MiB <= held <= 65 * MiB
+    assert [False] * 5 + [True] == [peer.reader.waiting for peer in mine]
+    assert greedy.wanted
+    assert "driftlog.max.network.bytes" == modest.limited_by("its.own")
+    for peer in others:
+        peer.reader.release()
+    assert not any(peer.reader.waiting for peer in mine)
+    assert not greedy.wanted
+    assert "its.own" == modest.limited_by("its.own")
