@@ -1,10 +1,8 @@
 """Produce requests of many partitions, names or bytes are bounded, and answered in their order."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +12,6 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.handlers.produce import waiters as produce_waiters
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.network.limits.loop_share import LoopShare
@@ -27,7 +24,15 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceData,
 )
 from driftlog_tiering.batches import kernel
-from tests.agents.network.serving import Client, MiB, Serving, eventually, fetching, producing
+from tests.agents.network.serving import (
+    Client,
+    MiB,
+    Serving,
+    eventually,
+    fetching,
+    one_in_a_slice,
+    producing,
+)
 
 ROOM = Limits(driftlog_max_response_queue_bytes=2 * MiB)
 WIDE = 2_100
@@ -47,7 +52,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 @pytest.fixture
 async def one_each() -> None:
     """Slices end after one batch."""
-    measure_by(asyncio.get_running_loop(), partial(next, itertools.count(0.0, SLICE_S)))
+    one_in_a_slice()
 
 
 def batch(value: bytes = b"x") -> bytearray:
