@@ -559,9 +559,7 @@ async def _pages(ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
         yield page
 
 
-async def test_a_refused_request_ends_the_pass_and_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_request_ends_the_pass_and_loses_nothing(world: World) -> None:
     """
     The next pass does what this one did not; what was seen before is still known.
     """
@@ -583,9 +581,7 @@ async def refuse(keys: object) -> None:
     raise UnavailableError("slow down")
 
 
-async def test_a_session_without_an_answer_stops_no_other_one(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_without_an_answer_stops_no_other_one(world: World) -> None:
     """
     Its flush records cannot be read, such as those of a session that has too many: its objects
     stay, and those of the others go.
