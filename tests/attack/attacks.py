@@ -129,6 +129,8 @@ class Attack:
     """As many that do nothing wrong are what its healthy client is compared with."""
     must_end: ClassVar[bool] = False
     """The agent is to end itself with status 1 and say why."""
+    ends_within_s: ClassVar[float] = 60.0
+    """The time that such an agent has for it."""
     readable: ClassVar[bool] = True
     """Whether the agent is started again afterwards and read."""
 

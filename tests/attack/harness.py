@@ -49,8 +49,6 @@ _REFILLED_S: Final = 6.0
 """After the legal clients, until as many connections are accepted at once as before."""
 _MOST_P99S: Final = 5
 """So many times what it is beside legal clients, the healthy client's p99 may be."""
-_END_S: Final = 60.0
-"""In which an agent that must end has ended."""
 _STALL: Final = re.compile(r"^driftlog_event_loop_longest_stall_seconds (\S+)$", re.MULTILINE)
 _REQUESTS: Final = re.compile(r"^driftlog_requests_total{.*} (\S+)$", re.MULTILINE)
 
@@ -157,7 +155,7 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
         with _measured(attack, target, outcome):
             attack.run(target)
             if attack.must_end:
-                _expect_end(target, outcome)
+                _expect_end(target, outcome, attack.ends_within_s)
             elif agent.is_alive() and not healthy.cycle():
                 outcome.failures.append("the healthy client is not served any more")
         outcome.seen = healthy.mark()
@@ -250,13 +248,13 @@ def over_budget(budget: Budget, grown_bytes: int, peak_bytes: int) -> str | None
     return None
 
 
-def _expect_end(target: Target, outcome: Outcome) -> None:
-    deadline = time.monotonic() + _END_S
+def _expect_end(target: Target, outcome: Outcome, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
     while target.agent.is_alive() and time.monotonic() < deadline:
         time.sleep(0.05)
     outcome.survived = target.agent.is_alive()
     if outcome.survived:
-        outcome.failures.append(f"goes on after {_END_S:.0f} s, and was to stop and say why")
+        outcome.failures.append(f"goes on after {within_s:.0f} s, and was to stop and say why")
     elif (code := target.agent.exit_code) != 1:
         outcome.failures.append(f"ended with {code}, not with 1: {_last_words(target.agent)}")
 

@@ -15,7 +15,6 @@ import pytest
 from benchmarks import wire
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.protocol.requests.registry import API
-from tests.attack import harness
 from tests.attack.attacks import Attack, Budget, MiB, Target
 from tests.attack.families import ALL
 from tests.attack.families.batches import header_bomb
@@ -68,6 +67,7 @@ class _Ends(Attack):
 
     name = "planted-survivor"
     must_end = True
+    ends_within_s = 1.0
     readable = False
 
     def run(self, target: Target) -> None:
@@ -112,13 +112,10 @@ def test_a_stall_is_noticed_by_the_prober_and_by_the_agent(tmp_path: Path) -> No
 
 @pytest.mark.timeout(240)
 @pytest.mark.xdist_group("attack")
-def test_an_agent_that_should_have_stopped_and_did_not_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_that_should_have_stopped_and_did_not_is_noticed(tmp_path: Path) -> None:
     """
     It is alive, and that is what is wrong.
     """
-    monkeypatch.setattr(harness, "_END_S", 1.0)
     outcome = run(_Ends(), seconds=1, seed=1, parent=tmp_path)
 
     assert outcome.survived

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from driftlog_agents.groups.consumer import membership as consumer_membership
-from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGroup
+from driftlog_agents.groups.consumer.events import ConsumerEffect
+from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.reconciliation import reconciled
 from driftlog_agents.groups.consumer.state import ConsumerGroupMember
 from driftlog_agents.groups.coordinator import write_batcher as writes

@@ -13,8 +13,7 @@ from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.led_partitions import LedPartitions
-from driftlog_agents.log.objects import availability
-from driftlog_agents.log.objects.availability import Availability
+from driftlog_agents.log.objects.availability import Availability, FailedRequests, ReadVerdict
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_metadata.schema.model import TopicPartition
 
@@ -23,10 +22,19 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 _FOR_EVER_MS: Final = 1e9
 
 
+def _one_request_proves_it(patch: pytest.MonkeyPatch) -> None:
+    """A read is not repeated before its object counts as unavailable."""
+
+    def failed(self: FailedRequests, now_ms: float, *, answered: bool) -> ReadVerdict:
+        self.due_ms = self.due_ms or now_ms
+        return ReadVerdict.UNAVAILABLE if answered or self.bucket_answers else ReadVerdict.PROBE
+
+    patch.setattr(FailedRequests, "failed", failed)
+
+
 def absence_is_believed(patch: pytest.MonkeyPatch) -> None:
     """One 404 of a flush object puts partitions offline until somebody starts the agent again."""
-    patch.setattr(availability, "READ_DEADLINE_MS", 0.0)
-    patch.setattr(availability, "LEAST_REQUESTS", 1)
+    _one_request_proves_it(patch)
     original = Takeover.give_back
 
     async def give_back(self: Takeover, taken: Taken, tps: Collection[TopicPartition]) -> None:
@@ -40,8 +48,7 @@ def absence_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 def never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     """What could not be read once is not looked for again."""
-    patch.setattr(availability, "READ_DEADLINE_MS", 0.0)
-    patch.setattr(availability, "LEAST_REQUESTS", 1)
+    _one_request_proves_it(patch)
     original = Availability._failed
 
     def failed(self: Availability[Any], what: Any, now_ms: float, jitter: float) -> bool:

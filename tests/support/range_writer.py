@@ -6,6 +6,7 @@ from random import Random
 
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.segments.batch_faults import RangeBounds
 from driftlog_agents.log.segments.range_reader import RangeReader
 from driftlog_agents.log.segments.range_segments import RangeSegments
 from driftlog_agents.log.session.counters import LogCounters
@@ -23,6 +24,7 @@ def range_writer(
     rng: Random | None = None,
     counters: LogCounters | None = None,
     decoding: BatchDecoder | None = None,
+    bounds: RangeBounds | None = None,
 ) -> SealedRangeWriter:
     """As a session without other agents has it."""
     rng = rng or Random(1)
@@ -33,5 +35,6 @@ def range_writer(
         rng=rng,
         counters=counters or LogCounters(),
         decoding=decoding,
+        bounds=bounds,
     )
     return SealedRangeWriter(offload=offload, rng=rng, reader=reader, segments=segments)

@@ -109,6 +109,11 @@ class GroupSettings:
         600_000, "Interval between two checks for expired offsets.", ConfigType.LONG
     )
 
+    read_bytes: int = 16_000_000
+    """Most bytes of values that one transaction reads at a takeover.  A listing has no sizes: each
+    value may be as large as its kind can be.  More: fewer requests at a takeover; fewer bytes: a
+    slower store answers in time."""
+
     @property
     def configs(self) -> dict[str, str]:
         """Effective values by config name."""

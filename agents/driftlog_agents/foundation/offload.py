@@ -16,13 +16,9 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any
 
 from driftlog_tiering.foundation.types import Offload
-
-HUNG_MS: Final = 60_000.0
-"""How long a call may take.  One of sealing takes a second or two, on a busy machine some more.
-Longer: work is sent to an agent that does none; shorter: a slow agent counts as one that hangs."""
 
 
 async def inline(fn: Callable[..., Any], *args: Any) -> Any:
@@ -54,11 +50,13 @@ class WatchedOffload:
     Args:
         offload: runs the calls.
         now_ms: a monotonic clock.
+        hung_ms: a call that takes longer hangs.
     """
 
-    def __init__(self, offload: Offload, now_ms: Callable[[], float]) -> None:
+    def __init__(self, offload: Offload, now_ms: Callable[[], float], hung_ms: float) -> None:
         self._offload = offload
         self._now_ms = now_ms
+        self._hung_ms = hung_ms
         self._began_ms: dict[object, float] = {}
 
     async def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -72,10 +70,10 @@ class WatchedOffload:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call has not returned for `HUNG_MS`: its thread waits for a disk, perhaps for
+        """Whether a call has not returned for `hung_ms`: its thread waits for a disk, perhaps for
         ever."""
         oldest_ms = next(iter(self._began_ms.values()), None)
-        return oldest_ms is not None and self._now_ms() - oldest_ms >= HUNG_MS
+        return oldest_ms is not None and self._now_ms() - oldest_ms >= self._hung_ms
 
 
 class SerialOffload:

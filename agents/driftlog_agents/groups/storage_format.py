@@ -28,6 +28,10 @@ from driftlog_agents.groups.offsets import PAGE_PARTITIONS, Committed, Page, as_
 from driftlog_metadata.schema.keys import INT32_MAX
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+"""Kinds of groups, as the store and ListGroups name them."""
+
 COMPRESSED_BYTES: Final = 4096
 """Larger values are compressed."""
 

@@ -12,6 +12,7 @@ from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.leadership.handover_policy import LeadershipSettings
 from driftlog_agents.log.merging.merge_looks import MergeSettings
+from driftlog_agents.log.objects.availability import READ_DEADLINE_MS
 from driftlog_agents.log.retention.policy import RetentionSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.lease import SessionSettings
@@ -36,6 +37,9 @@ class EngineSettings:
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     verification: VerificationSettings = field(default_factory=VerificationSettings)
+    read_deadline_ms: float = READ_DEADLINE_MS
+    """How long one read repeats a failed request before the object counts as unavailable."""
+
     drain_ms: float = 20_000
     """How long a leaving session flushes; less than a supervisor's timeout (30 s)."""
 

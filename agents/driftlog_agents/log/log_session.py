@@ -168,6 +168,7 @@ class Engine:
             now_ms=ports.now_ms,
             offload=offload_read,
             outage=ports.health.footers,
+            read_deadline_ms=settings.read_deadline_ms,
         )
         self.cluster = cluster
         self.producer_ids = ProducerIdFloor(self.session, agent.node_id)
@@ -189,7 +190,10 @@ class Engine:
             topics=cluster.view.topics,
             unknown_keys=ports.unknown_keys,
         )
-        deleted = DeletedTopics(lambda topic_id: topic_id in cluster.view.topics)
+        deleted = DeletedTopics(
+            lambda topic_id: topic_id in cluster.view.topics,
+            limit=settings.consolidation.deleted_topics,
+        )
         led = LedTopics(deleted)
         self.topics, self.topics_by_id = led.by_name, led.by_id
         self.logs, self.find, self.log, self.know = led.logs, led.find, led.log, led.know

@@ -15,6 +15,7 @@ from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.sealer import SealedPartitions, Sealer
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.segments.batch_faults import RangeBounds
 from driftlog_agents.log.segments.range_reader import LookAgain, RangeReader
 from driftlog_agents.log.segments.range_segments import RangeSegments
 from driftlog_agents.log.segments.remote_segments import RemoteSegments
@@ -50,6 +51,7 @@ class SessionSealer:
             rng=ports.rng,
             counters=ports.counters,
             decoding=ports.decoding,
+            bounds=RangeBounds(work_bytes=settings.seal.segment_work_bytes),
         )
         self.service = SegmentService(segments, session, ports.write_turns)
         remote = None

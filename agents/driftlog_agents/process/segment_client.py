@@ -36,7 +36,14 @@ _ANSWER_BYTES: Final = 64 * 1024
 
 
 class HttpSegmentTransport:
-    """A `SegmentTransport` to the HTTP ports of other agents."""
+    """A `SegmentTransport` to the HTTP ports of other agents.
+
+    Args:
+        silent_s: how long the leader waits for the other agent.
+    """
+
+    def __init__(self, silent_s: float = SILENT_S) -> None:
+        self._silent_s = silent_s
 
     async def write(
         self, agent: Agent, request: SegmentRequest, chunks: AsyncIterator[list[Buffer]]
@@ -45,7 +52,7 @@ class HttpSegmentTransport:
         ahead: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
         try:
             async with asyncio.timeout(None) as deadline:
-                reading = asyncio.create_task(_read(request, chunks, ahead, deadline))
+                reading = asyncio.create_task(self._read(request, chunks, ahead, deadline))
                 try:
                     return await _post(f"http://{agent.http_address}{PATH}", ahead)
                 except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -59,36 +66,36 @@ class HttpSegmentTransport:
                 raise  # of the chunks
             raise RemoteError("it is silent") from error
 
+    async def _read(
+        self,
+        request: SegmentRequest,
+        chunks: AsyncIterator[list[Buffer]],
+        ahead: asyncio.Queue[bytes | None],
+        deadline: asyncio.Timeout,
+    ) -> None:
+        """Puts the frames of a request into *ahead*; None: the chunks failed.  The *deadline* is
+        that of the frame that is sent."""
+        now_s = asyncio.get_running_loop().time
 
-async def _read(
-    request: SegmentRequest,
-    chunks: AsyncIterator[list[Buffer]],
-    ahead: asyncio.Queue[bytes | None],
-    deadline: asyncio.Timeout,
-) -> None:
-    """Puts the frames of a request into *ahead*; None: the chunks failed.  The *deadline* is
-    that of the frame that is sent."""
-    now_s = asyncio.get_running_loop().time
+        async def send(content: bytes | None) -> None:
+            deadline.reschedule(now_s() + self._silent_s)
+            await ahead.put(content)
 
-    async def send(content: bytes | None) -> None:
-        deadline.reschedule(now_s() + SILENT_S)
-        await ahead.put(content)
-
-    await send(b"".join(frame([encode_request(request)])))
-    sent_bytes = 0
-    try:
-        deadline.reschedule(None)  # while the leader reads, it waits for itself
-        async for batches in chunks:
-            content = b"".join(frame(batches))
-            await send(content)
-            sent_bytes += len(content)
-            deadline.reschedule(None)
-    except Exception:
-        await send(None)
-        raise
-    await send(END)
-    # The other agent uploads the segment (`range_segments`).
-    deadline.reschedule(now_s() + SILENT_S + transfer_s(sent_bytes))
+        await send(b"".join(frame([encode_request(request)])))
+        sent_bytes = 0
+        try:
+            deadline.reschedule(None)  # while the leader reads, it waits for itself
+            async for batches in chunks:
+                content = b"".join(frame(batches))
+                await send(content)
+                sent_bytes += len(content)
+                deadline.reschedule(None)
+        except Exception:
+            await send(None)
+            raise
+        await send(END)
+        # The other agent uploads the segment (`range_segments`).
+        deadline.reschedule(now_s() + self._silent_s + transfer_s(sent_bytes))
 
 
 async def _post(url: str, ahead: asyncio.Queue[bytes | None]) -> bytes:

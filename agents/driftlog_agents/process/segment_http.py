@@ -57,11 +57,21 @@ class SegmentHttp:
         engine: the present session's; None: between two.
         frame_bytes: most bytes of one frame: of the largest batch.
         hangs: whether the threads that write segments do not return.
+        silent_s: how long the agent waits for the leader.
+        large_bytes: larger frames are held one at a time.
     """
 
     def __init__(
-        self, engine: Callable[[], Engine | None], frame_bytes: int, hangs: Callable[[], bool]
+        self,
+        engine: Callable[[], Engine | None],
+        frame_bytes: int,
+        hangs: Callable[[], bool],
+        *,
+        silent_s: float = SILENT_S,
+        large_bytes: int = MOST_CHUNK_BYTES,
     ) -> None:
+        self._silent_s = silent_s
+        self._large_bytes = large_bytes
         self._engine = engine
         self._frame_bytes = frame_bytes
         self._large = asyncio.Lock()
@@ -104,8 +114,8 @@ class SegmentHttp:
         assert engine is not None
         try:
             async with asyncio.timeout(_HEAD_S):
-                size = await _length(request.content, _HEAD_BYTES)
-                asked = decode_request(await _content(request.content, size))
+                size = await self._length(request.content, _HEAD_BYTES)
+                asked = decode_request(await self._content(request.content, size))
             async with aclosing(
                 self._chunks(request.content, asked, engine.ports.offload)
             ) as chunks:
@@ -128,20 +138,20 @@ class SegmentHttp:
             UnavailableError, TimeoutError: the leader is gone, silent or slow.
         """
         next_offset = asked.named.base
-        now_s, budget = asyncio.get_running_loop().time, RangeBudget(SILENT_S)
+        now_s, budget = asyncio.get_running_loop().time, RangeBudget(self._silent_s)
         while True:
             began_s = now_s()
             async with asyncio.timeout(budget.left_s):
-                size = await _length(body, self._frame_bytes)
+                size = await self._length(body, self._frame_bytes)
             took_s = now_s() - began_s
             if not size:
                 if next_offset != asked.named.end:
                     raise CorruptError(f"the range ends at {next_offset}")
                 return
-            async with self._large if size > MOST_CHUNK_BYTES else nullcontext():
+            async with self._large if size > self._large_bytes else nullcontext():
                 began_s = now_s() - took_s
                 async with asyncio.timeout(budget.left_s - took_s):
-                    content = await _content(body, size)
+                    content = await self._content(body, size)
                 budget.add(size, now_s() - began_s)
                 batches, next_offset = await offload(
                     batches_from, content, asked.named, next_offset
@@ -149,37 +159,35 @@ class SegmentHttp:
                 yield batches
                 del content, batches
 
+    async def _length(self, body: StreamReader, most_bytes: int) -> int:
+        """The bytes of the next frame's content.
 
-async def _length(body: StreamReader, most_bytes: int) -> int:
-    """The bytes of the next frame's content.
+        Raises:
+            CorruptError: it is larger than *most_bytes*.
+            UnavailableError, TimeoutError: the leader is gone, or silent.
+        """
+        size = int.from_bytes(await self._content(body, LENGTH_BYTES), "big")
+        if size > most_bytes:
+            raise CorruptError(f"a frame of {size} bytes; at most {most_bytes} are read")
+        return size
 
-    Raises:
-        CorruptError: it is larger than *most_bytes*.
-        UnavailableError, TimeoutError: the leader is gone, or silent.
-    """
-    size = int.from_bytes(await _content(body, LENGTH_BYTES), "big")
-    if size > most_bytes:
-        raise CorruptError(f"a frame of {size} bytes; at most {most_bytes} are read")
-    return size
+    async def _content(self, body: StreamReader, size: int) -> bytearray:
+        """The next *size* bytes; `readexactly` would hold a large frame twice.
 
-
-async def _content(body: StreamReader, size: int) -> bytearray:
-    """The next *size* bytes; `readexactly` would hold a large frame twice.
-
-    Raises:
-        UnavailableError, TimeoutError: the leader is gone, or silent.
-    """
-    content = bytearray()
-    try:
-        async with asyncio.timeout(SILENT_S):
-            while len(content) < size:
-                part = await body.read(size - len(content))
-                if not part:
-                    raise EOFError(f"{len(content)} of {size} bytes came")
-                content += part
-    except (EOFError, ConnectionError, ClientError, HttpProcessingError) as error:
-        raise UnavailableError(f"the leader sent no more: {error or repr(error)}") from error
-    return content
+        Raises:
+            UnavailableError, TimeoutError: the leader is gone, or silent.
+        """
+        content = bytearray()
+        try:
+            async with asyncio.timeout(self._silent_s):
+                while len(content) < size:
+                    part = await body.read(size - len(content))
+                    if not part:
+                        raise EOFError(f"{len(content)} of {size} bytes came")
+                    content += part
+        except (EOFError, ConnectionError, ClientError, HttpProcessingError) as error:
+            raise UnavailableError(f"the leader sent no more: {error or repr(error)}") from error
+        return content
 
 
 def _refused(error: Exception) -> web.Response:

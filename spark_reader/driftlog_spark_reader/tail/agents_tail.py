@@ -59,9 +59,6 @@ Place = tuple[str, int]
 ROWS: Final = 10_000
 """Of one batch of rows, at most."""
 
-ROWS_BYTES: Final = 16 * 1024 * 1024
-"""Of keys, values and headers, after which a batch of rows ends."""
-
 _PREFETCH_KIB: Final = 16 * 1024
 """What librdkafka reads ahead; its default of 64 MiB is too much for each task of an executor."""
 
@@ -114,6 +111,8 @@ class AgentsSettings:
     """Without progress.  Longer: a query waits longer for agents that are away."""
     fail_on_data_loss: bool = True
     """False: records that were deleted after the query was planned are left out."""
+    rows_bytes: int = 16 * 1024 * 1024
+    """Of keys, values and headers, after which a batch of rows ends."""
 
     @property
     def servers(self) -> str:
@@ -255,7 +254,7 @@ class _PiecesRead:
                     row = self._row(message)
                     pending.append(row)
                     size += row.size_bytes
-                    if size >= ROWS_BYTES or len(pending) >= ROWS:
+                    if size >= self._settings.rows_bytes or len(pending) >= ROWS:
                         yield _batch(pending)
                         pending, size = [], 0
                     deadline = time.monotonic() + self._settings.timeout_s

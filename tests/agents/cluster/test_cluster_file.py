@@ -6,6 +6,7 @@ import pytest
 
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.log.garbage.common.garbage_objects import Garbage, GarbageReason
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.deletions import Deletions
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_metadata.schema.grace import Grace
@@ -29,7 +30,7 @@ async def deletes_with(body: bytes | None) -> tuple[Deletions, MemoryObjectStore
     if body is not None:
         await bucket.put(layout.CLUSTER_KEY, [body])
     confirm = ClusterFile(bucket, "a", Grace(), lambda: 0.0).confirm
-    return Deletions(bucket, confirm, deadline_ms=1_000), bucket
+    return Deletions(bucket, confirm, request_retry(1_000)), bucket
 
 
 async def test_the_own_cluster_is_confirmed_before_each_delete() -> None:

@@ -18,7 +18,8 @@ from driftlog_agents.groups.classic.messages import (
     SyncResponse,
 )
 from driftlog_agents.groups.consumer import regex
-from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGroup
+from driftlog_agents.groups.consumer.events import ConsumerEffect
+from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,

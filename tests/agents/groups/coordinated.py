@@ -31,10 +31,11 @@ from driftlog_agents.groups.classic.messages import (
 )
 from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGroup
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.coordinator.placement import Coordinators, coordinator_of
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.schema.keys import GROUPS_PREFIX
 from driftlog_metadata.schema.model import TopicPartition

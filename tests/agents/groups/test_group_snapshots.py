@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.groups.group_snapshots import GroupSnapshots
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.deletions import ConfirmedStores, Deletions
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
 from driftlog_metadata.stores.errors import FencedError, UnavailableError
@@ -43,7 +44,7 @@ class World:
             stores=ConfirmedStores(metadata or self.metadata, self.bucket, self.confirm),
             cluster_id=cluster_id,
             offload=at_once,
-            deleter=Deletions(self.bucket, self.confirm, deadline_ms=1_000),
+            deleter=Deletions(self.bucket, self.confirm, request_retry(1_000)),
         )
 
     async def commit(self, group: str, value: bytes) -> None:

@@ -11,8 +11,8 @@ import pytest
 from driftlog_agents.groups.classic.messages import Protocol
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.consumer_requests import heartbeat
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
     encode_subscription,

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.api import (
     consumer_group_describe,
     consumer_group_heartbeat,

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import itertools
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,14 +10,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import Codec, encode_batch
-from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.handlers.produce.waiters import OneBatchWaiter, SeveralBatches
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches.batch import check_batch
-from tests.agents.network.serving import Serving, eventually, fetching, records
+from tests.agents.network.serving import Serving, eventually, fetching, one_in_a_slice, records
 from tests.clients.batches import (
     ATTRIBUTES,
     COUNT,
@@ -217,12 +215,6 @@ async def test_batches_wait_while_their_partition_is_paused(agent: Serving, move
         assert list(range(10)) == [each.base_offset for each in found]
 
 
-def one_in_a_slice() -> None:
-    """From now on whatever is done in slices takes a slice."""
-    clock = itertools.count()
-    measure_by(asyncio.get_running_loop(), lambda: next(clock) * SLICE_S)
-
-
 async def test_what_comes_while_parked_batches_are_admitted_waits_behind_them(
     agent: Serving,
 ) -> None:
@@ -327,6 +319,7 @@ async def test_a_request_that_takes_too_long_is_answered_and_its_partitions_as_t
 
 def unanswered() -> int:
     """Produce requests that are in memory and have no outcome yet."""
+    gc.collect()  # no garbage of an earlier test, which may go meanwhile
     kinds = (OneBatchWaiter, SeveralBatches)
     return sum(isinstance(each, kinds) and not each.done for each in gc.get_objects())
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.admission_verdict import parks
-from driftlog_agents.log.objects import availability
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -61,11 +61,17 @@ class Subject:
         self.starts = 0
 
     @asynccontextmanager
-    async def agent(self, **kwargs: Any) -> AsyncIterator[RunningAgent]:
-        """The next start."""
+    async def agent(
+        self, engine: EngineSettings = PATIENT, **kwargs: Any
+    ) -> AsyncIterator[RunningAgent]:
+        """The next start; real time is not waited for."""
         self.starts += 1
         async with RunningAgent(
-            self.path / "agent", metadata=lambda _: self.store, seed=self.starts, **kwargs
+            self.path / "agent",
+            engine=replace(engine, read_deadline_ms=300.0),
+            metadata=lambda _: self.store,
+            seed=self.starts,
+            **kwargs,
         ) as agent:
             yield agent
 
@@ -112,12 +118,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real time is not waited for."""
-    monkeypatch.setattr(availability, "READ_DEADLINE_MS", 300.0)
 
 
 @pytest.mark.parametrize("hurt", [remove, flip])

@@ -5,6 +5,7 @@ On every metadata store: the agents are real, on the directory store.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -12,7 +13,6 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.cluster.view import TopicEntry
-from driftlog_agents.log.objects import availability
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.lease import SessionSettings
 from driftlog_agents.log.session.session import Session
@@ -27,7 +27,7 @@ from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import takeover_of
 from tests.clients.batches import good
 from tests.support.clusters import in_cluster
-from tests.support.engine import RunningAgent
+from tests.support.engine import PATIENT, RunningAgent
 from tests.support.memory_object_store import MemoryObjectStore
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -75,8 +75,14 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def agent_on(store: Counted, path: Path, seed: int) -> RunningAgent:
-    """One start of the agent; each has session ids of its own."""
-    return RunningAgent(path, metadata=lambda _: cast(MetadataStore, store), seed=seed)
+    """One start of the agent; each has session ids of its own.  Real time is not waited for: a
+    start looks for a missing object that long."""
+    return RunningAgent(
+        path,
+        engine=replace(PATIENT, read_deadline_ms=300.0),
+        metadata=lambda _: cast(MetadataStore, store),
+        seed=seed,
+    )
 
 
 async def states(store: Counted) -> dict[int, PartitionState]:
@@ -109,14 +115,8 @@ async def test_an_idle_partition_does_not_remember_who_led_it(
     assert [0, 12] == [found[0].sealed_end, found[1].sealed_end]
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real time is not waited for: each start looks for a missing object that long."""
-    monkeypatch.setattr(availability, "READ_DEADLINE_MS", 300.0)
-
-
 async def test_a_session_with_unsealed_batches_stays_in_their_list_and_no_other(
-    store: Counted, tmp_path: Path, impatient: None
+    store: Counted, tmp_path: Path
 ) -> None:
     """
     So that the loss of its flush object is noticed there, and costs no other partition its leader.
@@ -143,7 +143,7 @@ async def test_a_session_with_unsealed_batches_stays_in_their_list_and_no_other(
 
 
 async def test_a_partition_that_is_given_back_does_not_remember_who_tried(
-    store: Counted, tmp_path: Path, impatient: None
+    store: Counted, tmp_path: Path
 ) -> None:
     """
     However often, while its object is gone; who flushed that object stays in the list.

@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar, cast
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.foundation.offload import on_threads
 from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
@@ -540,6 +541,12 @@ def records(data: PartitionData) -> bytes:
     """What came of a partition."""
     assert isinstance(data.records, memoryview)
     return bytes(data.records)
+
+
+def one_in_a_slice() -> None:
+    """From now on whatever is done in slices takes a slice."""
+    clock = itertools.count()
+    measure_by(asyncio.get_running_loop(), lambda: next(clock) * SLICE_S)
 
 
 async def eventually(true: Callable[[], bool], *, seconds: float = 20.0) -> None:

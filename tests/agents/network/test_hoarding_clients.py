@@ -21,8 +21,8 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.offsets import Committed, PageId
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, MOST_BYTES
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode

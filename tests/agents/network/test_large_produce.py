@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_agents.foundation import loop_slices as slices
 from driftlog_agents.handlers.produce import waiters as produce_waiters
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.network.limits.loop_share import LoopShare
@@ -25,7 +24,15 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceData,
 )
 from driftlog_tiering.batches import kernel
-from tests.agents.network.serving import Client, MiB, Serving, eventually, fetching, producing
+from tests.agents.network.serving import (
+    Client,
+    MiB,
+    Serving,
+    eventually,
+    fetching,
+    one_in_a_slice,
+    producing,
+)
 
 ROOM = Limits(driftlog_max_response_queue_bytes=2 * MiB)
 WIDE = 2_100
@@ -43,9 +50,9 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 
 
 @pytest.fixture
-def one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+async def one_each() -> None:
     """Slices end after one batch."""
-    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    one_in_a_slice()
 
 
 def batch(value: bytes = b"x") -> bytearray:

@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,11 @@ import pytest
 from aiohttp import ClientSession
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.foundation import offload
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
 from driftlog_metadata.schema.model import ALL_ROLES, Role
-from tests.agents.network.serving import Serving, eventually
+from tests.agents.network.serving import ENGINE, Serving, eventually
 
 
 async def test_a_seal_that_waits_for_the_bucket_does_not_hold_up_a_stop(tmp_path: Path) -> None:
@@ -104,17 +104,16 @@ async def becomes(http: str, wanted: list[str]) -> None:
 )
 async def test_an_agent_that_only_seals_is_not_ready_while_its_threads_hang(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     roles: set[Role],
     hung: tuple[int, list[str]],
 ) -> None:
     """
     It does nothing else; one that serves goes on.  Neither takes segments of others meanwhile.
     """
-    monkeypatch.setattr(offload, "HUNG_MS", 100.0)
+    engine = replace(ENGINE, seal=replace(ENGINE.seal, hung_ms=100.0))
     disk = threading.Event()
     async with (
-        Serving(tmp_path, roles=frozenset(roles)) as agent,
+        Serving(tmp_path, roles=frozenset(roles), engine=engine) as agent,
         http_of(agent) as http,
         ClientSession(headers={"X-Driftlog": "test"}) as session,
     ):

@@ -19,24 +19,26 @@ import pytest
 from aiohttp import web
 
 from driftlog_agents.configs.limits import SEGMENT_WRITES, Refusals
-from driftlog_agents.foundation import offload as offloads
 from driftlog_agents.foundation.offload import WatchedOffload, on_threads
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
-from driftlog_agents.log.segments import remote_segments
-from driftlog_agents.log.segments.agent_choice import Questions
+from driftlog_agents.log.segments.agent_choice import PAUSES_S
 from driftlog_agents.log.segments.partition_range import PartitionRange
 from driftlog_agents.log.segments.range_reader import RangeReader
 from driftlog_agents.log.segments.range_segments import RangeSegments
 from driftlog_agents.log.segments.remote_segments import RemoteSegments, SealAgents
-from driftlog_agents.log.segments.segment_request import BusyError, RemoteError, SegmentRequest
+from driftlog_agents.log.segments.segment_request import (
+    MOST_CHUNK_BYTES,
+    BusyError,
+    RemoteError,
+    SegmentRequest,
+)
 from driftlog_agents.log.segments.segment_service import SegmentService
 from driftlog_agents.log.segments.write_turns import AT_ONCE, WriteTurns
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_agents.process import segment_client, segment_http
 from driftlog_agents.process.segment_client import HttpSegmentTransport
-from driftlog_agents.process.segment_http import SegmentHttp
+from driftlog_agents.process.segment_http import SILENT_S, SegmentHttp
 from driftlog_metadata.schema.model import ALL_ROLES, Agent, Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import kernel
@@ -131,11 +133,16 @@ async def two(
     cluster: str = "ours",
     most: int = 1 << 24,
     roles: frozenset[Role] = ALL_ROLES,
+    hung_ms: float = 60_000.0,
+    pauses_s: Sequence[float] = PAUSES_S,
+    silent_s: tuple[float, float] = (SILENT_S, SILENT_S),
+    large_bytes: int = MOST_CHUNK_BYTES,
 ) -> AsyncIterator[Two]:
+    """*silent_s*: how long the leader waits, and the other agent."""
     objects, own, other = MemoryObjectStore(lambda: 0), LogCounters(), LogCounters()
     with ThreadPoolExecutor(4) as pool:
         loop = asyncio.get_running_loop()
-        offload = WatchedOffload(on_threads(pool), lambda: loop.time() * 1000)
+        offload = WatchedOffload(on_threads(pool), lambda: loop.time() * 1000, hung_ms)
 
         def segments(counters: LogCounters, seed: int) -> RangeSegments:
             return RangeSegments(
@@ -156,7 +163,14 @@ async def two(
             ports=SimpleNamespace(offload=offload),
         )
         app = web.Application()
-        app.add_routes([SegmentHttp(lambda: engine, most, lambda: offload.hangs).route()])
+        served = SegmentHttp(
+            lambda: engine,
+            most,
+            lambda: offload.hangs,
+            silent_s=silent_s[1],
+            large_bytes=large_bytes,
+        )
+        app.add_routes([served.route()])
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -173,12 +187,15 @@ async def two(
             reader=reader,
             segments=segments(own, 2),
             remote=RemoteSegments(
-                agents=SealAgents(HttpSegmentTransport(), lambda _: [agent] if there[0] else []),
+                agents=SealAgents(
+                    HttpSegmentTransport(silent_s[0]), lambda _: [agent] if there[0] else []
+                ),
                 session=session("ours"),
                 offload=offload,
                 now_ms=lambda: loop.time() * 1000,
                 is_behind=lambda: full[0],
                 requests=own.segment_requests,
+                pauses_s=pauses_s,
             ),
         )
         try:
@@ -335,9 +352,8 @@ async def test_an_agent_whose_threads_hang_is_left_alone(
 ) -> None:
     """None of its turns ends: a leader that took it for a full one would wait for it at each range,
     and its other partitions behind that."""
-    monkeypatch.setattr(offloads, "HUNG_MS", 100.0)
     disk = threading.Event()
-    async with two(tmp_path, chunks_of(20)) as w:
+    async with two(tmp_path, chunks_of(20), hung_ms=100.0) as w:
         write_one = w.segments.write_one
 
         async def hang(named: PartitionRange, chunks: AsyncIterator[list[Buffer]]) -> SegmentRef:
@@ -358,26 +374,20 @@ async def test_an_agent_whose_threads_hang_is_left_alone(
         assert w.own.segment_requests.outcomes == {"ok": AT_ONCE, "refused": 0, "failed": 1}
 
 
-async def test_full_agents_are_not_waited_for_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_full_agents_are_not_waited_for_for_long(tmp_path: Path) -> None:
     """The leader's other partitions wait behind this one."""
-    monkeypatch.setattr(remote_segments, "Questions", lambda: Questions((0.1, 0.1)))
-    async with two(tmp_path, chunks_of(30)) as w:
+    async with two(tmp_path, chunks_of(30), pauses_s=(0.1, 0.1)) as w:
         w.service.turns.at_once = 0
         await w.write()
         assert w.own.sealed_bytes > 0
         assert w.own.segment_requests.outcomes["refused"] == 3
 
 
-async def test_who_sends_little_by_little_loses_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_sends_little_by_little_loses_its_turn(tmp_path: Path) -> None:
     """Three such connections would keep all leaders from an agent for ever; and what it seals
     itself never waits for another's network."""
-    monkeypatch.setattr(segment_http, "SILENT_S", 6.0)
     given = [[batch] for chunk in chunks_of(30) for batch in chunk]
-    async with two(tmp_path, given) as w:
+    async with two(tmp_path, given, silent_s=(SILENT_S, 6.0)) as w:
         named = PartitionRange("t", TP, 0, 30 * RECORDS)
 
         async def slowly() -> AsyncGenerator[list[Buffer]]:
@@ -408,9 +418,8 @@ async def test_one_batch_that_is_larger_than_a_chunk_is_held_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, expected: int
 ) -> None:
     """Three of 100 MiB would take 600 MiB, which no budget counts.  Ordinary frames do not wait."""
-    monkeypatch.setattr(segment_http, "MOST_CHUNK_BYTES", chunk_bytes)
     (given,) = chunks_of(10)
-    async with two(tmp_path, [given]) as w:
+    async with two(tmp_path, [given], large_bytes=chunk_bytes) as w:
         held, most, together = 0, 0, asyncio.Event()
 
         async def hold(_: PartitionRange, chunks: AsyncIterator[list[Buffer]]) -> SegmentRef:
@@ -440,14 +449,13 @@ async def test_one_batch_that_is_larger_than_a_chunk_is_held_at_a_time(
     assert expected == most
 
 
-@pytest.mark.parametrize("side", [segment_client, segment_http])
+@pytest.mark.parametrize("silent_s", [(0.3, SILENT_S), (SILENT_S, 0.3)])
 async def test_neither_side_waits_for_the_other_for_ever(
-    tmp_path: Path, side: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, silent_s: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen machine would otherwise hold a partition's sealing, or another agent's turn."""
-    monkeypatch.setattr(side, "SILENT_S", 0.3)
-    async with two(tmp_path, chunks_of(30)) as w:
-        if side is segment_http:
+    async with two(tmp_path, chunks_of(30, size=20), silent_s=silent_s) as w:
+        if silent_s[0] == SILENT_S:
             w.reader.stop = asyncio.Event()
             write = asyncio.create_task(w.write())
             await eventually(lambda: w.own.segment_requests.outcomes["failed"] == 1)
@@ -462,7 +470,6 @@ async def test_neither_side_waits_for_the_other_for_ever(
                 await put(key, body)
 
             monkeypatch.setattr(w.segments, "put", slow)
-            monkeypatch.setattr(segment_client, "transfer_s", lambda _size_bytes: 0.0)
             await w.write()
             held.set()
         assert w.own.sealed_bytes > 0
@@ -500,12 +507,9 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_an_agent_that_stops_reading_is_given_up(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_that_stops_reading_is_given_up(fails: bool) -> None:
     """Also while the last frames wait for it, or when the leader's range cannot be read on: all
     sealing of the leader waits for this answer."""
-    monkeypatch.setattr(segment_client, "SILENT_S", 0.3)
     go_on = asyncio.Event()
 
     async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -535,7 +539,7 @@ async def test_an_agent_that_stops_reading_is_given_up(
     try:
         async with asyncio.timeout(20), aclosing(batches()) as sent:
             with pytest.raises(RemoteError, match="it is silent"):
-                await HttpSegmentTransport().write(agent, request, sent)
+                await HttpSegmentTransport(silent_s=0.3).write(agent, request, sent)
     finally:
         go_on.set()
         server.close()

@@ -41,7 +41,7 @@ from driftlog_spark_reader.common.errors import (
 )
 from driftlog_spark_reader.options.resolution import LogEnds
 from driftlog_spark_reader.options.time_range import TimeRange
-from driftlog_spark_reader.tail import agents_tail
+from driftlog_spark_reader.tail.agents_tail import AgentsSettings, AgentsTail
 from driftlog_spark_reader.tail.open_tail import open_tail
 from driftlog_spark_reader.tail.port import Tail, TailRange
 from driftlog_tiering.segments.columns import SCHEMA
@@ -797,9 +797,7 @@ def test_a_missing_or_damaged_flush_object_is_named(own: Cluster) -> None:
     tail.close()
 
 
-def test_headers_count_in_the_bytes_of_rows_from_agents(
-    shared: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_count_in_the_bytes_of_rows_from_agents(shared: Cluster) -> None:
     """
     10,000 records with 100 KB of headers each are not one batch of Arrow.
     """
@@ -808,8 +806,7 @@ def test_headers_count_in_the_bytes_of_rows_from_agents(
     for _ in range(3):
         producer.produce(topic.name, b"", partition=0, headers=[("h", bytes(1_000))])
     assert 0 == producer.flush(60)
-    monkeypatch.setattr(agents_tail, "ROWS_BYTES", 1_000)
-    tail = shared.tail("agents")
+    tail = AgentsTail(AgentsSettings({"bootstrap.servers": shared.servers}, rows_bytes=1_000))
 
     batches = [*tail.reader().read(*tail.plan(topic, 0, 0, 3))]
 

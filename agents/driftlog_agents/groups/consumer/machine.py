@@ -27,31 +27,25 @@ Pure.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final, Self, TypeVar
+from typing import ClassVar, Final, Self
 from uuid import UUID
 
 from driftlog_agents.configs.group_settings import ConsumerSettings
 from driftlog_agents.groups.classic.facts import ClassicFacts
 from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
-    HeartbeatResponse,
     JoinRequest,
-    JoinResponse,
     LeaveRequest,
-    LeaveResponse,
     SyncRequest,
-    SyncResponse,
 )
 from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.classic_members import ClassicSide
+from driftlog_agents.groups.consumer.events import ConsumerEffect, TakenEvent
 from driftlog_agents.groups.consumer.membership import Membership
 from driftlog_agents.groups.consumer.messages import (
     ConsumerHeartbeat,
-    ConsumerHeartbeatResponse,
     DecideLong,
-    DescribedConsumerGroup,
     Downgrade,
-    ResolveRegexes,
 )
 from driftlog_agents.groups.consumer.migration import downgraded, upgrade
 from driftlog_agents.groups.consumer.state import PARTITION_BYTES, ConsumerGroupMember, page_of
@@ -67,43 +61,8 @@ from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.errors import CorruptError
 
-ConsumerEffect = Answer | Persist | Downgrade | DecideLong | ResolveRegexes
-_Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
-_Q = TypeVar("_Q", bound=_Request)
-
 _OFFSET_COMMIT_OF_EPOCHS: Final = 9
 """From this version, OffsetCommit carries a member epoch (KIP-848)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """An event to decide: *event* maps the time in ms to its effects."""
-
-    event: Callable[[int], list[ConsumerEffect]]
-    request_id: int | None = None
-    refusal: Callable[[ErrorCode, str | None], object] = lambda _error, _message: None
-    request: object = None
-
-    @classmethod
-    def of(
-        cls,
-        request_id: int,
-        decide: Callable[[_Q, int], tuple[object, ResolveRegexes | None]],
-        request: _Q,
-    ) -> Self:
-        """A member's request."""
-
-        def event(now_ms: int) -> list[ConsumerEffect]:
-            response, resolve = decide(request, now_ms)
-            answer = Answer(request_id, response)
-            return [answer] if resolve is None else [answer, resolve]
-
-        return cls(event, request_id, partial(_refused, request), request)
-
-    def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
-        """The error answer, if the event is a request."""
-        if self.request_id is not None:
-            yield Answer(self.request_id, self.refusal(error, message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +70,11 @@ class _Decision:
     """What was decided: answers with their events, other effects, and what to store; nothing to
     store if both are None.  ``rest``: events that the classic group is to be asked again."""
 
-    held: list[tuple[Answer, _Taken]]
+    held: list[tuple[Answer, TakenEvent]]
     effects: list[ConsumerEffect]
     puts: dict[str, bytes | None] | None
     classic: ClassicValue | None
-    rest: list[_Taken]
+    rest: list[TakenEvent]
 
 
 class ConsumerGroup:
@@ -144,16 +103,16 @@ class ConsumerGroup:
         self._group = Membership(group_id, settings, topics)
         self._classic = ClassicSide(self._group, new_member_id)
         self._token = 0
-        self._held: list[tuple[Answer, _Taken]] = []
+        self._held: list[tuple[Answer, TakenEvent]] = []
         """Answers of the write in flight, sent when it is stored."""
         self._topics = topics
         self._settings = settings
         self._persisting = False
-        self._deciding: Sequence[_Taken] | None = None
+        self._deciding: Sequence[TakenEvent] | None = None
         """Events of the long decision that is being made."""
         self._is_stored = False
         """Whether the store has the group; the first write puts its own key and all members."""
-        self._queue: list[_Taken] = []
+        self._queue: list[TakenEvent] = []
         """Events that arrived while a write is in flight."""
         self._encoder = GroupEncoder()
         self._gone: ErrorCode | None = None
@@ -342,30 +301,26 @@ class ConsumerGroup:
         """ConsumerGroupHeartbeat (join, heartbeat or leave), or Heartbeat of a classic member."""
         match request:
             case ConsumerHeartbeat():
-                return self._take(_Taken.of(request_id, self._group.heartbeat, request), now_ms)
+                return self._take(TakenEvent.of(request_id, self._group.heartbeat, request), now_ms)
             case HeartbeatRequest():
                 alive = self._classic.heartbeat
-                return self._take(_Taken.of(request_id, alive, request), now_ms)
+                return self._take(TakenEvent.of(request_id, alive, request), now_ms)
 
     def join(self, request_id: int, request: JoinRequest, now_ms: int) -> list[ConsumerEffect]:
         """JoinGroup of a member of the classic protocol."""
-        return self._take(_Taken.of(request_id, self._classic.join, request), now_ms)
+        return self._take(TakenEvent.of(request_id, self._classic.join, request), now_ms)
 
     def sync(self, request_id: int, request: SyncRequest, now_ms: int) -> list[ConsumerEffect]:
         """SyncGroup of a member of the classic protocol."""
-        return self._take(_Taken.of(request_id, self._classic.sync, request), now_ms)
+        return self._take(TakenEvent.of(request_id, self._classic.sync, request), now_ms)
 
     def leave(self, request_id: int, request: LeaveRequest, now_ms: int) -> list[ConsumerEffect]:
         """LeaveGroup for members of either protocol."""
-        return self._take(_Taken.of(request_id, self._classic.leave, request), now_ms)
+        return self._take(TakenEvent.of(request_id, self._classic.leave, request), now_ms)
 
     def describe(self, request_id: int, now_ms: int) -> list[ConsumerEffect]:
         """ConsumerGroupDescribe: members, with the current and the target assignment of each."""
-
-        def event(_: int) -> list[ConsumerEffect]:
-            return [Answer(request_id, self._group.describe())]
-
-        return self._take(_Taken(event, request_id, _refused_description), now_ms)
+        return self._take(TakenEvent.describe(request_id, self._group.describe), now_ms)
 
     def regexes_resolved(
         self, resolved: Mapping[str, frozenset[str]] | None, now_ms: int
@@ -376,7 +331,7 @@ class ConsumerGroup:
             self._group.regexes_resolved(resolved)
             return []
 
-        return self._take(_Taken(event), now_ms)
+        return self._take(TakenEvent(event), now_ms)
 
     def tick(self, now_ms: int) -> list[ConsumerEffect]:
         """Run timers that are due at *now_ms*.  Safe at any time."""
@@ -431,7 +386,7 @@ class ConsumerGroup:
 
     # ── One write at a time ──
 
-    def _take(self, taken: _Taken, now_ms: int) -> list[ConsumerEffect]:
+    def _take(self, taken: TakenEvent, now_ms: int) -> list[ConsumerEffect]:
         if self._gone is not None:
             return list(taken.refused(self._gone))
         if self.is_busy:
@@ -443,7 +398,7 @@ class ConsumerGroup:
         queue, self._queue = self._queue, []
         return [] if self._gone is not None else self._run(queue, now_ms)
 
-    def _run(self, queue: Sequence[_Taken], now_ms: int) -> list[ConsumerEffect]:
+    def _run(self, queue: Sequence[TakenEvent], now_ms: int) -> list[ConsumerEffect]:
         """Decide *queue*, then due timers; return the write of the changes, or the answers."""
         assert not self.is_busy
         self._group.topics, self._group.settings = self._topics, self._settings
@@ -453,7 +408,7 @@ class ConsumerGroup:
         self._deciding = queue
         return [DecideLong(decide)]
 
-    def _takes_long(self, queue: Sequence[_Taken]) -> bool:
+    def _takes_long(self, queue: Sequence[TakenEvent]) -> bool:
         if len(queue) > self.long_events:
             return True
         assigned = self._group.assigned // 2  # The target, and what members have.
@@ -470,12 +425,12 @@ class ConsumerGroup:
                     pass
         return partitions > self.long_partitions
 
-    def _decided(self, queue: Sequence[_Taken], now_ms: int) -> _Decision:
+    def _decided(self, queue: Sequence[TakenEvent], now_ms: int) -> _Decision:
         """Decide; this changes the members and their state, and nothing else of the group."""
         group = self._group
         group.begin_epochs_again_if_used_up()
-        rest: list[_Taken] = []
-        held: list[tuple[Answer, _Taken]] = []
+        rest: list[TakenEvent] = []
+        held: list[tuple[Answer, TakenEvent]] = []
         effects: list[ConsumerEffect] = []
         for i, taken in enumerate(queue):
             for effect in self._decide(taken, now_ms):
@@ -514,7 +469,7 @@ class ConsumerGroup:
         self._persisting = True
         return [write, *decision.effects]
 
-    def _decide(self, taken: _Taken, now_ms: int) -> Iterable[ConsumerEffect]:
+    def _decide(self, taken: TakenEvent, now_ms: int) -> Iterable[ConsumerEffect]:
         state = self._group.state
         mark = state.mark
         try:
@@ -545,24 +500,6 @@ class ConsumerGroup:
     def _refuse_held(self, error: ErrorCode) -> list[ConsumerEffect]:
         held, self._held = self._held, []
         return [refused for _, taken in held for refused in taken.refused(error)]
-
-
-def _refused(request: _Request, error: ErrorCode, message: str | None) -> object:
-    match request:
-        case ConsumerHeartbeat():
-            return ConsumerHeartbeatResponse(error=error, message=message)
-        case JoinRequest(member_id=member_id):
-            return JoinResponse(error=error, member_id=member_id)
-        case SyncRequest():
-            return SyncResponse(error=error)
-        case HeartbeatRequest():
-            return HeartbeatResponse(error=error)
-        case LeaveRequest():
-            return LeaveResponse(error=error)
-
-
-def _refused_description(error: ErrorCode, message: str | None) -> DescribedConsumerGroup:
-    return DescribedConsumerGroup(error=error, message=message)
 
 
 def _stale(member: ConsumerGroupMember) -> ErrorCode:

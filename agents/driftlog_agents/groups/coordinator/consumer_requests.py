@@ -16,7 +16,7 @@ from driftlog_agents.groups.consumer.messages import (
     DescribedConsumerGroup,
 )
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
-from driftlog_agents.groups.coordinator.group_runtime import CONSUMER
+from driftlog_agents.groups.storage_format import CONSUMER
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 

@@ -39,26 +39,22 @@ from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.messages import ResolveRegexes
 from driftlog_agents.groups.consumer.regex import resolve
 from driftlog_agents.groups.coordinator.budget import GroupBudget
-from driftlog_agents.groups.coordinator.group_loader import (
-    LISTED_BYTES,
-    GroupLoader,
-    Listed,
-    in_parts,
-)
-from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, ServedGroup
+from driftlog_agents.groups.coordinator.group_loader import GroupLoader
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.coordinator.group_timers import GroupTimers
 from driftlog_agents.groups.coordinator.group_topics import GroupTopics
 from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
 from driftlog_agents.groups.coordinator.placement import Coordinators
-from driftlog_agents.groups.coordinator.repair import (
+from driftlog_agents.groups.coordinator.write_batcher import Confirmations, GroupWrites
+from driftlog_agents.groups.group_configs import GroupConfigs
+from driftlog_agents.groups.offsets import page_of
+from driftlog_agents.groups.storage_format import CONSUMER, decode_group
+from driftlog_agents.groups.stored.repair import (
     UnreadableGroupError,
     remove_group,
     remove_pages,
 )
-from driftlog_agents.groups.coordinator.write_batcher import Confirmations, GroupWrites
-from driftlog_agents.groups.group_configs import GroupConfigs
-from driftlog_agents.groups.offsets import page_of
-from driftlog_agents.groups.storage_format import decode_group
+from driftlog_agents.groups.stored.stored_groups import LISTED_BYTES, Listed, in_parts
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import decode_at

@@ -14,51 +14,49 @@ Shell.
 """
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
 from driftlog_agents.configs.group_settings import ClassicSettings
 from driftlog_agents.groups.classic.machine import ClassicGroup
-from driftlog_agents.groups.classic.stored_value import ClassicValue, claimed_value
+from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.coordinator.group_runtime import (
-    CLASSIC,
-    CONSUMER,
     GroupHost,
     Machine,
     ServedGroup,
 )
-from driftlog_agents.groups.coordinator.repair import UnreadableGroupError
 from driftlog_agents.groups.group_configs import GroupConfigs
-from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
-from driftlog_agents.groups.storage_format import (
-    StoredGroup,
-    decode_group,
-    decode_member,
-    decode_page,
-    encode_group,
+from driftlog_agents.groups.storage_format import CLASSIC, CONSUMER, StoredGroup
+from driftlog_agents.groups.stored.repair import UnreadableGroupError
+from driftlog_agents.groups.stored.stored_groups import (
+    LISTED_BYTES,
+    GroupClaim,
+    Listed,
+    claim_of,
+    decode_values,
+    in_parts,
+    listed_groups,
+    readable,
+    reading,
 )
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.schema.codec import decode_at
 from driftlog_metadata.schema.keys import (
     GROUPS_PREFIX,
     group_key,
     group_prefix,
-    parse_group_key,
     session_key,
 )
 from driftlog_metadata.stores.errors import (
     AnswerTooLargeError,
     CorruptError,
     FencedError,
-    UnsupportedFormatError,
 )
 from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
@@ -71,49 +69,15 @@ from driftlog_metadata.stores.store import (
 )
 from driftlog_metadata.transactions.session_transactions import Txn
 
-_T = TypeVar("_T")
-
 _CLAIMS: Final = 20
 """Attempts of one claim: an attempt fails because another agent wrote the group in between."""
-
-
-LISTED_AT_ONCE: Final = 50
-"""Groups in one claim; a transaction has room for about twice as many."""
-
-LISTED_BYTES: Final = 500_000
-"""Most bytes of one claim; a single group may be larger."""
-
-READ_BYTES: Final = 16_000_000
-"""Most bytes of values that one transaction reads.  A listing has no sizes: each value may be as
-large as its kind can be.  More: fewer requests at a takeover; fewer bytes: a slower store answers
-in time."""
 
 _NUMBERS_BYTES: Final = 32 * 1024
 """Most bytes of a page of offsets without its texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A stored group.  ``members``, ``pages``: how many such keys it has.  ``key_bytes``: of its
-    own key in a claim, which names it three times."""
-
-    group_id: str
-    key_bytes: int
-    members: int
-    pages: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """The claim of a group: its value as it was read, with this session in it, and encoded."""
-
-    kv: KeyValue
-    group: StoredGroup
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GroupValues:
+class _ClaimedGroup:
     """A claimed group as it is stored.
 
     ``restore`` returns the machine of these values.  ``kvs``: members and offsets.
@@ -132,38 +96,21 @@ class _GroupValues:
         Raises:
             CorruptError: a value cannot be read.
         """
-        with _reading(group_key(self.group_id)):
-            return self._decoded()
-
-    def _decoded(self) -> ServedGroup:
-        bodies = {"": self.group.body}
-        pages: dict[PageId, Page] = {}
-        revisions: dict[str, int] = {}
-        for kv in self.kvs:
+        key = group_key(self.group_id)
+        with reading(key):
+            values = decode_values(self.group, self.kvs)
             try:
-                key = parse_group_key(kv.key)
-            except ValueError:
-                continue  # An unrecognised key.
-            revisions[kv.key] = kv.mod_revision
-            if key.topic_id is not None:
-                page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
-                pages[PageId(key.topic_id, key.page)] = page
-            elif key.member_id is not None:
-                bodies[f"members/{key.member_id}"] = decode_at(kv.key, kv.value, decode_member)
-        offsets = GroupOffsets()
-        offsets.replay(pages)
-        try:
-            machine = self.restore(bodies)
-        except CorruptError as error:
-            raise type(error)(f"{group_key(self.group_id)}: {error}") from error
-        return ServedGroup(
-            group_id=self.group_id,
-            machine=machine,
-            host=self.host,
-            offsets=offsets,
-            revision=self.revision,
-            revisions=revisions,
-        )
+                machine = self.restore(values.bodies)
+            except CorruptError as error:
+                raise type(error)(f"{key}: {error}") from error
+            return ServedGroup(
+                group_id=self.group_id,
+                machine=machine,
+                host=self.host,
+                offsets=values.offsets,
+                revision=self.revision,
+                revisions=values.revisions,
+            )
 
 
 class GroupLoader:
@@ -233,29 +180,7 @@ class GroupLoader:
         Raises:
             FencedError: the session ended first.
         """
-        found: dict[str, int] = {}
-        members: Counter[str] = Counter()
-        pages: Counter[str] = Counter()
-        for kv in await self._session.read_prefix(GROUPS_PREFIX, keys_only=True):
-            try:
-                key = parse_group_key(kv.key)
-            except ValueError:
-                continue  # An unrecognised key.
-            if key.member_id is not None:
-                members[key.group_id] += 1
-            elif key.topic_id is not None:
-                pages[key.group_id] += 1
-            else:
-                found[key.group_id] = 3 * len(kv.key)
-        return [
-            Listed(
-                group_id=group_id,
-                key_bytes=key_bytes,
-                members=members[group_id],
-                pages=pages[group_id],
-            )
-            for group_id, key_bytes in found.items()
-        ]
+        return listed_groups(await self._session.read_prefix(GROUPS_PREFIX, keys_only=True))
 
     async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
         """Claim and read a group, while *wanted* returns True; None: it does not exist.
@@ -287,7 +212,9 @@ class GroupLoader:
                 break
             if kv is None:
                 return None
-            claim = await self._host.offload(self._as_claimed, kv, self._host.nonce())
+            claim = await self._host.offload(
+                claim_of, kv, self._session.session_id, self._host.nonce()
+            )
             revision, (kv,) = await self._claim([claim])
             if revision:
                 kvs = await self._session.read_prefix(group_prefix(group_id))
@@ -304,10 +231,12 @@ class GroupLoader:
             FencedError: the session ended first.
         """
         listed = {group_key(one.group_id): one for one in some}
+        session_id = self._session.session_id
         try:
             kvs = await self._read_own(list(listed.values()))
-            claims: dict[str, _Claim] = await self._host.offload(
-                _readable, {kv.key: partial(self._as_claimed, kv, self._host.nonce()) for kv in kvs}
+            claims: dict[str, GroupClaim] = await self._host.offload(
+                readable,
+                {kv.key: partial(claim_of, kv, session_id, self._host.nonce()) for kv in kvs},
             )
             revision = (await self._claim(list(claims.values())))[0] if claims else 0
         except AnswerTooLargeError:
@@ -320,7 +249,7 @@ class GroupLoader:
             for key, claim in claims.items()
         ]
         found: dict[str, ServedGroup] = await self._host.offload(
-            _readable, {of.group_id: of.restored for of in values}
+            readable, {of.group_id: of.restored for of in values}
         )
         return found
 
@@ -328,7 +257,7 @@ class GroupLoader:
         """The own values of the first of *some*: as many as fit one claim."""
         found: list[KeyValue] = []
         size_bytes = 0
-        for part in in_parts(some, READ_BYTES, lambda _: MAX_TXN_BYTES):
+        for part in in_parts(some, self._configs.settings.read_bytes, lambda _: MAX_TXN_BYTES):
             gets = tuple(Get(group_key(one.group_id)) for one in part)
             reads = (await self._session.transact(Txn((), gets))).reads
             for one, kvs in zip(part, reads, strict=True):
@@ -348,7 +277,7 @@ class GroupLoader:
             return one.members * MAX_TXN_BYTES + one.pages * page_bytes
 
         found: dict[str, Sequence[KeyValue]] = {}
-        for part in in_parts(some, READ_BYTES, most_bytes):
+        for part in in_parts(some, self._configs.settings.read_bytes, most_bytes):
             reads = await self._read_prefixes([group_prefix(one.group_id) for one in part])
             keys = (group_key(one.group_id) for one in part)
             found.update(zip(keys, reads, strict=True))
@@ -362,24 +291,7 @@ class GroupLoader:
                 ).reads
         return [await self._session.read_prefix(prefix) for prefix in prefixes]
 
-    def _as_claimed(self, kv: KeyValue, nonce: str) -> _Claim:
-        """In a thread, as all that decodes and encodes values."""
-        with _reading(kv.key):
-            group = self._claimed(kv)
-            return _Claim(kv, group, encode_group(group, nonce))
-
-    def _claimed(self, kv: KeyValue) -> StoredGroup:
-        stored = decode_at(kv.key, kv.value, decode_group)
-        if stored.kind not in (CLASSIC, CONSUMER):  # A newer agent can read it: do not claim it.
-            raise UnsupportedFormatError(
-                f"{kv.key}: a group of kind {stored.kind!r}: upgrade this driftlog"
-            )
-        body = stored.body
-        if stored.kind == CLASSIC:
-            body = decode_at(kv.key, body, claimed_value)
-        return StoredGroup(session_id=self._session.session_id, kind=stored.kind, body=body)
-
-    async def _claim(self, claims: Sequence[_Claim]) -> tuple[int, list[KeyValue | None]]:
+    async def _claim(self, claims: Sequence[GroupClaim]) -> tuple[int, list[KeyValue | None]]:
         """Claim all or none; return the revision, 0 if the claim failed, and the current values."""
         session = self._session
         fence = session_key(session.session_id)
@@ -409,7 +321,7 @@ class GroupLoader:
 
     def _values(
         self, group_id: str, group: StoredGroup, revision: int, kvs: Sequence[KeyValue]
-    ) -> _GroupValues:
+    ) -> _ClaimedGroup:
         is_consumer = group.kind == CONSUMER
         settings, topics = self._configs.consumer(group_id), self._topics()
 
@@ -428,7 +340,7 @@ class GroupLoader:
                 now_ms=now_ms,
             )
 
-        return _GroupValues(
+        return _ClaimedGroup(
             group_id=group_id,
             group=group,
             revision=revision,
@@ -436,39 +348,3 @@ class GroupLoader:
             host=self._host,
             restore=restore,
         )
-
-
-def in_parts(
-    some: Sequence[Listed], most_bytes: int, size_bytes: Callable[[Listed], int]
-) -> list[list[Listed]]:
-    """Split *some* into parts of at most *most_bytes*; a larger one is a part of its own."""
-    parts: list[list[Listed]] = []
-    left_bytes = 0
-    for one in some:
-        size = size_bytes(one)
-        if not parts or size > left_bytes or len(parts[-1]) == LISTED_AT_ONCE:
-            parts.append([])
-            left_bytes = most_bytes
-        parts[-1].append(one)
-        left_bytes -= size
-    return parts
-
-
-def _readable(values: Mapping[str, Callable[[], _T]]) -> dict[str, _T]:
-    """What *values* return, without those that cannot be read: `load` logs these."""
-    found: dict[str, _T] = {}
-    for key, value in values.items():
-        with contextlib.suppress(CorruptError):
-            found[key] = value()
-    return found
-
-
-@contextlib.contextmanager
-def _reading(key: str) -> Iterator[None]:
-    """A group whose values make its code fail (a bug) is unreadable, and ends no agent."""
-    try:
-        yield
-    except CorruptError:
-        raise
-    except Exception as error:
-        raise CorruptError(f"{key}: {error!r}") from error

@@ -40,15 +40,12 @@ from driftlog_agents.groups.coordinator.write_batcher import GroupWrite, GroupWr
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Changes, Committed, GroupOffsets, size_of
 from driftlog_agents.groups.sizes import text_bytes
+from driftlog_agents.groups.storage_format import CLASSIC, CONSUMER
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.foundation.types import Offload
 
 Machine = ClassicGroup | ConsumerGroup
 GroupEffect = Answer | Persist | Downgrade | DecideLong | ResolveRegexes
-
-CLASSIC: Final = "classic"
-CONSUMER: Final = "consumer"
-"""Kinds of groups, as the store and ListGroups name them."""
 
 _LONG_BYTES: Final = 16 * 1024
 """Bytes of subscriptions that are read on the event loop: some 5,000 names of topics, at most."""

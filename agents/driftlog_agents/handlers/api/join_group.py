@@ -16,7 +16,7 @@ from driftlog_agents.groups.classic.messages import (
     refuse_join,
     unknown_group,
 )
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import (

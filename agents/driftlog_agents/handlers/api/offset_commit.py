@@ -15,8 +15,9 @@ from uuid import UUID
 from driftlog_agents.configs.limits import OFFSET_METADATA
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGroup
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.offsets import Changes, Committed, as_int64, verdict
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating

@@ -6,7 +6,7 @@ Shell.
 
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
-from driftlog_agents.groups.coordinator.repair import UnreadableGroupError
+from driftlog_agents.groups.stored.repair import UnreadableGroupError
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.common.coordinator_lookup import coordinating

@@ -5,9 +5,9 @@
                                            │
                                            └── late: it goes on; a later request takes its result
 
-1. A partition whose objects are slow or missing delays others by `LATE_S`, once.
+1. A partition whose objects are slow or missing delays others by `late_s`, once.
 2. Any number of requests for the same records make one read.
-3. What a read found, or its error, stays for `KEPT_S` if no request was there to take it: a slow
+3. What a read found, or its error, stays for `kept_s` if no request was there to take it: a slow
    partition has its turn beside fast ones, also if its reads end between two requests.
 
 Shell.
@@ -16,6 +16,7 @@ Shell.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -23,10 +24,6 @@ from driftlog_agents.log.reading.reader import LogReader
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.foundation.types import Buffer
-
-LATE_S: Final = 0.05
-"""How long an answer that has records waits for others.  Longer: fuller answers; shorter: a slow
-object delays fewer records."""
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Most bytes that one request reads from the bucket, but for one partition that allows more: by
@@ -37,18 +34,27 @@ LEAST_BYTES: Final = MOST_BYTES // 8
 """What one read counts at least: it loads a row group and makes a batch, however little is asked
 for.  So a request makes at most eight."""
 
-KEPT_S: Final = 1.0
-"""How long a result waits for its partition's next request.  Longer: slower clients get it;
-shorter: less memory."""
-
-_KEPT_BYTES: Final = MOST_BYTES
-"""Most bytes of all results that wait.  With more, and for larger ones, the oldest are read again,
-from the row groups in memory."""
-
 _MOST_KEPT: Final = 256
 _MOST_CAUSES: Final = 16
 _MOST_AT_ONCE: Final = 256
 """With so many reads in progress a request begins one alone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketReadSettings:
+    """How long requests and results wait."""
+
+    late_s: float = 0.05
+    """How long an answer that has records waits for others.  Longer: fuller answers; shorter: a
+    slow object delays fewer records."""
+
+    kept_s: float = 1.0
+    """How long a result waits for its partition's next request.  Longer: slower clients get it;
+    shorter: less memory."""
+
+    kept_bytes: int = MOST_BYTES
+    """Most bytes of all results that wait.  With more, and for larger ones, the oldest are read
+    again, from the row groups in memory."""
 
 
 class BucketRead(NamedTuple):
@@ -76,7 +82,7 @@ class _Read:
         self.requests = 0
         """Requests that wait for it."""
         self.late = False
-        """A request has waited `LATE_S` for it."""
+        """A request has waited `late_s` for it."""
 
 
 class _Kept(NamedTuple):
@@ -88,7 +94,13 @@ class _Kept(NamedTuple):
 class BucketReads:
     """See the module."""
 
-    def __init__(self, reader: LogReader, spawn: Callable[[Awaitable[None]], Any]) -> None:
+    def __init__(
+        self,
+        reader: LogReader,
+        spawn: Callable[[Awaitable[None]], Any],
+        settings: BucketReadSettings | None = None,
+    ) -> None:
+        self._settings = settings or BucketReadSettings()
         self._reader = reader
         self._spawn = spawn
         self._reads: dict[BucketRead, _Read] = {}
@@ -126,7 +138,7 @@ class BucketReads:
         await asyncio.wait([read.done for read in reads], return_when=asyncio.FIRST_COMPLETED)
         others = [read for read in reads if not read.done.done() and not read.late]
         if others:
-            await asyncio.wait([read.done for read in others], timeout=LATE_S)
+            await asyncio.wait([read.done for read in others], timeout=self._settings.late_s)
             for read in others:
                 read.late = True
 
@@ -160,14 +172,15 @@ class BucketReads:
             _drop_frames(outcome)
         else:
             size = sum(map(len, outcome))
-            if size == 0 or size > _KEPT_BYTES:
+            if size == 0 or size > self._settings.kept_bytes:
                 return outcome
             outcome = [bytes(batch) for batch in outcome]  # not a view of a whole object
         while self._kept and (
-            len(self._kept) >= _MOST_KEPT or self.kept_bytes + size > _KEPT_BYTES
+            len(self._kept) >= _MOST_KEPT or self.kept_bytes + size > self._settings.kept_bytes
         ):
             self._take(next(iter(self._kept)))
-        timer = asyncio.get_running_loop().call_later(KEPT_S, self._take, ask)
+        kept_s = self._settings.kept_s
+        timer = asyncio.get_running_loop().call_later(kept_s, self._take, ask)
         self._kept[ask] = _Kept(read, size, timer)
         self.kept_bytes += size
         return outcome

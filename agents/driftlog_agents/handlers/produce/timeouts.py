@@ -13,8 +13,8 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.network.slots import Slot
 
 _ANSWERED: Final = 20_000
-"""So many requests are timed, at least, before the answered ones are dropped: some MB of memory.
-More: more memory; less: requests that still wait are looked at more often."""
+"""Some MB of memory.  More: more memory; less: requests that still wait are looked at more
+often."""
 
 
 class TimedRequest(Protocol):
@@ -31,16 +31,18 @@ class ProduceTimeouts:
 
     Args:
         broker: the agent that received the requests.
+        answered: so many requests are timed, at least, before the answered ones are dropped.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, answered: int = _ANSWERED) -> None:
         self.broker = broker
+        self._answered = answered
         self._due: dict[int, deque[tuple[float, list[TimedRequest]]]] = {}
         """(time in ms, requests), by timeout in ms; requests of one read of a socket share an
         entry."""
         self._timed = 0
         """Requests since the answered ones were dropped."""
-        self._most = _ANSWERED
+        self._most = answered
         """As many as were left then, or more: a request is looked at twice on average."""
 
     def expect(self, slot: Slot, pending: TimedRequest, timeout_ms: int) -> None:
@@ -80,4 +82,4 @@ class ProduceTimeouts:
                     open_ones.append((at_ms, waiting))
                     left += len(waiting)
             self._due[timeout_ms] = open_ones
-        self._timed, self._most = 0, max(_ANSWERED, left)
+        self._timed, self._most = 0, max(self._answered, left)

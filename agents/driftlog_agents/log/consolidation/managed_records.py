@@ -67,7 +67,7 @@ class ManagedFlushRecords:
         """Dead sessions that have no flush record, and never will."""
         self._seen = frozenset(seen)
         """The live sessions in the view."""
-        self._gone = DeletedTopics()
+        self._gone = DeletedTopics(limit=settings.deleted_topics)
         """Topics that are known to be deleted."""
         self._suspects: set[UUID] = set()
         """Topics that may be deleted."""

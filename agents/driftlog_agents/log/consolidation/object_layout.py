@@ -40,11 +40,16 @@ from driftlog_tiering.formats.flush_object import (
 )
 from driftlog_tiering.foundation.types import Buffer
 
-_PIECE_BYTES: Final = 8 * 1024 * 1024
-"""Largest piece of one GET, unless one batch is larger."""
 
-_GAP_BYTES: Final = 64 * 1024
-"""Gaps up to this size are read and dropped: a separate request takes longer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceSettings:
+    """How old objects are read."""
+
+    piece_bytes: int = 8 * 1024 * 1024
+    """Largest piece of one GET, unless one batch is larger."""
+
+    gap_bytes: int = 64 * 1024
+    """Gaps up to this size are read and dropped: a separate request takes longer."""
 
 
 class BatchRun(NamedTuple):
@@ -225,7 +230,9 @@ class ObjectPart:
     parts: list[Part] = field(default_factory=list)
 
 
-def pieces_of(new: NewObject, footers: Sequence[Footer]) -> list[ObjectPart]:
+def pieces_of(
+    new: NewObject, footers: Sequence[Footer], settings: PieceSettings
+) -> list[ObjectPart]:
     """The ranges to read, of each old object in its order; neighbours together."""
     by_source: dict[int, list[ObjectPart]] = {}
     position = 0
@@ -234,12 +241,13 @@ def pieces_of(new: NewObject, footers: Sequence[Footer]) -> list[ObjectPart]:
         mine = by_source.setdefault(run.source, [])
         first, stop = run.first, run.first + run.count
         while first < stop:
-            last = _last_of_piece(positions, lengths, first, stop)
+            limit = positions[first] + settings.piece_bytes
+            last = _last_below(positions, lengths, first, stop, limit)
             start, end = positions[first], positions[last - 1] + lengths[last - 1]
             if not (
                 mine
-                and 0 <= start - mine[-1].end <= _GAP_BYTES
-                and end - mine[-1].start <= _PIECE_BYTES
+                and 0 <= start - mine[-1].end <= settings.gap_bytes
+                and end - mine[-1].start <= settings.piece_bytes
             ):
                 mine.append(ObjectPart(run.source, start, end))
             mine[-1].end = end
@@ -249,9 +257,10 @@ def pieces_of(new: NewObject, footers: Sequence[Footer]) -> list[ObjectPart]:
     return [piece for pieces in by_source.values() for piece in pieces]
 
 
-def _last_of_piece(positions: "array[int]", lengths: "array[int]", first: int, stop: int) -> int:
-    """The end of the batches from *first* on that fit into one piece; at least one batch."""
-    limit = positions[first] + _PIECE_BYTES
+def _last_below(
+    positions: "array[int]", lengths: "array[int]", first: int, stop: int, limit: int
+) -> int:
+    """The end of the batches from *first* on that end at *limit* or before; at least one batch."""
     last = bisect_right(positions, limit, first, stop)
     if positions[last - 1] + lengths[last - 1] > limit:
         last -= 1

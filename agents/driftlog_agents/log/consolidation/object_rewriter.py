@@ -19,7 +19,13 @@ from random import Random
 from typing import IO, Any, Final
 
 from driftlog_agents.foundation.retry import NO_ANSWER, Retry
-from driftlog_agents.log.consolidation.object_layout import NewObject, ObjectPart, copies, pieces_of
+from driftlog_agents.log.consolidation.object_layout import (
+    NewObject,
+    ObjectPart,
+    PieceSettings,
+    copies,
+    pieces_of,
+)
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.segments.range_segments import local_errors
@@ -56,7 +62,9 @@ class ObjectRewriter:
         spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
         now_ms: Callable[[], float],
+        pieces: PieceSettings | None = None,
     ) -> None:
+        self._pieces = pieces or PieceSettings()
         self._objects = objects
         self._offload = offload
         self._spool = spool
@@ -118,7 +126,7 @@ class ObjectRewriter:
 
             footers = [footer for _, footer in old]
             async with asyncio.TaskGroup() as tasks:
-                for piece in await self._offload(pieces_of, new, footers):
+                for piece in await self._offload(pieces_of, new, footers, self._pieces):
                     tasks.create_task(attempt(piece))
             if errors:
                 first = errors[0]

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordEntry
+from driftlog_agents.log.partition.deleted_topics import LIMIT
 from driftlog_tiering.foundation.types import MiB
 
 LAST_LEVEL: Final = 2
@@ -83,6 +84,10 @@ class ConsolidationSettings:
 
     sealed_interval_ms: float = 30_000
     """Time between two reads of other agents' sealed ends and of the sessions that are over."""
+
+    deleted_topics: int = LIMIT
+    """Deleted topics that the session remembers: batches of another one are found to be of a
+    deleted topic by a read of its partition's key."""
 
     named_within_ms: float = 3_600_000
     """Longest time from the first PUT of a rewrite to its transaction; half of the cluster's grace

@@ -67,6 +67,7 @@ from driftlog_agents.log.garbage.common.garbage_objects import (
 from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
 from driftlog_agents.log.garbage.common.object_pages import ObjectPages
 from driftlog_agents.log.garbage.common.put_times import PutTimes
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.dead_heads import HeadSettings
 from driftlog_agents.log.garbage.deleted_topic_gc import DeletedTopicGc
 from driftlog_agents.log.garbage.deletions import ConfirmedStores, Deletions
@@ -114,7 +115,8 @@ class Collector:
         self._settings = settings or CollectorSettings()
         self._duties = duties or AllDuties()
         self._log = structlog.get_logger()
-        self._reads = CollectorReads(stores.metadata, self._settings.request_deadline_ms)
+        retry = request_retry(self._settings.request_deadline_ms, self._settings.retry_wait_ms)
+        self._reads = CollectorReads(stores.metadata, retry)
         self._unknown_keys = unknown_keys or UnknownKeys()
         self.heads = SessionHeadGc(
             stores=stores,
@@ -125,14 +127,13 @@ class Collector:
         )
         self._node_ids = node_ids
         self._known: UnreferencedObjects | None = None
-        deadline_ms = self._settings.request_deadline_ms
-        self.deletions = Deletions(stores.objects, stores.confirm, deadline_ms=deadline_ms)
+        self.deletions = Deletions(stores.objects, stores.confirm, retry)
         self.passes = OperationTimes()
         """Passes over flush objects, and passes over sealed objects."""
         self._failures = 0
         """Sessions in a row whose names could not be read."""
         self._pages = ObjectPages(
-            stores.objects, deadline_ms, self._settings.pause_ms, PutTimes(self._settings.grace)
+            stores.objects, retry, self._settings.pause_ms, PutTimes(self._settings.grace)
         )
         self.sealed = SealedCollection(
             metadata=self._reads,

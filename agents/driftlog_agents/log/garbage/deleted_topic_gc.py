@@ -179,7 +179,7 @@ class DeletedTopicGc:
             return
         await self._confirm()
         txn = abandon_import(kv, topic)
-        async with asyncio.timeout(self._pages.deadline_ms / 1000):
+        async with asyncio.timeout(self._pages.retry.timeout_s):
             done = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
         if done.succeeded:
             self._log.warning(
@@ -240,7 +240,7 @@ class DeletedTopicGc:
     async def _mark(self, topic: Topic, mark: str, now_ms: int) -> None:
         await self._confirm()
         body = encode_deleted(DeletedTopic(topic.name, topic.topic_id, now_ms))
-        async with asyncio.timeout(self._pages.deadline_ms / 1000):
+        async with asyncio.timeout(self._pages.retry.timeout_s):
             with suppress(AlreadyExistsError):
                 await self._pages.objects.create(mark, [body])
         self._log.warning(
@@ -261,7 +261,7 @@ class DeletedTopicGc:
 
     async def _remove_tombstone(self, topic: Topic, kv: KeyValue) -> None:
         """Deletes the mark first: as long as there is a tombstone, this is repeated."""
-        deadline_s = self._pages.deadline_ms / 1000
+        deadline_s = self._pages.retry.timeout_s
         await self._confirm()
         async with asyncio.timeout(deadline_s):
             await self._pages.objects.delete([layout.deleted_key(topic.name, topic.topic_id)])

@@ -25,10 +25,6 @@ from driftlog_tiering.stores.object_store import ObjectStore
 _BATCH: Final = 1_000
 """Keys of one delete: S3 takes so many in one request.  Fewer: more looks at the cluster file."""
 
-_ATTEMPTS: Final = 3
-"""Of each batch.  Fewer: a pass over millions of objects ends at the first batch that fails."""
-_WAIT_S: Final = 1.0
-
 _SLICE: Final = 200
 """Keys that are parsed at once on the event loop: 2 ms."""
 
@@ -53,21 +49,18 @@ class Deletions:
 
     Args:
         confirm: raises FencedError if a store is not the cluster's.
-        deadline_ms: of each attempt of a batch.
+        retry: of each batch.
     """
 
     def __init__(
         self,
         objects: ObjectStore,
         confirm: Callable[[], Awaitable[None]],
-        *,
-        deadline_ms: float,
+        retry: Retry,
     ) -> None:
         self._objects = objects
         self._confirm = confirm
-        self._retry = Retry(
-            wait_s=_WAIT_S, longest_wait_s=_WAIT_S, timeout_s=deadline_ms / 1000, attempts=_ATTEMPTS
-        )
+        self._retry = retry
         self.objects: Counter[tuple[str, str]] = Counter()
         """Deleted objects, by kind and reason."""
         self.bytes: Counter[tuple[str, str]] = Counter()

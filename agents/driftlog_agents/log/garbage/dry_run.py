@@ -25,6 +25,7 @@ from driftlog_agents.log.garbage.common.garbage_objects import (
 from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.common.object_pages import ObjectPages
 from driftlog_agents.log.garbage.common.put_times import PutTimes
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.common.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.named_flush_objects import NamedFlushObjects, read_names
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
@@ -49,7 +50,7 @@ from driftlog_tiering.formats.cluster_files import newest_cluster_file
 from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
-_DEADLINE_MS: Final = 30_000.0
+_RETRY: Final = request_retry(deadline_ms=30_000.0)
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class _DryRun:
     """One `report`."""
 
     def __init__(self, metadata: MetadataStore, offload: Offload) -> None:
-        self._reads = CollectorReads(metadata, _DEADLINE_MS)
+        self._reads = CollectorReads(metadata, _RETRY)
         self._offload = offload
         self._unknown_keys = UnknownKeys()
         self._walks: dict[NamedPartition, None] = {}
@@ -112,7 +113,7 @@ class _DryRun:
                 await self._reads.prefix(IMPORTS_PREFIX), decode_topic, parse_import_key
             )
         }
-        pages = ObjectPages(objects, _DEADLINE_MS, 0, PutTimes(found.grace))
+        pages = ObjectPages(objects, _RETRY, 0, PutTimes(found.grace))
         reads = PartitionReads(self._reads, pages, self._unknown_keys, self._offload)
 
         def damage(partition: NamedPartition, error: CorruptError) -> None:

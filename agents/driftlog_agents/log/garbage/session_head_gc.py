@@ -35,6 +35,7 @@ import structlog
 
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.dead_heads import (
     DeadHeads,
     HeadSettings,
@@ -91,7 +92,9 @@ class SessionHeadGc:
         self._unknown_keys = unknown_keys
         self._confirm = stores.confirm
         self._settings = settings or HeadSettings()
-        self._reads = CollectorReads(stores.metadata, self._settings.request_deadline_ms)
+        self._reads = CollectorReads(
+            stores.metadata, request_retry(self._settings.request_deadline_ms)
+        )
         self._looked_ms: int | None = None
         self._unreadable: Set[str] = frozenset()
         """Keys of heads that were unreadable at the last check."""

@@ -54,6 +54,9 @@ class CollectorSettings:
 
     request_deadline_ms: float = 30_000.0
 
+    retry_wait_ms: float = 1_000.0
+    """Between two attempts of a request."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyRun:

@@ -7,7 +7,7 @@
    decode it drops the object.
 2. The order of the entries outlives a restart: the modification time of one is that of its last
    read.
-3. The disk never fails a read.  A fault, or one entry that takes `SLOWEST_S`, turns the cache off
+3. The disk never fails a read.  A fault, or one entry that takes `slowest_s`, turns the cache off
    for a minute.  A read that waits twice as long for other entries goes to the bucket.
 4. Entries leave `RESERVE_BYTES` of the disk to buffer files.
 
@@ -40,7 +40,7 @@ from driftlog_tiering.foundation.types import Buffer
 T = TypeVar("T")
 
 SLOWEST_S: Final = 1.0
-"""A disk that takes longer for one entry is left alone: the bucket is about as slow."""
+"""The bucket is about as slow."""
 
 RESERVE_BYTES: Final = 2 * 1024**3
 """With less free space nothing is stored."""
@@ -52,7 +52,7 @@ _MOST_WAITING: Final = 4
 """Entries that wait to be written, of some MiB each; more are not stored."""
 
 _TURNS: Final = 2
-"""How often a read waits `SLOWEST_S` while the disk reads and writes other entries; after that the
+"""How often a read waits `slowest_s` while the disk reads and writes other entries; after that the
 bucket is read."""
 
 _UNFINISHED: Final = ".new"
@@ -64,6 +64,7 @@ class RangeCache:
     Args:
         budget_bytes: of all files.
         free_bytes: free space of the disk that holds the folder.
+        slowest_s: a disk that takes longer for one entry is left alone.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class RangeCache:
         budget_bytes: int,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
         now_s: Callable[[], float] = time.monotonic,
+        slowest_s: float = SLOWEST_S,
     ) -> None:
+        self._slowest_s = slowest_s
         self._folder = folder
         self._free_bytes = free_bytes
         self._now_s = now_s
@@ -134,7 +137,7 @@ class RangeCache:
         try:
             for _ in range(_TURNS):
                 begun = self._begun
-                await asyncio.wait((done,), timeout=SLOWEST_S)
+                await asyncio.wait((done,), timeout=self._slowest_s)
                 if answer.done():
                     return answer.result()
                 if self._begun == begun:  # one entry took all the time, this one or another

@@ -91,9 +91,10 @@ class FailedRequests:
     its slot has not asked the bucket yet.
     """
 
-    __slots__ = ("_requests", "bucket_answers", "due_ms")
+    __slots__ = ("_deadline_ms", "_requests", "bucket_answers", "due_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, deadline_ms: float = READ_DEADLINE_MS) -> None:
+        self._deadline_ms = deadline_ms
         self._requests = 0
         self.due_ms = 0.0
         """Before it no object is unavailable; 0: no request has failed."""
@@ -104,7 +105,7 @@ class FailedRequests:
     def failed(self, now_ms: float, *, answered: bool) -> ReadVerdict:
         """A request failed; *answered*: there is no such object, or it is damaged."""
         if not self._requests:
-            self.due_ms = now_ms + READ_DEADLINE_MS
+            self.due_ms = now_ms + self._deadline_ms
         self._requests += 1
         if self._requests < LEAST_REQUESTS or now_ms < self.due_ms:
             return ReadVerdict.REPEAT

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from driftlog_agents.log.objects.availability import READ_DEADLINE_MS
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.stores.errors import StoreError
 from driftlog_tiering.formats import layout
@@ -50,9 +51,20 @@ async def probe_bucket(objects: ObjectStore, node_id: int, nonce: str) -> str | 
 
 
 class BucketProbes:
-    """The probes of one session, shared by all callers: one at a time, and at most one a second."""
+    """The probes of one session, shared by all callers: one at a time, and at most one a second.
 
-    def __init__(self, session: Session, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
+    Args:
+        read_deadline_ms: how long a caller repeats a failed request before it probes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        objects: ObjectStore,
+        now_ms: Callable[[], float],
+        read_deadline_ms: float = READ_DEADLINE_MS,
+    ) -> None:
+        self.read_deadline_ms = read_deadline_ms
         self._session = session
         self._objects = objects
         self._now_ms = now_ms

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.offload import inline
 from driftlog_agents.foundation.single_flight import SingleFlight
-from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.availability import READ_DEADLINE_MS, ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.encoded_footers import EncodedFooters
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
@@ -56,6 +56,7 @@ class FooterCache:
     Args:
         offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
         now_ms: a monotonic clock.
+        read_deadline_ms: as `BucketProbes`'.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class FooterCache:
         offload: Offload = inline,
         budget_bytes: int = _BUDGET_BYTES,
         outage: FailureTracker | None = None,
+        read_deadline_ms: float = READ_DEADLINE_MS,
     ) -> None:
         self._session = session
         self._objects = objects
@@ -75,7 +77,7 @@ class FooterCache:
         self._reading = SingleFlight[str, Buffer]()
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
         self._hedged = HedgedReads(now_ms)
-        self.probes = BucketProbes(session, objects, now_ms)
+        self.probes = BucketProbes(session, objects, now_ms, read_deadline_ms)
         self.outage = outage or FailureTracker()
         """Since when the bucket has not answered, while something waits for a footer."""
         self._retry = ObjectRetry(

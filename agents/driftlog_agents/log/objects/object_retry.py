@@ -48,7 +48,7 @@ class ReadDeadline:
     def __init__(self, probes: BucketProbes, now_ms: Callable[[], float]) -> None:
         self._probes = probes
         self._now_ms = now_ms
-        self._failed = FailedRequests()
+        self._failed = FailedRequests(probes.read_deadline_ms)
 
     async def has_passed(self, *, answered: bool) -> bool:
         """Notes a failed request; True: the object is unavailable.

@@ -19,10 +19,14 @@ class DeletedTopics:
 
     Args:
         is_known: whether the view still has the topic; such a topic is not forgotten here.
+        limit: most topics, but for those that are known.
     """
 
-    def __init__(self, is_known: Callable[[UUID], bool] = lambda _: False) -> None:
+    def __init__(
+        self, is_known: Callable[[UUID], bool] = lambda _: False, limit: int = LIMIT
+    ) -> None:
         self._is_known = is_known
+        self._limit = limit
         self._ids: dict[UUID, None] = {}
 
     def __contains__(self, topic_id: UUID) -> bool:
@@ -34,7 +38,7 @@ class DeletedTopics:
     def add(self, topic_id: UUID) -> None:
         """Note that *topic_id* is being deleted, or was deleted."""
         self._ids[topic_id] = None
-        if len(self._ids) > LIMIT:
+        if len(self._ids) > self._limit:
             oldest = next((one for one in self._ids if not self._is_known(one)), None)
             if oldest is not None:
                 del self._ids[oldest]

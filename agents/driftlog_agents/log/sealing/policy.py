@@ -17,6 +17,7 @@ from typing import Final
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_metadata.schema.grace import Grace
+from driftlog_tiering.batches.batch_limits import SEGMENT_WORK_BYTES
 from driftlog_tiering.foundation.types import MiB
 
 _HELD: Final = 2.0
@@ -37,6 +38,9 @@ class SealSettings:
     segment_ms: float = 3_600_000
     """Longer: fewer and larger files, and Spark sees the log later."""
 
+    segment_work_bytes: int = SEGMENT_WORK_BYTES
+    """Decoded bytes after which a segment ends, however few bytes were received."""
+
     small_bytes: int = MiB
     small_ms: float = 86_400_000
     """Below `small_bytes` a partition waits this long."""
@@ -52,6 +56,11 @@ class SealSettings:
     records of each. Fewer: a partition whose agents start often gets more and smaller segments."""
 
     check_interval_ms: float = 1_000
+
+    hung_ms: float = 60_000
+    """How long a call of the threads that write segments may take: it takes a second or two, on a
+    busy machine some more.  Longer: work is sent to an agent that does none; shorter: a slow agent
+    counts as one that hangs."""
 
     grace: Grace = field(default_factory=Grace)
     """The cluster's."""

@@ -9,6 +9,7 @@ These functions run in a worker thread.
 Pure.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from driftlog_metadata.stores.errors import CorruptError
@@ -22,9 +23,26 @@ from driftlog_tiering.batches.batch_limits import (
     BatchLimits,
     OverBatchLimitError,
 )
-from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.foundation.types import Buffer, MiB
 from driftlog_tiering.segments.columns import ColumnBuilder
 from driftlog_tiering.segments.segment import SegmentWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeBounds:
+    """How much of a range becomes segments at once."""
+
+    work_bytes: int = SEGMENT_WORK_BYTES
+    """Decoded bytes after which a segment, and the range, ends."""
+
+    undecodable_bytes: int = LIGHT_BYTES
+    """What a batch that cannot be decoded counts: it may have taken as long as a light one."""
+
+    raw_bytes: int = 4 * MiB
+    """Most bytes of one object of undecodable batches, or one batch: it is read whole."""
+
+    raw_batches: int = SEGMENT_WORK_BYTES // LIGHT_BYTES
+    """Most batches of one such object: each may have taken as long as a light one."""
 
 
 class BatchFault(StrEnum):
@@ -39,24 +57,18 @@ class BatchFault(StrEnum):
 
 
 def append_batches(
-    writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]
+    writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader], work_bytes: int
 ) -> tuple[int, BatchFault | None]:
-    """Add batches until one fails, or the segment is full; returns how many were added, and why
-    that one failed."""
+    """Add batches until one fails, or *work_bytes* are decoded; returns how many were added, and
+    why that one failed."""
     for taken, batch in enumerate(batches):
-        if is_full(writer):
+        if writer.work_bytes >= work_bytes:
             return taken, None
         try:
             headers.append(writer.append(batch, LIGHT_BYTES))
         except CorruptError as error:
             return taken, _why(error, LIGHT_BYTES)
     return len(batches), None
-
-
-def is_full(writer: SegmentWriter) -> bool:
-    """Whether the next batch belongs to another segment: a few kilobytes as received may take a
-    minute to decode."""
-    return writer.work_bytes >= SEGMENT_WORK_BYTES
 
 
 def append_large(

@@ -33,7 +33,9 @@ class RangePiece(NamedTuple):
         return span_bytes(self.data, self.first, self.stop)
 
 
-def pieces_of(log: PartitionLog, base: int, end: int) -> Iterator[RangePiece]:
+def pieces_of(
+    log: PartitionLog, base: int, end: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[RangePiece]:
     """The pieces of ``[base, end)``: runs of batches of one flush, no longer than a chunk, or of
     one batch."""
     for tail in [tail for tail in log.slices if tail.base < end and tail.end > base]:
@@ -46,7 +48,7 @@ def pieces_of(log: PartitionLog, base: int, end: int) -> Iterator[RangePiece]:
         while data.base_offsets[stop - 1] >= end:
             stop -= 1
         while first < stop:
-            last = max(last_that_fits(data, first, stop, CHUNK_BYTES), first + 1)
+            last = max(last_that_fits(data, first, stop, chunk_bytes), first + 1)
             yield RangePiece(data, first, last, tail.stored_at)
             first = last
 

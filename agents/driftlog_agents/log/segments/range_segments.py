@@ -25,11 +25,11 @@ from driftlog_agents.foundation.retry import memory_errors
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.segments.batch_faults import (
     BatchFault,
+    RangeBounds,
     append_batches,
     append_large,
     fault_of,
     find_faults,
-    is_full,
 )
 from driftlog_agents.log.segments.partition_range import PartitionRange
 from driftlog_agents.log.segments.sealed_range import raw_ref
@@ -37,7 +37,6 @@ from driftlog_agents.log.segments.segment_request import UndecodableError
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader, check_batch
-from driftlog_tiering.batches.batch_limits import LIGHT_BYTES, SEGMENT_WORK_BYTES
 from driftlog_tiering.compaction.bucket_requests import put_in_time
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.layout import SegmentKind
@@ -50,12 +49,6 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 FILLING: Final = 2
 """Segments filled at once, each by a worker thread: the other cores are for clients."""
-
-_RAW_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of one object of undecodable batches, or one batch: it is read whole."""
-
-_RAW_BATCHES: Final = SEGMENT_WORK_BYTES // LIGHT_BYTES
-"""Most batches of one such object: each may have taken as long as a light one."""
 
 
 class RangeSegments:
@@ -74,7 +67,9 @@ class RangeSegments:
         rng: Random,
         counters: LogCounters,
         decoding: BatchDecoder | None = None,
+        bounds: RangeBounds | None = None,
     ) -> None:
+        self._bounds = bounds or RangeBounds()
         self._objects = objects
         self._offload = offload
         self._spool = spool
@@ -94,7 +89,7 @@ class RangeSegments:
     ) -> list[SegmentRef]:
         """Segments of the batches of *chunks*, which are the range *named*: one, or more where
         batches cannot be decoded.  They end before the range does where they took
-        `SEGMENT_WORK_BYTES` to decode.
+        `RangeBounds.work_bytes` to decode.
 
         *headers* gets the headers of their batches, in order.
 
@@ -138,8 +133,9 @@ class RangeSegments:
     ) -> list[SegmentRef]:
         refs: list[SegmentRef] = []
         start, undecodable, work_bytes = named.base, 0, 0
+        most_bytes = self._bounds.work_bytes
         carried: list[Buffer] = []
-        while start < named.end and work_bytes < SEGMENT_WORK_BYTES:
+        while start < named.end and work_bytes < most_bytes:
             # The writer closes before the spool, whatever happens: the file is used again, and
             # a writer that is garbage-collected later would write its footer into another
             # segment.
@@ -158,12 +154,12 @@ class RangeSegments:
                     start = stop
             work_bytes += writer.work_bytes
             cannot = bool(carried)
-            while cannot and work_bytes < SEGMENT_WORK_BYTES:
+            while cannot and work_bytes < most_bytes:
                 bad, carried, cannot = await self._neighbours(carried, chunks)
                 refs.append(await self._put_raw(named, bad, headers))
                 start = refs[-1].end
                 undecodable += len(bad)
-                work_bytes += LIGHT_BYTES * len(bad)
+                work_bytes += self._bounds.undecodable_bytes * len(bad)
         self._tell(named, undecodable, refs)
         return refs
 
@@ -174,17 +170,17 @@ class RangeSegments:
         object; the batches after them; and whether it is known that the first of these cannot be
         decoded either."""
         bad, carried = carried[:1], carried[1:]
-        size = len(bad[0])
+        size, most = len(bad[0]), self._bounds.raw_batches
         while carried or (carried := await anext(chunks, [])):
-            if len(bad) == _RAW_BATCHES:
+            if len(bad) == most:
                 return bad, carried, False
-            looked_at = carried[: _RAW_BATCHES - len(bad)]
+            looked_at = carried[: most - len(bad)]
             async with self._filling:
                 faults = await self._faults(looked_at)
             for taken, batch in enumerate(carried[: len(faults)]):
                 self._refuse(faults[taken])
                 size += len(batch)
-                if size > _RAW_BYTES:
+                if size > self._bounds.raw_bytes:
                     return bad, carried[taken:], True
                 bad.append(batch)
             if len(faults) < len(looked_at):
@@ -231,8 +227,9 @@ class RangeSegments:
     ) -> list[Buffer]:
         """Append *batches*; returns the first that cannot be decoded, or that is one too many, and
         those after it."""
-        while batches and not is_full(writer):
-            taken, fault = await self._offload(append_batches, writer, batches, headers)
+        most_bytes = self._bounds.work_bytes
+        while batches and writer.work_bytes < most_bytes:
+            taken, fault = await self._offload(append_batches, writer, batches, headers, most_bytes)
             batches = batches[taken:]
             if fault is BatchFault.LARGE:
                 async with self._decoding.large():

@@ -12,7 +12,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,6 +22,7 @@ import structlog
 from driftlog_agents.foundation.histogram import FAILED, OK, REFUSED, OperationTimes
 from driftlog_agents.log.segments.agent_choice import (
     PATIENCE_MS,
+    PAUSES_S,
     FailedAgents,
     Questions,
     is_there,
@@ -90,6 +91,7 @@ class RemoteSegments:
     Args:
         session: the leader's.
         requests: counts them.
+        pauses_s: between two rounds of questions while all agents are busy.
         is_behind: whether unsealed data is over its bounds.
     """
 
@@ -102,7 +104,9 @@ class RemoteSegments:
         now_ms: Callable[[], float],
         is_behind: Callable[[], bool],
         requests: OperationTimes,
+        pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
+        self._pauses_s = pauses_s
         self._agents = agents
         self._session = session
         self._offload = offload
@@ -121,7 +125,7 @@ class RemoteSegments:
             UnavailableError: the partition is not led here any more.
             What the source's chunks raise.
         """
-        named, questions = source.named, Questions()
+        named, questions = source.named, Questions(self._pauses_s)
         while True:
             for agent in self._failed.asked(self._agents.of(named.tp), self._now_ms()):
                 sent_ms, found = self._now_ms(), list[BatchHeader]()

@@ -230,7 +230,9 @@ class AgentProcess:
             self.refusals.count,
             settle=partial(ports.offload_read, give_back),
         )
-        self.sealing = WatchedOffload(ports.offload_seal, ports.now_ms)
+        self.sealing = WatchedOffload(
+            ports.offload_seal, ports.now_ms, settings.engine.seal.hung_ms
+        )
         """The threads that write segments; one that hangs does so in every session."""
         self._write_turns = WriteTurns(
             settings.broker.limits.driftlog_max_segment_writes,

@@ -23,7 +23,7 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
+from driftlog_agents.groups.storage_format import CLASSIC, CONSUMER
 from driftlog_agents.process.composition.agent import AgentProcess
 from driftlog_agents.process.metrics.families import counter, gauge, histogram
 from driftlog_agents.process.metrics.partitions import OTHERS

@@ -18,16 +18,18 @@ class TooLongError(Exception):
     """More bytes without a delimiter than any record may have."""
 
 
-def split(fd: int, delimiter: bytes, idle: Callable[[], None]) -> Iterator[bytes]:
+def split(
+    fd: int, delimiter: bytes, idle: Callable[[], None], chunk_bytes: int = _CHUNK_BYTES
+) -> Iterator[bytes]:
     """The bytes between delimiters; the last record may lack its delimiter.
 
-    *idle* is called ten times a second while there is no input.
+    *idle* is called ten times a second while there is no input.  *chunk_bytes*: of one read.
 
     Raises:
         TooLongError: a record is longer than `MAX_RECORD_BYTES`.
     """
     begun = bytearray()
-    for chunk in _chunks(fd, idle):
+    for chunk in _chunks(fd, idle, chunk_bytes):
         if begun:
             # A delimiter may lie across two reads.
             begun += chunk
@@ -44,11 +46,11 @@ def split(fd: int, delimiter: bytes, idle: Callable[[], None]) -> Iterator[bytes
         yield bytes(begun)
 
 
-def _chunks(fd: int, idle: Callable[[], None]) -> Iterator[bytes]:
+def _chunks(fd: int, idle: Callable[[], None], chunk_bytes: int) -> Iterator[bytes]:
     while True:
         while not select.select([fd], [], [], _IDLE_S)[0]:
             idle()
-        chunk = os.read(fd, _CHUNK_BYTES)
+        chunk = os.read(fd, chunk_bytes)
         if not chunk:
             return
         yield chunk

@@ -27,7 +27,8 @@ from driftlog_agents.groups.classic.messages import (
     SyncResponse,
 )
 from driftlog_agents.groups.consumer.assignors import Partition
-from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGroup
+from driftlog_agents.groups.consumer.events import ConsumerEffect
+from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import ConsumerHeartbeatResponse
 from driftlog_agents.groups.consumer.stored_value import HEAD, decode_head
 from driftlog_agents.groups.topic_metadata import ClusterTopics

@@ -11,9 +11,9 @@ from string import ascii_letters, digits
 
 import pytest
 
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.coordinator.placement import coordinator_of
 from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import encode_topic
 from driftlog_metadata.schema.keys import GROUPS_PREFIX, topic_key

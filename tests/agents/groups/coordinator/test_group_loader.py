@@ -10,10 +10,9 @@ from string import ascii_letters, digits
 import pytest
 
 from driftlog_agents.groups.classic.messages import Protocol
-from driftlog_agents.groups.coordinator import group_loader
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_metadata.stores.store import MAX_TXN_BYTES
-from tests.agents.groups.coordinated import Coordinated, Member
+from tests.agents.groups.coordinated import SETTINGS, Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 
 
@@ -43,13 +42,11 @@ async def test_who_waits_for_a_group_is_answered_when_the_session_ends_while_it_
 
 
 @on_virtual_time
-async def test_large_groups_are_taken_over_by_bounded_requests_and_decoded_in_a_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_large_groups_are_taken_over_by_bounded_requests_and_decoded_in_a_thread() -> None:
     """
     Whatever clients store: values of a megabyte, and pages full of texts.
     """
-    monkeypatch.setattr(group_loader, "READ_BYTES", 2 * MAX_TXN_BYTES, raising=False)
+    settings = replace(SETTINGS, read_bytes=2 * MAX_TXN_BYTES)
     rng = Random(1)
     world = World()
     one = await Coordinated.start(world)
@@ -65,12 +62,12 @@ async def test_large_groups_are_taken_over_by_bounded_requests_and_decoded_in_a_
     one.kill()
     world.offloaded.clear()
 
-    again = await Coordinated.start(world)
+    again = await Coordinated.start(world, settings)
 
     assert 12 == len(again.groups.groups)
     assert offsets == await again.fetch("offsets-5")
     assert 600_000 < again.store.most_read_bytes <= 2 * MAX_TXN_BYTES
-    assert {"restored", "_readable"} <= world.offloaded
+    assert {"restored", "readable"} <= world.offloaded
 
 
 @on_virtual_time

@@ -16,8 +16,9 @@ from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.consumer_requests import describe, heartbeat
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGroup
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.coordinator.pending_writes import PendingWrites
+from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from tests.agents.groups.coordinated import Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.handlers.fetch import bucket_reads
-from driftlog_agents.handlers.fetch.bucket_reads import BucketRead, BucketReads, Outcome
+from driftlog_agents.handlers.fetch.bucket_reads import (
+    BucketRead,
+    BucketReads,
+    BucketReadSettings,
+    Outcome,
+)
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.batches.batch import parse_header
@@ -24,7 +28,8 @@ class Bucket:
         self.world = World()
         self.segments: list[SegmentRef] = []
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.reads = BucketReads(self.world.reader, self.spawn)
+        self.settings = BucketReadSettings(late_s=60.0)
+        self.reads = BucketReads(self.world.reader, self.spawn, self.settings)
 
     def spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -51,9 +56,8 @@ class Bucket:
 
 
 @pytest.fixture
-async def bucket(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bucket]:
+async def bucket() -> AsyncIterator[Bucket]:
     """No read is late by itself, on a busy machine neither."""
-    monkeypatch.setattr(bucket_reads, "LATE_S", 60.0)
     made = Bucket()
     await made.seal()
     yield made
@@ -85,17 +89,15 @@ async def test_partitions_are_read_side_by_side(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-async def test_a_slow_object_is_waited_for_once(
-    bucket: Bucket, slow: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_object_is_waited_for_once(bucket: Bucket, slow: int) -> None:
     """
     Its partition has nothing in this answer, and its records in a later one, with no second GET.
     """
     comes = bucket.slow(slow)
-    monkeypatch.setattr(bucket_reads, "LATE_S", 0.001)
+    bucket.settings.late_s = 0.001
     first = await bucket.reads.read(bucket.asks(0, 1))
     gets = bucket.world.bucket.gets[bucket.segments[slow].key]
-    monkeypatch.setattr(bucket_reads, "LATE_S", 60.0)
+    bucket.settings.late_s = 60.0
     async with asyncio.timeout(30):
         second = await bucket.reads.read(bucket.asks(0, 1))
     comes.set()
@@ -109,16 +111,14 @@ async def test_a_slow_object_is_waited_for_once(
     assert 1 == gets
 
 
-async def test_a_read_that_ends_between_two_requests_is_taken_by_the_next(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_read_that_ends_between_two_requests_is_taken_by_the_next(bucket: Bucket) -> None:
     """
     Its records, or its error, with no second read, and once.
     """
     comes, damaged = bucket.slow(1), bucket.slow(2)
     key = bucket.segments[2].key
     bucket.world.bucket.damage = lambda name, body: bytes(len(body)) if name == key else body
-    monkeypatch.setattr(bucket_reads, "LATE_S", 0.001)
+    bucket.settings.late_s = 0.001
     first = await bucket.reads.read(bucket.asks(0, 1, 2))
     comes.set()
     damaged.set()
@@ -133,21 +133,19 @@ async def test_a_read_that_ends_between_two_requests_is_taken_by_the_next(
     assert (len(second[0][0]), 0) == (held, bucket.reads.kept_bytes)  # type: ignore[index]
 
 
-async def test_what_no_request_takes_is_given_up(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_no_request_takes_is_given_up(bucket: Bucket) -> None:
     """
     After a moment, or when there is more than may wait.
     """
-    monkeypatch.setattr(bucket_reads, "LATE_S", 0.001)
-    monkeypatch.setattr(bucket_reads, "KEPT_S", 0.001)
+    bucket.settings.late_s = 0.001
+    bucket.settings.kept_s = 0.001
     slow = [bucket.slow(1), bucket.slow(2)]
     await bucket.reads.read(bucket.asks(0, 1, 2))
     slow[0].set()
     await eventually(lambda: len(bucket.reads) == 1)
     await eventually(lambda: bucket.reads.kept_bytes == 0)
-    monkeypatch.setattr(bucket_reads, "KEPT_S", 60.0)
-    monkeypatch.setattr(bucket_reads, "_KEPT_BYTES", 10)
+    bucket.settings.kept_s = 60.0
+    bucket.settings.kept_bytes = 10
     slow[1].set()
     await bucket.end()
 

@@ -7,17 +7,15 @@ from weakref import WeakSet
 import pytest
 
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.produce import timeouts
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.network.slots import Slot
 
 FOREVER_MS = 2**31 - 1
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few() -> ProduceTimeouts:
     """Answered requests are dropped sooner."""
-    monkeypatch.setattr(timeouts, "_ANSWERED", 1_000)
+    return ProduceTimeouts(cast(Broker, None), answered=1_000)
 
 
 class Request:
@@ -45,7 +43,7 @@ def test_answered_requests_behind_one_that_waits_are_not_kept(per_read: int) -> 
     It waits for weeks, and every other client is answered at once.  Requests of one read of a
     socket, one of which waits, count as well.
     """
-    timed, alive = ProduceTimeouts(cast(Broker, None)), WeakSet[Request]()
+    timed, alive = few(), WeakSet[Request]()
     first = Request([])
     timed.expect(slot(0), first, FOREVER_MS)
     waiting: list[Request] = []
@@ -68,7 +66,7 @@ def test_a_request_is_timed_out_after_answered_ones_were_dropped() -> None:
     """
     Each once, in the order of their times, and none before its time.
     """
-    timed, told = ProduceTimeouts(cast(Broker, None)), list[int]()
+    timed, told = few(), list[int]()
     for number in range(5_000):
         waits = number % 1_000 == 0
         timed.expect(slot(number), Request(told, number, done=not waits), 1_000)

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.log.consolidation import object_layout
-from driftlog_agents.log.consolidation.object_layout import encode, lay_out
+from driftlog_agents.log.consolidation.object_layout import PieceSettings, encode, lay_out
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_metadata.schema.model import FlushRecord
@@ -130,7 +129,12 @@ async def put(store: Store, key: str, batches: Sequence[tuple[Place, bytes]]) ->
 def rewriting_to(store: Store) -> ObjectRewriter:
     """What is tested."""
     return ObjectRewriter(
-        objects=store, offload=offload, spool=spool, rng=Random(1), now_ms=lambda: 0.0
+        objects=store,
+        offload=offload,
+        spool=spool,
+        rng=Random(1),
+        now_ms=lambda: 0.0,
+        pieces=PieceSettings(piece_bytes=PIECE_BYTES, gap_bytes=GAP_BYTES),
     )
 
 
@@ -145,12 +149,6 @@ async def batches_in(store: Store, record: FlushRecord) -> dict[Place, bytes]:
         b = footer.batch(i)
         found[b.partition, b.base_offset] = bytes(body[b.position : b.position + b.length])
     return found
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_layout, "_PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(object_layout, "_GAP_BYTES", GAP_BYTES)
 
 
 FLUSHES = st.lists(

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.garbage.collector import STATE_FILE, Collector
 from driftlog_agents.log.garbage.common.garbage_objects import AllDuties, SessionObjects
 from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.deletions import ConfirmedStores, believe
 from driftlog_agents.log.garbage.named_flush_objects import read_names
 from driftlog_agents.log.garbage.unreferenced_objects import (
@@ -77,7 +78,7 @@ class World:
         self.bucket = MemoryObjectStore(self._now_ms)
         self.metadata = MemoryMetadataStore(self._now_ms)
         self.disk = PosixDisk(path)
-        self.settings = CollectorSettings(pause_ms=0)
+        self.settings = CollectorSettings(pause_ms=0, retry_wait_ms=0)
         self.collector = self.new_collector()
 
     def _now_ms(self) -> int:
@@ -332,7 +333,7 @@ async def test_a_commit_between_two_reads_of_a_look_counts(world: World) -> None
     kept: list[bool] = []
     for read in (read_then_commit, commit_then_read):
         world.metadata.get_prefix = read  # type: ignore[method-assign]
-        reads = CollectorReads(world.metadata, 1_000)
+        reads = CollectorReads(world.metadata, request_retry(1_000))
         names = await read_names(reads, SESSION, UnknownKeys(), at_once)
         kept.append(names.keep(key))
 
@@ -524,8 +525,6 @@ async def test_a_refused_request_is_sent_again_in_the_same_pass(
     """
     A pass over thousands of pages that ended at one failure would never end otherwise.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
-    monkeypatch.setattr("driftlog_agents.log.garbage.deletions._WAIT_S", 0)
     world.collector = world.new_collector()
     await world.put(1)
     await world.collector.collect()
@@ -560,13 +559,10 @@ async def _pages(ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
         yield page
 
 
-async def test_a_refused_request_ends_the_pass_and_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_request_ends_the_pass_and_loses_nothing(world: World) -> None:
     """
     The next pass does what this one did not; what was seen before is still known.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.deletions._WAIT_S", 0)
     world.collector = world.new_collector()
     await world.put(1)
     await world.collector.collect()
@@ -585,14 +581,11 @@ async def refuse(keys: object) -> None:
     raise UnavailableError("slow down")
 
 
-async def test_a_session_without_an_answer_stops_no_other_one(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_without_an_answer_stops_no_other_one(world: World) -> None:
     """
     Its flush records cannot be read, such as those of a session that has too many: its objects
     stay, and those of the others go.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.common.metadata_reads._WAIT_S", 0)
     held = layout.flush_key("5e54", 1, "a")
     await world.bucket.put(held, [b"x"])
     await world.put(1)
@@ -619,7 +612,6 @@ async def test_a_session_without_an_answer_in_one_pass_keeps_its_grace(
     """
     Where one read in a thousand fails, a session with many passes to live would never be collected.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.common.metadata_reads._WAIT_S", 0)
     await world.put(1)
     world.collector = world.new_collector()
     await world.collector.collect()

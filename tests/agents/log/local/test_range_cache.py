@@ -10,8 +10,7 @@ from random import Random
 
 import pytest
 
-from driftlog_agents.log.local import range_cache
-from driftlog_agents.log.local.range_cache import PAUSE_S, RESERVE_BYTES, RangeCache
+from driftlog_agents.log.local.range_cache import PAUSE_S, RESERVE_BYTES, SLOWEST_S, RangeCache
 
 KEY = "topics/t/0/segment"
 BODY = Random(1).randbytes(5_000)
@@ -19,9 +18,12 @@ PLENTY = 100_000
 
 
 def opened(
-    folder: Path, budget_bytes: int = PLENTY, free_bytes: int = 2 * RESERVE_BYTES
+    folder: Path,
+    budget_bytes: int = PLENTY,
+    free_bytes: int = 2 * RESERVE_BYTES,
+    slowest_s: float = SLOWEST_S,
 ) -> RangeCache:
-    return RangeCache(folder / "reads", budget_bytes, lambda _: free_bytes)
+    return RangeCache(folder / "reads", budget_bytes, lambda _: free_bytes, slowest_s=slowest_s)
 
 
 def stored(folder: Path, *numbers: int, budget_bytes: int = PLENTY) -> None:
@@ -156,19 +158,20 @@ async def test_a_faulty_disk_fails_no_read(tmp_path: Path) -> None:
     assert (None, None, BODY) == (broken, paused, repaired)
 
 
-async def test_a_disk_that_hangs_delays_one_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_hangs_delays_one_read(tmp_path: Path) -> None:
     """
     For a moment; the others do not ask it.
     """
-    monkeypatch.setattr(range_cache, "SLOWEST_S", 0.01)
     hangs = threading.Event()
     stored(tmp_path, 0)
-    cache = RangeCache(tmp_path / "reads", PLENTY, lambda _: int(hangs.wait()) + 2 * RESERVE_BYTES)
+    cache = RangeCache(
+        tmp_path / "reads",
+        PLENTY,
+        lambda _: int(hangs.wait()) + 2 * RESERVE_BYTES,
+        slowest_s=0.01,
+    )
     cache.put(KEY, 1, 1 + len(BODY), BODY)
     delayed = await there(cache, 0)
-    monkeypatch.setattr(range_cache, "SLOWEST_S", 1_000.0)
     others = await there(cache, 0)
     for number in range(100):
         cache.put(KEY, number, number + len(BODY), BODY)
@@ -176,6 +179,7 @@ async def test_a_disk_that_hangs_delays_one_read(
     cache.close()
 
     assert ([False], [False]) == (delayed, others)
+    assert 1 == cache.misses
     assert 2 == len(files(tmp_path))
 
 
@@ -188,9 +192,8 @@ async def test_a_disk_with_much_to_do_is_not_slow(
     numbers = range(10)
     for number in numbers:
         stored(tmp_path, number)
-    cache = opened(tmp_path)
+    cache = opened(tmp_path, slowest_s=0.4)
     assert [True] == await there(cache, 0)
-    monkeypatch.setattr(range_cache, "SLOWEST_S", 0.4)
     read_bytes = Path.read_bytes
 
     def slowly(path: Path) -> bytes:

@@ -1,12 +1,9 @@
 """A bounded number of deleted topics is remembered, and forgetting the others costs no record."""
 
 import asyncio
-from unittest import mock
+from dataclasses import replace
 from uuid import UUID
 
-import pytest
-
-from driftlog_agents.log.partition import deleted_topics as gone_topics
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_metadata.schema.keys import leader_key, partition_key
 from driftlog_metadata.schema.model import TopicPartition
@@ -15,13 +12,12 @@ from tests.agents.log.flush_records import NEVER, records
 from tests.agents.log.lives import World, on_virtual_time
 
 
-def test_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_are_remembered() -> None:
     """
     And those that somebody still says are there, however old.
     """
-    monkeypatch.setattr(gone_topics, "LIMIT", 3)
     there = {UUID(int=0), UUID(int=2)}
-    gone = DeletedTopics(there.__contains__)
+    gone = DeletedTopics(there.__contains__, limit=3)
 
     for n in (*range(10), 9):
         gone.add(UUID(int=n))
@@ -30,12 +26,11 @@ def test_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 3 == len(gone)
 
 
-def test_none_is_forgotten_that_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_is_forgotten_that_is_still_there() -> None:
     """
     A deletion may take as long as it takes; there are no more of them than topics.
     """
-    monkeypatch.setattr(gone_topics, "LIMIT", 2)
-    gone = DeletedTopics(lambda _: True)
+    gone = DeletedTopics(lambda _: True, limit=2)
 
     for n in range(5):
         gone.add(UUID(int=n))
@@ -48,24 +43,24 @@ async def test_flush_records_of_a_topic_that_was_forgotten_go_all_the_same() -> 
     """
     What is committed of it late is found to be of a topic that is gone, like any other's.
     """
-    with mock.patch.object(gone_topics, "LIMIT", 1):
-        world = World(t=1, u=1, v=1)
-        life = await world.start(NEVER)
-        world.bucket.away = True
-        late = life.produce(b"1", topic="u")
+    few = replace(NEVER, consolidation=replace(NEVER.consolidation, deleted_topics=1))
+    world = World(t=1, u=1, v=1)
+    life = await world.start(few)
+    world.bucket.away = True
+    late = life.produce(b"1", topic="u")
+    await asyncio.sleep(1)
+    for name in ("u", "v"):
+        topic_id = world.topics[name].topic_id
+        await world.delete(name)
+        tp = TopicPartition(topic_id, 0)
+        await world.metadata.txn((), [Delete(leader_key(tp)), Delete(partition_key(tp))])
+        life.engine.flush_records.topic_gone(topic_id)
         await asyncio.sleep(1)
-        for name in ("u", "v"):
-            topic_id = world.topics[name].topic_id
-            await world.delete(name)
-            tp = TopicPartition(topic_id, 0)
-            await world.metadata.txn((), [Delete(leader_key(tp)), Delete(partition_key(tp))])
-            life.engine.flush_records.topic_gone(topic_id)
-            await asyncio.sleep(1)
-        world.bucket.away = False
-        await asyncio.sleep(5)
-        committed = len(await records(world))
-        await life.engine.flush_records.look()
-        await asyncio.sleep(1)
+    world.bucket.away = False
+    await asyncio.sleep(5)
+    committed = len(await records(world))
+    await life.engine.flush_records.look()
+    await asyncio.sleep(1)
 
     assert ["lost"] == late.told
     assert 1 == committed

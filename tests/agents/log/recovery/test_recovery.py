@@ -16,12 +16,12 @@ from driftlog_agents.log.local import buffer_format
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.local.leftovers import decode_leftovers
 from driftlog_agents.log.partition.partition import State
-from driftlog_agents.log.recovery import displaced_records
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, topic_key
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import KeyValue, Put
 from driftlog_tiering.batches.batch import check_batch
+from driftlog_tiering.foundation.types import MiB
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
 
@@ -304,9 +304,10 @@ async def test_others_get_a_turn_while_directories_are_read(
     Also over what is in the log already: keep-alives must not wait for a long recovery.
     """
     world = World()
-    life = await world.start()
-    for n in range(20):
-        await life.produce(b"%d" % n).answer()
+    settings = replace(SETTINGS, buffer=BufferSettings(file_bytes=16 * MiB))  # all in one file
+    life = await world.start(settings)
+    for n in range(4):
+        await life.produce(b"%d" % n * MiB).answer()
     life.kill()
     looked: list[int] = [0]
 
@@ -316,11 +317,10 @@ async def test_others_get_a_turn_while_directories_are_read(
         return check_batch(*args, **options)
 
     monkeypatch.setattr(buffer_format, "check_batch", check)
-    monkeypatch.setattr(displaced_records, "_BREATHE_BYTES", 1)
 
-    life = await world.start()
+    life = await world.start(settings)
 
-    assert (20, 1) == (sum(looked), max(looked))
+    assert (4, 1) == (sum(looked), max(looked))
     assert not life.engine.flusher.pending_bytes
 
 

@@ -1,15 +1,15 @@
 """If it failed: a job that edits a manifest early would put the partition offline."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from driftlog_agents.log.partition.partition import State
-from driftlog_agents.log.segments import batch_faults, range_segments
 from driftlog_metadata.stores.errors import OutcomeUnknownError
 from driftlog_tiering.formats.manifests import load_version
 from tests.agents.log.job_edits import fetched, merge, newest
-from tests.agents.log.lives import Life, World, on_virtual_time
+from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time
 
 
 async def put(life: Life, *values: bytes) -> None:
@@ -67,14 +67,13 @@ async def test_records_that_are_deleted_unsealed_are_below_log_start_at_once() -
 @pytest.mark.parametrize("restarts", [False, True])
 @on_virtual_time
 async def test_a_seal_with_too_much_to_decode_goes_on_in_the_middle_of_a_flush(
-    restarts: bool, monkeypatch: pytest.MonkeyPatch
+    restarts: bool,
 ) -> None:
     """
     Each attempt commits what it decoded, so that the next one, or the next leader, has less to do.
     """
-    for module in (batch_faults, range_segments):
-        monkeypatch.setattr(module, "SEGMENT_WORK_BYTES", 1)
-    life = await World(t=1).start()
+    small = replace(SETTINGS, seal=replace(SETTINGS.seal, segment_work_bytes=1))
+    life = await World(t=1).start(small)
     values = [b"%d" % n for n in range(4)]
     sent = [life.produce(value) for value in values]
     assert {"committed"} == {await produced.answer() for produced in sent}
@@ -84,7 +83,7 @@ async def test_a_seal_with_too_much_to_decode_goes_on_in_the_middle_of_a_flush(
     assert values == [(await fetched(life, offset))[0] for offset in range(4)]
     if restarts:
         life.kill()
-        life = await life.world.start()
+        life = await life.world.start(small)
     assert 2 == life.log().sealed_end
     assert "committed" == await life.produce(b"4").answer()
     assert [3, 4, 5] == [await life.seal() for _ in range(3)]

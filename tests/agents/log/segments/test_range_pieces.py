@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_agents.log.segments import range_pieces
 from driftlog_agents.log.segments.range_pieces import RangePiece, batches_in, is_batch, pieces_of
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
@@ -50,9 +49,7 @@ def test_pieces_have_every_batch_of_the_range_once_and_in_order(
     log = log_of(flushes)
     end = data.draw(st.integers(1, log.high_watermark))
     base = data.draw(st.integers(0, end - 1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_pieces, "CHUNK_BYTES", 100)
-        pieces = list(pieces_of(log, base, end))
+    pieces = list(pieces_of(log, base, end, chunk_bytes=100))
 
     offsets = [n for piece in pieces for n in piece.data.base_offsets[piece.first : piece.stop]]
     assert list(range(base, end)) == offsets

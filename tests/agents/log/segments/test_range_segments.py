@@ -24,7 +24,7 @@ from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.segments import batch_faults, range_segments
-from driftlog_agents.log.segments.batch_faults import BatchFault
+from driftlog_agents.log.segments.batch_faults import BatchFault, RangeBounds
 from driftlog_agents.log.segments.range_reader import RangeReader
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
@@ -33,6 +33,7 @@ from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, bui
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import compress
 from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import SegmentRef
 from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
@@ -220,18 +221,12 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
     assert 2 * 3 == len(counted)
 
 
-async def test_a_range_ends_where_it_took_enough_to_decode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_range_ends_where_it_took_enough_to_decode(tmp_path: Path) -> None:
     """
     A few kilobytes as received may take minutes of a thread: what was decoded is committed first,
     and other partitions have their turn.  Batches that cannot be decoded count, too.
     """
     most = 40 * RECORDS * 2_000
-    for module in (batch_faults, range_segments):
-        monkeypatch.setattr(module, "SEGMENT_WORK_BYTES", most)
-    monkeypatch.setattr(range_segments, "LIGHT_BYTES", most // 4)
-    monkeypatch.setattr(range_segments, "_RAW_BATCHES", 3)
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     sound = batches(60)
     bad: list[Buffer] = [bytearray(make_undecodable(n * RECORDS, RECORDS)) for n in range(60)]
@@ -245,6 +240,7 @@ async def test_a_range_ends_where_it_took_enough_to_decode(
             spool=spool_in(tmp_path),
             rng=Random(2),
             counters=counters,
+            bounds=RangeBounds(work_bytes=most, undecodable_bytes=most // 4, raw_batches=3),
         )
 
         async def write(given: list[Buffer]) -> list[tuple[int, int]]:
@@ -261,30 +257,28 @@ async def test_a_range_ends_where_it_took_enough_to_decode(
     assert 6 + 3 == counters.undecodable_batches
 
 
-async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(tmp_path: Path) -> None:
     """
     A reader of one batch reads its object; a batch that is larger than that is alone.
     """
-    monkeypatch.setattr(range_segments, "_RAW_BYTES", 300)
     objects = MemoryObjectStore(lambda: 0)
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     size = len(make_undecodable(0, 1))
     with ThreadPoolExecutor(1) as pool:
-        reader = Given()
-        writing = range_writer(
-            reader=reader,
-            objects=objects,
-            offload=on_threads(pool),
-            spool=spool_in(tmp_path),
-            rng=Random(2),
-            counters=LogCounters(),
-        )
-        reader.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
-        refs = await writing.write(log, 0, 10, [])
-        monkeypatch.setattr(range_segments, "_RAW_BYTES", 1)
-        alone = await writing.write(log, 0, 10, [])
+
+        async def write(raw_bytes: int) -> list[SegmentRef]:
+            reader = Given()
+            reader.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
+            writing = range_writer(
+                reader=reader,
+                objects=objects,
+                offload=on_threads(pool),
+                spool=spool_in(tmp_path),
+                bounds=RangeBounds(raw_bytes=raw_bytes),
+            )
+            return await writing.write(log, 0, 10, [])
+
+        refs, alone = await write(300), await write(1)
 
     assert list(range(10)) == [n for ref in refs for n in range(ref.base, ref.end)]
     assert {300 // size} == {ref.size_bytes // size for ref in refs[:-1]}

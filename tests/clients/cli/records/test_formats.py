@@ -244,9 +244,7 @@ def test_records_are_found_wherever_reading_stops(records: list[bytes]) -> None:
         try:
             os.write(write, text)
             os.close(write)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(lines, "_CHUNK_BYTES", size)
-                found = list(lines.split(read, b"xy", lambda: None))
+            found = list(lines.split(read, b"xy", lambda: None, chunk_bytes=size))
         finally:
             os.close(read)
         assert (records or [b""]) == found

@@ -19,22 +19,17 @@ MOST_FAILURES: Final = 3
 """After so many sessions, topics or partitions in a row without an answer, the store as a whole
 does not answer, and the pass ends."""
 
-_ATTEMPTS: Final = 3
-_WAIT_S: Final = 1.0
-
 
 class CollectorReads:
     """See the module.
 
     Args:
-        deadline_ms: deadline of each attempt.
+        retry: of each read.
     """
 
-    def __init__(self, metadata: MetadataStore, deadline_ms: float) -> None:
+    def __init__(self, metadata: MetadataStore, retry: Retry) -> None:
         self._metadata = metadata
-        self._retry = Retry(
-            wait_s=_WAIT_S, longest_wait_s=_WAIT_S, timeout_s=deadline_ms / 1000, attempts=_ATTEMPTS
-        )
+        self._retry = retry
 
     async def get(self, *keys: str) -> list[KeyValue | None]:
         """Reads keys at one revision; None for each one that does not exist.

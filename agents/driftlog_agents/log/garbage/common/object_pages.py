@@ -6,7 +6,6 @@ Shell.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -14,18 +13,13 @@ from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.log.garbage.common.put_times import PutTimes
 from driftlog_tiering.stores.object_store import Listing, ObjectStore
 
-_ATTEMPTS: Final = 3
-"""Of each page.  Fewer: a pass over thousands of pages ends at one that fails, and nothing behind
-it is collected; more: a store in trouble is asked more often."""
-_WAIT_S: Final = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectPages:
-    """See the module.  ``deadline_ms``: of each page; ``pause_ms``: after each page."""
+    """See the module.  ``retry``: of each page; ``pause_ms``: after each page."""
 
     objects: ObjectStore
-    deadline_ms: float
+    retry: Retry
     pause_ms: float
     put_times: PutTimes
 
@@ -36,18 +30,15 @@ class ObjectPages:
             UnavailableError, OutcomeUnknownError, TimeoutError: each attempt of a page failed.
         """
         pages = aiter(self.objects.list(prefix, start_after=start_after))
-        retry = Retry(
-            wait_s=_WAIT_S,
-            longest_wait_s=_WAIT_S,
-            timeout_s=self.deadline_ms / 1000,
-            attempts=_ATTEMPTS,
-        )
+
+        async def next_page() -> Listing | None:
+            return await anext(pages, None)
 
         async def list_again(_: Exception) -> None:
             nonlocal pages
             pages = aiter(self.objects.list(prefix, start_after=start_after))
 
-        while (page := await retry.run(lambda: anext(pages, None), list_again)) is not None:
+        while (page := await self.retry.run(next_page, list_again)) is not None:
             page, future = self.put_times.corrected(page)
             if future is not None:
                 structlog.get_logger().warning(

@@ -64,9 +64,7 @@ class PartitionReads:
         self._objects = pages.objects
         self._unknown_keys = unknown_keys
         self._offload = offload
-        self._retry = Retry(
-            wait_s=1.0, longest_wait_s=1.0, timeout_s=pages.deadline_ms / 1000, attempts=3
-        )
+        self._retry = pages.retry
         self._pages = replace(pages, pause_ms=0)
 
     async def versions(self, partition: NamedPartition) -> Versions | None:

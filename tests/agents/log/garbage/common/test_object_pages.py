@@ -6,6 +6,7 @@ import pytest
 
 from driftlog_agents.log.garbage.common.object_pages import ObjectPages
 from driftlog_agents.log.garbage.common.put_times import PutTimes
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_metadata.schema.grace import Grace
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Listing
@@ -34,25 +35,23 @@ async def keys(bucket: Bucket) -> list[str]:
     """All keys, page by page."""
     for name in "abcde":
         await bucket.put(f"t/{name}", [b"x"])
-    pages = ObjectPages(bucket, 1_000, 0, PutTimes(Grace())).of("t/")
+    pages = ObjectPages(bucket, request_retry(1_000, wait_ms=0), 0, PutTimes(Grace())).of("t/")
     return [info.key async for page in pages for info in page.objects]
 
 
-async def test_a_page_that_fails_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_fails_is_asked_for_again() -> None:
     """
     The listing goes on behind the last page: none is left out, and none comes twice.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
     bucket = Bucket(2, 3, 5)
 
     assert [f"t/{name}" for name in "abcde"] == await keys(bucket)
     assert 6 == bucket.asked
 
 
-async def test_a_page_that_always_fails_ends_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_always_fails_ends_the_listing() -> None:
     """
     The pass is repeated later.
     """
-    monkeypatch.setattr("driftlog_agents.log.garbage.common.object_pages._WAIT_S", 0)
     with pytest.raises(UnavailableError):
         await keys(Bucket(2, 3, 4))

@@ -8,6 +8,7 @@ from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.common.object_pages import ObjectPages
 from driftlog_agents.log.garbage.common.put_times import PutTimes
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.common.version_pairs import NamedPartition
 from driftlog_agents.log.garbage.deletions import Deletions, believe
 from driftlog_agents.log.garbage.sealed.partition_reads import PartitionReads
@@ -85,12 +86,15 @@ class History:
         self.bucket.gets, self.bucket.deleted = [], []
         self.bucket.lists, self.bucket.hidden = [], set()
         self.metadata = MemoryMetadataStore(self.now_ms)
-        self.deletions = Deletions(self.bucket, believe, deadline_ms=10_000)
-        self.pages = ObjectPages(self.bucket, 1_000, 0, PutTimes(Grace()))
+        self.deletions = Deletions(self.bucket, believe, request_retry(10_000))
+        self.pages = ObjectPages(self.bucket, request_retry(1_000), 0, PutTimes(Grace()))
         self.offloaded: list[tuple[str, Any]] = []
         """Names of what ran off the event loop, and whose method it was."""
         self.reads = PartitionReads(
-            CollectorReads(self.metadata, 1_000), self.pages, UnknownKeys(), self._offload
+            CollectorReads(self.metadata, request_retry(1_000)),
+            self.pages,
+            UnknownKeys(),
+            self._offload,
         )
         self.handed_over: list[NamedPartition] = []
         self.damaged: list[CorruptError] = []

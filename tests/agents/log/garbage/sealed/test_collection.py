@@ -10,6 +10,7 @@ from driftlog_agents.foundation.offload import inline
 from driftlog_agents.log.garbage.common.metadata_reads import CollectorReads
 from driftlog_agents.log.garbage.common.object_pages import ObjectPages
 from driftlog_agents.log.garbage.common.put_times import PutTimes
+from driftlog_agents.log.garbage.common.request_retry import request_retry
 from driftlog_agents.log.garbage.sealed.collection import SealedCollection
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.grace import HOUR_MS, Grace
@@ -26,8 +27,8 @@ class Agent:
         self.history = history
         self.share = share
         self.collection = SealedCollection(
-            metadata=CollectorReads(history.metadata, 1_000),
-            pages=ObjectPages(history.bucket, 1_000, 0, PutTimes(GRACE)),
+            metadata=CollectorReads(history.metadata, request_retry(1_000)),
+            pages=ObjectPages(history.bucket, request_retry(1_000), 0, PutTimes(GRACE)),
             deleter=history.deletions,
             grace=GRACE,
             unknown_keys=UnknownKeys(),

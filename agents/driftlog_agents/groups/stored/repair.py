@@ -18,9 +18,14 @@ import structlog
 from driftlog_agents.groups.classic.stored_value import decode_value
 from driftlog_agents.groups.consumer.stored_value import decode_head
 from driftlog_agents.groups.consumer.stored_value import decode_page as decode_members
-from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
 from driftlog_agents.groups.offsets import PageId
-from driftlog_agents.groups.storage_format import decode_group, decode_member, decode_page
+from driftlog_agents.groups.storage_format import (
+    CLASSIC,
+    CONSUMER,
+    decode_group,
+    decode_member,
+    decode_page,
+)
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.keys import group_key, group_prefix, parse_group_key, session_key
