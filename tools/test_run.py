@@ -118,14 +118,16 @@ class Beside:
             if line.startswith("failed: "):
                 outcomes.failed[line.removeprefix("failed: ")] = False
         counts = re.match(r"([\d,]+) passed, ([\d,]+) skipped, ", closing[-1] if closing else "")
+        ended = self._process.returncode
         if counts is not None:
             outcomes.passed_beside = int(counts[1].replace(",", ""))
             outcomes.skipped += int(counts[2].replace(",", ""))
-            status = self._process.returncode
-        else:
-            outcomes.failed[f"{self._folder} ended with {self._process.returncode}"] = False
-            status = pytest.ExitCode.TESTS_FAILED
-        return int(pytest.ExitCode.INTERRUPTED) if at_once else int(status)
+        named = any(line.startswith("failed: ") for line in closing)
+        if counts is None or (ended != 0 and not named):  # it may die behind its closing lines
+            outcomes.failed[f"{self._folder} ended with {ended}"] = False
+        if at_once:
+            return int(pytest.ExitCode.INTERRUPTED)
+        return ended if ended >= 0 and counts is not None else int(pytest.ExitCode.TESTS_FAILED)
 
     def kill(self) -> None:
         """End it and its workers."""

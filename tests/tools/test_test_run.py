@@ -285,6 +285,22 @@ def test_what_dies_beside_has_failed(folder: Path, beside: str) -> None:
 
 
 @idle
+@pytest.mark.verify
+def test_what_dies_behind_its_closing_lines_has_failed(folder: Path, beside: str) -> None:
+    """
+    An extension that ends the process when the interpreter ends, for one.
+    """
+    (folder / "beside" / "conftest.py").write_text(
+        "import atexit, os\nif 'PYTEST_XDIST_WORKER' not in os.environ:\n"
+        "    atexit.register(os.kill, os.getpid(), 11)"
+    )
+
+    assert run(folder, "good", "--beside", beside) == (
+        1,
+        ["verify: failed: beside ended with -11", "verify: 2 passed, 0 skipped, 1 failed"],
+    )
+
+
 def test_what_runs_beside_ends_with_the_run(folder: Path, beside: str) -> None:
     """
     SIGTERM, while the tests beside it are all that still runs: they end, no test is repeated, and

@@ -115,19 +115,22 @@ class Turns:
         self._call(lambda: self._clock_s() < ends_s)
 
     def _call(self, has_time: Callable[[], bool]) -> None:
-        while self._calls:
-            calls = self._calls.popleft()
-            call = next(calls, None)
-            if call is None:
-                continue
-            self._calls.append(calls)
-            try:
-                call()
-            except Exception:  # noqa: BLE001  # no task can raise it
-                self._log.exception("waiter_bug")
-            if not has_time():
+        try:
+            while self._calls:
+                calls = self._calls.popleft()
+                try:
+                    call = next(calls, None)
+                    if call is None:
+                        continue
+                    self._calls.append(calls)
+                    call()
+                except Exception:  # noqa: BLE001  # no task can raise it
+                    self._log.exception("waiter_bug")
+                if not has_time():
+                    return
+        finally:
+            if self._calls:
                 _later(self._call_more)
-                return
 
     def _begin(self) -> None:
         self._ends_s = self._clock_s() + SLICE_S

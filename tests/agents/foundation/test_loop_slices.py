@@ -147,6 +147,26 @@ async def test_short_calls_share_a_slice_and_one_that_fails_costs_no_other() -> 
     assert ["waiter_bug"] * 40 == [line["event"] for line in lines]
 
 
+async def test_calls_go_on_behind_one_that_ends_its_caller() -> None:
+    """
+    A cancelled caller, for one: what is left is called, and so is what others call later.
+    """
+    called: list[int] = []
+
+    def call(number: int) -> None:
+        called.append(number)
+        if number == 1:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        call_all(partial(call, number) for number in range(3))
+    call_all(partial(call, number) for number in range(10, 12))
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert [0, 1, 2, 10, 11] == sorted(called)
+
+
 async def test_a_small_request_does_not_wait_for_all_large_ones() -> None:
     """
     Twenty large ones work; one that comes has a slice when one or two of them have had theirs.

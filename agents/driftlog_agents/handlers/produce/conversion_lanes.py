@@ -15,7 +15,7 @@ Shell.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
+from contextlib import AbstractAsyncContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -35,9 +35,15 @@ _CREDIT_MS: Final = 0
 
 
 class _Lane:
-    """One thread, and the batches that wait for it."""
+    """One thread, and the batches that wait for it; *alone*: what a batch waits for in its turn."""
 
-    def __init__(self, offload: Offload, now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        offload: Offload,
+        now_ms: Callable[[], float],
+        alone: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    ) -> None:
+        self._alone = alone
         self._offload = offload
         self._now_ms = now_ms
         self._busy = False
@@ -61,12 +67,15 @@ class _Lane:
                     self._next()
                 raise
         self._busy = True
-        begun_ms = self._now_ms()
         try:
-            return await self._offload(fn, *args)
+            async with self._alone():
+                begun_ms = self._now_ms()
+                try:
+                    return await self._offload(fn, *args)
+                finally:
+                    if self._clients:
+                        self._clients.spend(client, self._now_ms() - begun_ms)
         finally:
-            if self._clients:
-                self._clients.spend(client, self._now_ms() - begun_ms)
             self._next()
 
     def _next(self) -> None:
@@ -96,7 +105,7 @@ class ConversionLanes:
         self, *, light: Offload, heavy: Offload, decoding: BatchDecoder, now_ms: Callable[[], float]
     ) -> None:
         self._light = _Lane(light, now_ms)
-        self._heavy = _Lane(partial(self._decoded_alone, heavy), now_ms)
+        self._heavy = _Lane(heavy, now_ms, decoding.large)
         self._decoding = decoding
 
     async def run(
@@ -113,20 +122,15 @@ class ConversionLanes:
             OverBatchLimitError: the batch is over a limit of decoding.
         """
         most, size = self._decoding.limits.decompressed_bytes, len(records)
+        light, call = min(_LIGHT_BYTES, most), (rewrite, limits, records, checked)
         try:
-            light = min(_LIGHT_BYTES, most)
             if size <= light:
-                return await self._light.run(client, size, rewrite, limits, records, checked, light)
+                try:
+                    return await self._light.run(client, size, *call, light)
+                except OverBatchLimitError:
+                    if light == most:
+                        raise
+            return await self._heavy.run(client, size, *call, most)
         except OverBatchLimitError as error:
-            if light == most:
-                self._decoding.refuse(error.limit)
-                raise
-        return await self._heavy.run(client, size, rewrite, limits, records, checked, most)
-
-    async def _decoded_alone(self, offload: Offload, *call: Any) -> Any:
-        async with self._decoding.large():
-            try:
-                return await offload(*call)
-            except OverBatchLimitError as error:
-                self._decoding.refuse(error.limit)
-                raise
+            self._decoding.refuse(error.limit)
+            raise

@@ -53,6 +53,7 @@ class MemoryBudget:
 
     __slots__ = (
         "_ahead",
+        "_alone_bytes",
         "_drawn_bytes",
         "_on_pressed",
         "_own_bytes",
@@ -90,8 +91,15 @@ class MemoryBudget:
         self._waking = False
         self._shared: SharedMemory | None = None
         self._own_bytes = sys.maxsize
+        self._alone_bytes = most_bytes
+        """`limit_bytes` while other budgets hold nothing."""
         self._drawn_bytes = 0
         """Bytes beyond its own, as the shared memory counts them."""
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a holder waits, while other budgets hold memory that this one could have."""
+        return bool(self.waiting) and self.limit_bytes < self._alone_bytes
 
     def limited_by(self, config: str) -> str:
         """The config that limits it now: *config*, or that of the shared memory."""
@@ -100,7 +108,7 @@ class MemoryBudget:
     @property
     def wanted(self) -> bool:
         """Whether holders wait for shared memory, of which this budget holds some."""
-        return bool(self._drawn_bytes and self._shared is not None and self._shared.waiting)
+        return bool(self._drawn_bytes and self._shared is not None and self._shared.is_awaited)
 
     @property
     def calm(self) -> bool:
@@ -170,6 +178,10 @@ class MemoryBudget:
         assert not self.held_bytes, "shared too late"
         self._shared, self._own_bytes = shared, own_bytes
 
+    def begin(self) -> None:
+        """All budgets share, and hold nothing."""
+        self._alone_bytes = self.limit_bytes
+
     def offer(self, free_bytes: int) -> None:
         """*free_bytes* of the shared memory are free (negative: holders are beyond its limit)."""
         limit = self._own_bytes + max(0, self._drawn_bytes + free_bytes)
@@ -183,6 +195,8 @@ class MemoryBudget:
         self.held_bytes += more_bytes
         if self.held_bytes > self._own_bytes or self._drawn_bytes:
             drawn = max(0, self.held_bytes - self._own_bytes)
+            if self._ahead is not None:  # beyond the limit it takes nothing from other budgets
+                drawn = min(drawn, max(self._drawn_bytes, self.limit_bytes - self._own_bytes))
             more, self._drawn_bytes = drawn - self._drawn_bytes, drawn
             assert self._shared is not None, "a budget alone draws on nothing"
             self._shared.draw(more)
@@ -216,8 +230,9 @@ class MemoryBudget:
             self._untrusted_turn = bool(self._untrusted) and not (
                 self._untrusted_turn and self._trusted
             )
-            self._ahead = self._grant(self._untrusted if self._untrusted_turn else self._trusted)
-            woken.append(self._ahead)
+            queue = self._untrusted if self._untrusted_turn else self._trusted
+            self._ahead = _first(queue)
+            woken.append(self._grant(queue))
         self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
         return woken
 
@@ -243,11 +258,13 @@ class SharedMemory:
             budget.share(self, own)
             self._free_bytes -= own
         self.draw(0)
+        for budget in budgets:
+            budget.begin()
 
     @property
-    def waiting(self) -> int:
-        """Number of holders that wait, in all budgets."""
-        return sum(budget.waiting for budget in self._budgets)
+    def is_awaited(self) -> bool:
+        """Whether holders of a budget wait that would have more if others held less."""
+        return any(budget.waits_for_others for budget in self._budgets)
 
     def draw(self, more_bytes: int) -> None:
         """A budget draws *more_bytes* (negative: it gives some back): offer the rest to all."""

@@ -109,9 +109,11 @@ class StalledConnections:
         """Close connections without progress; returns whether any connection still waits."""
         server = self._server
         self._frames(now_ms)
+        if self._answers(now_ms):
+            self._granted = None  # what was freed may be what requests wait for
         self._requests(now_ms)
-        self._answers(now_ms)
-        return server.frame_budget.pressed or server.request_budget.pressed or _crowded(server)
+        budgets = (server.frame_budget, server.request_budget, server.answers)
+        return any(budget.pressed for budget in budgets) or _crowded(server)
 
     def _frames(self, now_ms: float) -> None:
         server = self._server
@@ -146,12 +148,13 @@ class StalledConnections:
                 f"others have waited {server.stalled_ms / 1000:g} s for memory",
             )
 
-    def _answers(self, now_ms: float) -> None:
+    def _answers(self, now_ms: float) -> bool:
+        """Returns whether a connection was closed."""
         server = self._server
         if not _crowded(server):
             for connection in server.connections:
                 connection.answers.forget()
-            return
+            return False
         stalled = [c for c in server.connections if c.takes_nothing(now_ms)]
         stalled.sort(key=_answer_bytes, reverse=True)
         freed = 0
@@ -166,6 +169,7 @@ class StalledConnections:
                 f"took hardly any in {server.stalled_ms / 1000:g} s, while others wait for the "
                 f"memory",
             )
+        return freed > 0
 
 
 def _crowded(server: Budgets) -> bool:

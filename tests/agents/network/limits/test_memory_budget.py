@@ -294,3 +294,42 @@ def test_a_budget_has_its_eighth_whatever_others_hold() -> None:
     assert not any(peer.reader.waiting for peer in mine)
     assert not greedy.wanted
     assert "its.own" == modest.limited_by("its.own")
+
+
+def test_who_goes_beyond_the_limit_takes_nothing_from_other_budgets() -> None:
+    """
+    Before, one frame of 30 MiB pressed all budgets while it arrived, however slowly.
+    """
+    budgets = [MemoryBudget(48 * MiB) for _ in range(3)]
+    SharedMemory(64 * MiB, budgets)
+    peers = [begun(budget, LARGEST, trusted=True) for budget in budgets for _ in range(2)]
+    calm = [budget.pressed for budget in budgets]
+    beyond = Peer(budgets[0], memoryview(bytearray(64 * KiB)), [bytes(30 * MiB)])
+    beyond.reader = FrameReader(
+        30 * MiB, memoryview(bytearray(64 * KiB)), BufferPool(0), budgets[0]
+    )
+    beyond.reader.trusted = True
+    while len(beyond.stream) > 1 and beyond.bring(len(beyond.stream) - 1):
+        pass
+
+    assert [False] * 3 == calm
+    assert not beyond.reader.waiting
+    assert [True, False, False] == [budget.pressed for budget in budgets]
+    for peer in (*peers, beyond):
+        peer.reader.release()
+    assert [(0, False)] * 3 == [(budget.held_bytes, budget.pressed) for budget in budgets]
+
+
+def test_memory_that_would_help_nobody_is_not_wanted() -> None:
+    """
+    Holders that wait for the limit of their own budget are no reason to close others' clients.
+    """
+    waited, held = MemoryBudget(8 * MiB), MemoryBudget(40 * MiB)
+    SharedMemory(64 * MiB, (waited, held))
+    peers = [begun(held, LARGEST, trusted=True) for _ in range(3)]
+    peers += [begun(waited, 2 * MiB, trusted=True) for _ in range(6)]
+
+    assert waited.waiting
+    assert not held.wanted
+    for peer in peers:
+        peer.reader.release()
