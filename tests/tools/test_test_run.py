@@ -285,7 +285,6 @@ def test_what_dies_beside_has_failed(folder: Path, beside: str) -> None:
 
 
 @idle
-@pytest.mark.verify
 def test_what_dies_behind_its_closing_lines_has_failed(folder: Path, beside: str) -> None:
     """
     An extension that ends the process when the interpreter ends, for one.
@@ -301,6 +300,7 @@ def test_what_dies_behind_its_closing_lines_has_failed(folder: Path, beside: str
     )
 
 
+@idle
 def test_what_runs_beside_ends_with_the_run(folder: Path, beside: str) -> None:
     """
     SIGTERM, while the tests beside it are all that still runs: they end, no test is repeated, and

@@ -54,6 +54,7 @@ class MemoryBudget:
     __slots__ = (
         "_ahead",
         "_alone_bytes",
+        "_beyond_bytes",
         "_drawn_bytes",
         "_on_pressed",
         "_own_bytes",
@@ -88,6 +89,8 @@ class MemoryBudget:
         self._untrusted_turn = False
         self._ahead: Holder | None = None
         """The holder that may go beyond the limit."""
+        self._beyond_bytes = 0
+        """What it took beyond the limit, which is drawn from no other budget."""
         self._waking = False
         self._shared: SharedMemory | None = None
         self._own_bytes = sys.maxsize
@@ -128,8 +131,8 @@ class MemoryBudget:
             return True
         self._press()
         if self._ahead is None or self._ahead is holder:
-            self._ahead = holder
             self._untrusted_turn = not holder.trusted
+            self._go_ahead(holder, size_bytes)
             self._hold(size_bytes)
             return True
         queue[holder] = size_bytes
@@ -139,6 +142,9 @@ class MemoryBudget:
         """Count memory that is held already, and small (negative: no longer held)."""
         self._hold(size_bytes)
         if self.pressed:
+            ahead = self._ahead
+            if ahead is not None and self.held_bytes <= self._limit(ahead.trusted):
+                self._ahead_ends()
             self._wake()
         elif self.held_bytes > self.limit_bytes:
             self._press()
@@ -157,7 +163,7 @@ class MemoryBudget:
     def done(self, holder: Holder, size_bytes: int) -> None:
         """*holder* frees *size_bytes*, and no longer exceeds the limit; it may wait for more."""
         if self._ahead is holder:
-            self._ahead = None
+            self._ahead_ends()
         self._hold(-size_bytes)
         if self.pressed:
             self._wake()
@@ -168,7 +174,7 @@ class MemoryBudget:
             self._trusted.pop(holder, None)
             self._untrusted.pop(holder, None)
             if self._ahead is holder:
-                self._ahead = None
+                self._ahead_ends()
         self._hold(-size_bytes)
         if self.pressed:
             self._wake()
@@ -194,12 +200,17 @@ class MemoryBudget:
     def _hold(self, more_bytes: int) -> None:
         self.held_bytes += more_bytes
         if self.held_bytes > self._own_bytes or self._drawn_bytes:
-            drawn = max(0, self.held_bytes - self._own_bytes)
-            if self._ahead is not None:  # beyond the limit it takes nothing from other budgets
-                drawn = min(drawn, max(self._drawn_bytes, self.limit_bytes - self._own_bytes))
+            drawn = max(0, self.held_bytes - self._own_bytes - self._beyond_bytes)
             more, self._drawn_bytes = drawn - self._drawn_bytes, drawn
             assert self._shared is not None, "a budget alone draws on nothing"
             self._shared.draw(more)
+
+    def _go_ahead(self, holder: Holder, size_bytes: int) -> None:
+        self._ahead = holder
+        self._beyond_bytes = max(0, self.held_bytes + size_bytes - self.limit_bytes)
+
+    def _ahead_ends(self) -> None:
+        self._ahead, self._beyond_bytes = None, 0
 
     def _limit(self, trusted: bool) -> int:
         return self.limit_bytes if trusted else self.limit_bytes // 2
@@ -231,7 +242,7 @@ class MemoryBudget:
                 self._untrusted_turn and self._trusted
             )
             queue = self._untrusted if self._untrusted_turn else self._trusted
-            self._ahead = _first(queue)
+            self._go_ahead(_first(queue), queue[_first(queue)])
             woken.append(self._grant(queue))
         self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
         return woken

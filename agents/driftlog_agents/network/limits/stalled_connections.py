@@ -108,10 +108,9 @@ class StalledConnections:
     def look(self, now_ms: float) -> bool:
         """Close connections without progress; returns whether any connection still waits."""
         server = self._server
-        self._frames(now_ms)
-        if self._answers(now_ms):
-            self._granted = None  # what was freed may be what requests wait for
-        self._requests(now_ms)
+        if not self._answers(now_ms):  # else the others may have what was freed
+            self._frames(now_ms)
+            self._requests(now_ms)
         budgets = (server.frame_budget, server.request_budget, server.answers)
         return any(budget.pressed for budget in budgets) or _crowded(server)
 
