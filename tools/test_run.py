@@ -123,7 +123,8 @@ class Beside:
             outcomes.passed_beside = int(counts[1].replace(",", ""))
             outcomes.skipped += int(counts[2].replace(",", ""))
         named = any(line.startswith("failed: ") for line in closing)
-        if counts is None or (ended != 0 and not named and not at_once):  # it may die behind its closing lines
+        # It may die behind its closing lines.
+        if counts is None or (ended != 0 and not named and not at_once):
             outcomes.failed[f"{self._folder} ended with {ended}"] = False
         if at_once:
             return int(pytest.ExitCode.INTERRUPTED)
