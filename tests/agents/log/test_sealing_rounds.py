@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.clocks import Clocks
+from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.attempts import SealAttempts
@@ -79,7 +80,7 @@ class Subject(Sealer):
                 now_ms=lambda: 0,
                 grace=SETTINGS.grace,
             ),
-            probes=cast(Any, None),
+            probes=BucketProbes(cast(Any, None), objects, lambda: 0),
             partitions=Partitions(logs),
             settings=SETTINGS,
             clocks=Clocks(now_ms, lambda: 0),
