@@ -14,8 +14,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check --no-input
 unexport PYTHONDONTWRITEBYTECODE
 
 # Two cores is what CI has.  A third of their time, tests wait: for leases, for a store, for what a
-# kill leaves.  With a fourth worker, the kills of `make verify` take the cores of the others.  The
-# simulation, which waits for nothing, runs beside them at idle priority.
+# kill leaves.  With a fourth worker, the kills of `make verify` take the cores of the others.
 test: WORKERS ?= 3
 verify: WORKERS ?= 3
 SEEDS ?= 1000
@@ -44,7 +43,7 @@ help:
 	@echo "make local          LocalStack, etcd and three agents here, without Docker, and the demo through them (DEMO=only: no more)"
 	@echo "make test           ten minutes on two cores: unit, contract, a short simulation, one round trip of each client"
 	@echo "                    (ARGS='-k name' instead: these tests, of both suites)"
-	@echo "make verify         every other test: 392 seeds, planted bugs, beside Apache Kafka, kills, chaos, attacks"
+	@echo "make verify         every other test: 368 seeds, planted bugs, beside Apache Kafka, kills, chaos, attacks"
 	@echo "make check          ruff, mypy, import-linter and the layer tests"
 	@echo "make format         ruff's formatter and import order, applied"
 	@echo "make bench          ours beside Apache Kafka (hours; ARGS=--quick for minutes)"
@@ -147,7 +146,7 @@ test: setup $(if $(ARGS),components,kafka-jars etcd)
 	@$(BIN)/python -m tools.test_run test $(PYTEST_OPTIONS) $(or $(ARGS),-m 'not verify')
 
 verify: setup components
-	@$(BIN)/python -m tools.test_run verify $(if $(ARGS),,--beside tests/simulation) $(PYTEST_OPTIONS) -m verify $(ARGS)
+	@$(BIN)/python -m tools.test_run verify $(PYTEST_OPTIONS) -m verify $(ARGS)
 
 # Every check runs, and the last line says which failed.
 check: setup

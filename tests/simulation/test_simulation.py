@@ -25,13 +25,8 @@ CHUNK = 20
 PART = CHUNK if "DRIFTLOG_SEEDS" in os.environ else 8
 """Seeds of each chunk that run."""
 
-SHORT = (0,)
-"""The chunks in `make test`."""
-
-LONG = pytest.mark.timeout(400)
-IDLE = pytest.mark.timeout(1_200)
-IN_VERIFY = [pytest.mark.verify, IDLE]
-"""`make verify` runs the simulation at idle priority, beside tests that may take every core."""
+SHORT = (0, 20, 80, 500)
+"""The chunks in `make test`: plain schedules, restarts under clocks that jump, aimed ones."""
 
 FOUND = (1, 341, 74, 68, 938, 1_200_608, 5_004_212, 402, 9_000_342)
 """Seeds that found something in the schedules of their time: a cache that forgot who waited behind
@@ -57,7 +52,7 @@ batches after it."""
 
 def in_verify(*seeds: int) -> list[ParameterSet]:
     """Seeds that `make test` leaves to `make verify`."""
-    return [pytest.param(seed, marks=IN_VERIFY) for seed in seeds]
+    return [pytest.param(seed, marks=pytest.mark.verify) for seed in seeds]
 
 
 @pytest.fixture(autouse=True)
@@ -71,10 +66,11 @@ def _time_left() -> None:
 
 
 @pytest.mark.usefixtures("_time_left")
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(start, marks=LONG if start in SHORT else IN_VERIFY)
+        pytest.param(start, marks=[] if start in SHORT else [pytest.mark.verify])
         for start in range(0, SEEDS, CHUNK)
     ],
 )
@@ -89,7 +85,7 @@ def test_promises_hold_under_every_schedule(start: int) -> None:
 
 
 @pytest.mark.verify
-@IDLE
+@pytest.mark.timeout(200)
 def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
     """
     They run on beside it with their metadata store, and end; seed 20,002 found that an object by
@@ -99,10 +95,11 @@ def test_a_restore_has_what_agents_of_the_old_cluster_acknowledge() -> None:
 
 
 @pytest.mark.usefixtures("_time_left")
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(start, marks=LONG if start == SEAL_AGENTS else IN_VERIFY)
+        pytest.param(start, marks=[] if start == SEAL_AGENTS else [pytest.mark.verify])
         for start in range(SEAL_AGENTS, SEAL_AGENTS + 120, 20)
     ],
 )
@@ -160,7 +157,7 @@ def test_one_seed_gives_one_trace(seed: int) -> None:
 
 @pytest.mark.usefixtures("_time_left")
 @pytest.mark.verify
-@IDLE
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
 def test_planted_bugs_are_caught(bug: Planted) -> None:
     """

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,7 +86,7 @@ def start(folder: Path, chosen: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tools.test_run", "verify", *arguments, "-k", chosen],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -98,7 +97,7 @@ def start(folder: Path, chosen: str, *arguments: str) -> subprocess.Popen[str]:
 def run(folder: Path, chosen: str, *arguments: str) -> tuple[int, list[str]]:
     """Its exit status, and its closing lines without the times."""
     with start(folder, chosen, *arguments) as process:
-        output, _ = process.communicate(timeout=250)
+        output, _ = process.communicate(timeout=100)
     said = re.sub(r"; \d+ s, \d+ s of CPU$", "", output, flags=re.MULTILINE).splitlines()
     assert process.returncode in (0, 1), output
     return process.returncode, [
@@ -208,120 +207,3 @@ def test_a_run_that_is_cut_names_what_had_failed(folder: Path) -> None:
 
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert "verify: failed: test_some.py::test_flaky_unit\n" in output
-
-
-# ── Beside it ──
-
-
-def idle(test: Callable[..., None]) -> Callable[..., None]:
-    """A test of what runs at idle priority: beside busy tests a second takes half a minute."""
-    for mark in (pytest.mark.verify, pytest.mark.real_processes, pytest.mark.timeout(300)):
-        test = mark(test)
-    return test
-
-
-BESIDE = """
-import os, sys, time
-from pathlib import Path
-import pytest
-
-def test_good_beside(): pass
-
-def test_skipped_beside(): pytest.skip("no time is left")
-
-def test_bad_beside(): assert False
-
-@pytest.mark.skipif(sys.platform != "linux", reason="priorities of Linux")
-@pytest.mark.parametrize("worker", [1, 2])
-def test_priority(worker):
-    assert os.SCHED_IDLE == os.sched_getscheduler(0)
-    group = Path("/proc/self/autogroup")
-    if group.exists():
-        assert group.read_text().split()[1:] in ([], ["nice", "19"])
-
-def test_endless_beside():
-    Path(__file__).with_name("pid").write_text(str(os.getpid()))
-    time.sleep(600)
-"""
-
-
-@pytest.fixture
-def beside(folder: Path) -> str:
-    """A folder of tests that run beside the others."""
-    (folder / "beside").mkdir()
-    (folder / "beside" / "test_beside.py").write_text(BESIDE)
-    return "beside"
-
-
-@idle
-def test_what_ran_beside_is_counted_and_its_failures_are_named(folder: Path, beside: str) -> None:
-    """
-    They stand, although a test of real processes passed the second time.  Each worker beside it
-    gives way, by its priority and by that of its session.
-    """
-    chosen = "good or skipped or bad or flaky_fixture or priority"
-
-    assert run(folder, chosen, "--beside", beside) == (
-        1,
-        [
-            "verify: failed: beside/test_beside.py::test_bad_beside",
-            "verify: failed, then passed: test_some.py::test_flaky_fixture",
-            "verify: 4 passed, 2 skipped, 1 failed, 1 failed, then passed",
-        ],
-    )
-
-
-@idle
-def test_what_dies_beside_has_failed(folder: Path, beside: str) -> None:
-    """
-    Killed by the kernel, it says nothing.
-    """
-    (folder / "beside" / "conftest.py").write_text("import os; os.kill(os.getpid(), 9)")
-
-    assert run(folder, "good", "--beside", beside) == (
-        1,
-        ["verify: failed: beside ended with -9", "verify: 1 passed, 0 skipped, 1 failed"],
-    )
-
-
-@idle
-def test_what_dies_behind_its_closing_lines_has_failed(folder: Path, beside: str) -> None:
-    """
-    An extension that ends the process when the interpreter ends, for one.
-    """
-    (folder / "beside" / "conftest.py").write_text(
-        "import atexit, os\nif 'PYTEST_XDIST_WORKER' not in os.environ:\n"
-        "    atexit.register(os.kill, os.getpid(), 11)"
-    )
-
-    assert run(folder, "good", "--beside", beside) == (
-        1,
-        ["verify: failed: beside ended with -11", "verify: 2 passed, 0 skipped, 1 failed"],
-    )
-
-
-@idle
-def test_what_runs_beside_ends_with_the_run(folder: Path, beside: str) -> None:
-    """
-    SIGTERM, while the tests beside it are all that still runs: they end, no test is repeated, and
-    what had failed is named.
-    """
-    with start(folder, "broken or endless_beside", "--beside", beside) as process:
-        assert process.stdout is not None
-        output = ""
-        while "FAILED test_some.py::test_broken" not in output:
-            output += process.stdout.readline()
-        pid = folder / "beside" / "pid"
-        while not (pid.exists() and pid.read_text()):
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        output += process.stdout.read()
-
-    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
-    assert "verify: failed: test_some.py::test_broken\n" in output
-    assert "once more" not in output
-    deadline = time.monotonic() + 60
-    while Path("/proc", pid.read_text()).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
