@@ -142,9 +142,6 @@ class MemoryBudget:
         """Count memory that is held already, and small (negative: no longer held)."""
         self._hold(size_bytes)
         if self.pressed:
-            ahead = self._ahead
-            if ahead is not None and self.held_bytes <= self._limit(ahead.trusted):
-                self._ahead_ends()
             self._wake()
         elif self.held_bytes > self.limit_bytes:
             self._press()

@@ -333,21 +333,3 @@ def test_memory_that_would_help_nobody_is_not_wanted() -> None:
     assert not held.wanted
     for peer in peers:
         peer.reader.release()
-
-
-def test_who_is_within_the_limit_again_is_no_longer_ahead() -> None:
-    """
-    A client that went beyond it once, and holds a little all the time, leaves no budget pressed.
-    """
-    budget = MemoryBudget(8 * MiB)
-    first, ahead = (begun(budget, size, trusted=True) for size in (6 * MiB, 4 * MiB))
-    beyond = budget.pressed
-    budget.note(-5 * MiB)  # answers that were taken
-
-    assert beyond
-    assert not budget.pressed
-    assert not ahead.reader.waiting
-    budget.note(5 * MiB)
-    for peer in (first, ahead):
-        peer.reader.release()
-    assert 0 == budget.held_bytes
