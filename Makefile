@@ -195,7 +195,7 @@ attack: setup
 	@$(BIN)/python -m tests.attack --seconds $(SECONDS) --seed $(SEED) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 attack-long: setup
-	@$(BIN)/python -m tests.attack --seconds $(SECONDS) --seed $(SEED) --requests $(REQUESTS) --attackers 2 $(if $(ONLY),--only '$(ONLY)') $(ARGS)
+	@$(BIN)/python -m tests.attack --seconds $(SECONDS) --seed $(SEED) --requests $(REQUESTS) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -46,9 +46,6 @@ def main() -> int:
         help=f"repeat the attacks, and {_FASTEST} for as long as all of them, with other seeds, "
         "until so many were sent",
     )
-    parser.add_argument(
-        "--attackers", type=int, default=1, help="processes of an attack that can have several"
-    )
     parser.add_argument("--list", action="store_true", help="say what there is")
     options = parser.parse_args()
     # As Ctrl-C: what was started is ended.
@@ -73,7 +70,7 @@ def main() -> int:
     try:
         for name, seconds, seed in _plan(options, [attack.name for attack in chosen]):
             alone = not options.beside_others
-            outcome = _one(name, seconds, seed, options.stall_ms, options.attackers, alone=alone)
+            outcome = _one(name, seconds, seed, options.stall_ms, alone=alone)
             outcomes.append(outcome)
             if not outcome.ok:
                 again.setdefault(seed, set()).add(name)
@@ -106,9 +103,7 @@ def _plan(options: argparse.Namespace, names: list[str]) -> Iterator[tuple[str, 
             yield _FASTEST, options.seconds, seed
 
 
-def _one(
-    name: str, seconds: float, seed: int, most_stall_ms: float, attackers: int, *, alone: bool
-) -> Outcome:
+def _one(name: str, seconds: float, seed: int, most_stall_ms: float, *, alone: bool) -> Outcome:
     """An attack that cannot even be made has failed, and the next one is made."""
     attack = next(each for attacks in ALL.values() for each in attacks if each.name == name)
     try:
@@ -118,7 +113,6 @@ def _one(
             seed=seed,
             most_stall_ms=most_stall_ms,
             alone=alone,
-            attackers=attackers,
         )
     except Exception as error:  # noqa: BLE001  # whatever it was: the table says so
         traceback.print_exc()

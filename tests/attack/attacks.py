@@ -41,8 +41,6 @@ class Target:
     rng: random.Random
     seconds: float
     """This attack's share: what repeats itself ends by then."""
-    attackers: int = 1
-    """Processes of an attack that can have several."""
     healthy_topic: str = ""
     sent: int = 0
     """Requests, or connections where an attack is made of these."""

@@ -92,13 +92,11 @@ def run(
     parent: Path | None = None,
     most_stall_ms: float = STALL_MS,
     alone: bool = True,
-    attackers: int = 1,
 ) -> Outcome:
     """Attack an agent of its own with *attack* for up to about so many seconds.
 
     Not *alone* on the machine: how long the loop stood still, and memory below what the machine
-    can give, are measured and fail nothing.  *attackers* is the processes of an attack that can
-    have several.
+    can give, are measured and fail nothing.
     """
     begun = time.monotonic()
     outcome = Outcome(attack.name, most_stall_ms=most_stall_ms, alone=alone)
@@ -119,7 +117,7 @@ def run(
             )
             try:
                 rng = random.Random(f"{seed}/{attack.name}")
-                target = Target(agent, rng, seconds, attackers)
+                target = Target(agent, rng, seconds)
                 _run(attack, target, outcome)
                 outcome.sent = target.sent
                 outcome.failures += target.failures

@@ -3,13 +3,12 @@
 Shell.
 """
 
-import multiprocessing
 import random
 import select
 import struct
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,13 +28,18 @@ _WAIT_S: Final = 0.03
 _SEND_S: Final = 20.0
 
 _CONNECTIONS: Final = 60
+_ADDRESSES: Final = [f"127.0.0.{last}" for last in range(2, 34)]
+"""The agent finds out late that a client which it does not read has left: until then the connection
+counts for its address, and one address has 1,000."""
 _FRAMES: Final = 1_000
-_RENEWED: Final = 5
 _BLOCK: Final = 16
-_MUTATED: Final = 0.05
+_UNANSWERED: Final = 2 * _BLOCK
+_RENEWED: Final = 0.02
+"""The share of frames that are made for the time they are sent."""
+_MUTATED: Final = 0.2
 """The share of blocks that end with a mutated frame."""
 _LOOK_S: Final = 0.005
-_SILENT_S: Final = 0.2
+_SILENT_S: Final = 1.0
 """A connection on which nothing moves for so long waits for a group, say: it goes."""
 
 Call = tuple[Api[Any, Any], int]
@@ -259,61 +263,56 @@ class PipelinedValues(Attack):
     counted_by_agent = True
 
     def run(self, target: Target) -> None:
-        """Until the time is up, by so many processes."""
-        seeds = [target.rng.getrandbits(64) for _ in range(target.attackers)]
-        if len(seeds) == 1:
-            _pour_values(target.port, seeds[0], target.seconds)
-            return
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(len(seeds), spawn) as processes:
-            for seed in seeds:
-                processes.submit(_pour_values, target.port, seed, target.seconds)
-
-
-def _pour_values(port: int, seed: int, seconds: float) -> None:
-    rng = random.Random(seed)
-    frames, pipes = _Frames(rng), list[_Pipe]()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        frames.renew()
-        try:
-            while len(pipes) < _CONNECTIONS:
-                pipes.append(_Pipe(Connection(port)))
-        except GONE:
-            time.sleep(_LOOK_S)
-        select.select([pipe.socket for pipe in pipes], (), (), _LOOK_S)
-        pipes = [pipe for pipe in pipes if pipe.goes_on(frames)]
-    for pipe in pipes:
-        pipe.close()
+        """Until the time is up."""
+        frames, pipes = _Frames(target.rng), list[_Pipe]()
+        until = target.deadline
+        while time.monotonic() < until and target.agent.is_alive():
+            try:
+                while len(pipes) < _CONNECTIONS:
+                    address = target.rng.choice(_ADDRESSES)
+                    pipes.append(_Pipe(Connection(target.port, address=address)))
+            except GONE:
+                time.sleep(_LOOK_S)
+            select.select([pipe.socket for pipe in pipes], (), (), _LOOK_S)
+            pipes = [pipe for pipe in pipes if pipe.goes_on(frames)]
+        for pipe in pipes:
+            pipe.close()
 
 
 class _Frames:
     """Requests that are made once and sent many times: to make one takes longer than to answer it.
 
-    A few are replaced each time that the connections are looked at.
+    A few are replaced with each block, and each one that was not answered: it has had its effect,
+    and would hold up all that follow it on its connection.  A frame's correlation id is its number
+    here.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._maker, self._calls = HostileMaker(rng, repeated=0.0), calls()
-        self._frames = [self._made() for _ in range(_FRAMES)]
+        self._frames = [self._made(number) for number in range(_FRAMES)]
 
-    def renew(self) -> None:
-        for _ in range(_RENEWED):
-            self._frames[self._rng.randrange(_FRAMES)] = self._made()
+    def replace(self, number: int) -> None:
+        self._frames[number] = self._made(number)
 
-    def block(self) -> bytes:
-        """Some of them.  One that is mutated is the last: the connection may end there."""
-        frames = self._rng.choices(self._frames, k=_BLOCK)
+    def block(self) -> tuple[list[int], bytes]:
+        """The numbers of some, and their bytes.
+
+        One that is mutated is the last: the connection may end there.
+        """
+        numbers = self._rng.choices(range(_FRAMES), k=_BLOCK)
+        if self._rng.random() < _RENEWED * _BLOCK:
+            self.replace(numbers[0])
+        frames = [self._frames[number] for number in numbers]
         if self._rng.random() < _MUTATED:
-            body = mutated([frames[-1][8:]], self._rng)
-            frames[-1] = struct.pack(">i", len(body) + 4) + frames[-1][4:8] + body
-        return b"".join(frames)
+            body = mutated([frames[-1][12:]], self._rng)
+            frames[-1] = struct.pack(">i", len(body) + 8) + frames[-1][4:12] + body
+        return numbers, b"".join(frames)
 
-    def _made(self) -> bytes:
+    def _made(self, number: int) -> bytes:
         api, version = self._rng.choice(self._calls)
         message = self._maker.message(api.request, version)
-        return api.encode_request(version, 1, "fuzz", message)
+        return api.encode_request(version, number, "fuzz", message)
 
 
 class _Pipe:
@@ -323,38 +322,64 @@ class _Pipe:
         self.socket = connection.socket
         self.socket.setblocking(False)
         self._unsent = memoryview(b"")
+        self._unanswered: deque[int] = deque()
+        self._head, self._skipped_bytes = b"", 0
+        """Of the answer that is read: its first bytes, and what is left of it behind them."""
         self._moved_s = time.monotonic()
 
     def close(self) -> None:
         self.socket.close()
 
     def goes_on(self, frames: _Frames) -> bool:
-        """Read and forget what is there, and send more; False: it is closed, for nothing moves."""
+        """Read what is there, and send more; False: it is closed, for nothing moves."""
         if self._moves(frames):
             return True
+        if self._unanswered:
+            frames.replace(self._unanswered[0])
         self.close()
         return False
 
     def _moves(self, frames: _Frames) -> bool:
         now_s = time.monotonic()
         try:
-            if not self.socket.recv(1 << 18):
+            if not (data := self.socket.recv(1 << 18)):
                 return False
+            self._read(data)
             self._moved_s = now_s
         except BlockingIOError:
             pass
         except OSError:
             return False
-        if not self._unsent:
-            self._unsent = memoryview(frames.block())
+        if not self._unsent and len(self._unanswered) < _UNANSWERED:
+            numbers, data = frames.block()
+            self._unanswered.extend(numbers)
+            self._unsent = memoryview(data)
         try:
-            self._unsent = self._unsent[self.socket.send(self._unsent) :]
-            self._moved_s = now_s
+            if self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+                self._moved_s = now_s
         except BlockingIOError:
             pass
         except OSError:
             return False
         return now_s - self._moved_s < _SILENT_S
+
+    def _read(self, data: bytes) -> None:
+        """Take from the unanswered what is answered, and what is before it: Produce with `acks=0`
+        has no answer."""
+        at = 0
+        while True:
+            skipped = min(self._skipped_bytes, len(data) - at)
+            self._skipped_bytes -= skipped
+            at += skipped
+            self._head += (more := data[at : at + 8 - len(self._head)])
+            at += len(more)
+            if len(self._head) < 8:
+                return
+            size, number = struct.unpack(">ii", self._head)
+            self._head, self._skipped_bytes = b"", size - 4
+            while self._unanswered and self._unanswered.popleft() != number:
+                pass
 
 
 ATTACKS: Final = (HostileValues, MutatedBytes, TaggedFields, StrangeHeaders, PipelinedValues)
