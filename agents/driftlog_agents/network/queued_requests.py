@@ -168,19 +168,20 @@ class QueuedRequest(Slot):
         """Add *size_bytes* that the budget counts already."""
         self.held_bytes += size_bytes
 
-    def keep(self, size_bytes: int) -> bool:
+    def keep(self, size_bytes: int) -> str | None:
         """The request is decoded, is about to wait for records, and holds *size_bytes* until its
-        answer.  False: it must be answered now, because waiting requests hold too much."""
+        answer.  Not None: waiting requests hold too much by this config, so it must be answered
+        now."""
         queue = self._queue
         most = queue.budget.limit_bytes // _KEPT_SHARE
         if size_bytes > _SMALL_BYTES and queue.kept_bytes + size_bytes > most:
-            return False
+            return queue.budget.limited_by("queued.max.request.bytes")
         queue.kept_bytes += size_bytes
         self._kept_bytes = size_bytes
         self.hold(size_bytes - self.held_bytes)
         queue.budget.done(self, 0)
         queue.look()
-        return True
+        return None
 
     def wait(self) -> None:
         """Wait for the turn on the connection."""

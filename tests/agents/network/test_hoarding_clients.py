@@ -24,6 +24,7 @@ from driftlog_agents.configs.limits import Limits
 from driftlog_agents.groups.offsets import Committed, PageId
 from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, MOST_BYTES
+from driftlog_agents.network.limits.memory_budget import NETWORK_BYTES
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch, join_group, metadata
@@ -305,14 +306,23 @@ async def test_a_large_fetch_that_waits_counts_as_what_it_keeps(agent: Serving) 
     assert 0 == server.requests.kept_bytes
 
 
+@pytest.mark.parametrize(
+    ("limits", "config"),
+    [
+        (Limits(queued_max_request_bytes=2 * MiB + 100 * KiB), "queued.max.request.bytes"),
+        # Requests have an eighth, and the five that are nobody's.
+        (Limits(driftlog_max_network_bytes=(2 * MiB + 100 * KiB) * 4 // 3), NETWORK_BYTES),
+    ],
+    ids=["requests", "network"],
+)
 async def test_fetches_that_would_keep_more_than_half_of_the_room_do_not_wait(
-    tmp_path: Path,
+    tmp_path: Path, limits: Limits, config: str
 ) -> None:
     """
     Of four that wait for a thousand partitions each, with room for two of them, two are answered
     with nothing, at once; a Fetch of one partition waits as ever.
     """
-    settings = BrokerSettings(limits=Limits(queued_max_request_bytes=2 * MiB + 100 * KiB))
+    settings = BrokerSettings(limits=limits)
     async with Serving(tmp_path, broker=settings) as agent, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(agent.client()) for _ in range(5)]
         await clients[0].create("wide", 1_000)
@@ -324,7 +334,7 @@ async def test_fetches_that_would_keep_more_than_half_of_the_room_do_not_wait(
         answers = [await client.call(fetch.API, 11, wanted) for client in clients[2:4]]
         clients[4].send(fetch.API, 11, fetching("wide", {0: 0}, max_wait_ms=300_000))
         await eventually(lambda: len(agent.log("wide").waiting_fetches) == 3)
-        refused = agent.process.refusals.counts["queued.max.request.bytes"]
+        refused = agent.process.refusals.counts[config]
         waiting = agent.server.requests.budget.waiting
 
     assert 2 * 1_000 * 500 < kept <= MiB + 50 * KiB

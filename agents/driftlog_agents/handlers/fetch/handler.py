@@ -284,10 +284,11 @@ class _Fetch:
         """Claim the memory of a waiting request.  Without room the request is answered with what
         there is, and its client asks again."""
         topics, partitions = len(self._request.topics), self._partitions
-        may = self._slot.keep(REQUEST_BYTES + topics * _TOPIC_BYTES + partitions * _PARTITION_BYTES)
-        if not may:
-            self._broker.refusals.count("queued.max.request.bytes")
-        return may
+        size_bytes = REQUEST_BYTES + topics * _TOPIC_BYTES + partitions * _PARTITION_BYTES
+        refused_by = self._slot.keep(size_bytes)
+        if refused_by is not None:
+            self._broker.refusals.count(refused_by)
+        return refused_by is None
 
     def _logs(self) -> Iterator[tuple[PartitionLog, FetchPartition]]:
         """The requested partitions that this agent leads."""

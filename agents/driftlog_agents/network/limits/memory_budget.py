@@ -176,13 +176,11 @@ class MemoryBudget:
         if self.pressed:
             self._wake()
 
-    def share(self, shared: "SharedMemory", own_bytes: int) -> None:
-        """Beyond *own_bytes*, draw on *shared* from now on; nothing is held yet."""
+    def share(self, shared: "SharedMemory", own_bytes: int, free_bytes: int) -> None:
+        """Beyond *own_bytes*, draw on *shared*, of which *free_bytes* are free; nothing is held."""
         assert not self.held_bytes, "shared too late"
         self._shared, self._own_bytes = shared, own_bytes
-
-    def begin(self) -> None:
-        """All budgets share, and hold nothing."""
+        self.offer(free_bytes)
         self._alone_bytes = self.limit_bytes
 
     def offer(self, free_bytes: int) -> None:
@@ -260,14 +258,10 @@ class SharedMemory:
 
     def __init__(self, limit_bytes: int, budgets: Sequence[MemoryBudget]) -> None:
         self._budgets = budgets
-        self._free_bytes = limit_bytes
-        for budget in budgets:
-            own = min(limit_bytes // _OWN_SHARE, budget.most_bytes)
-            budget.share(self, own)
-            self._free_bytes -= own
-        self.draw(0)
-        for budget in budgets:
-            budget.begin()
+        own_bytes = [min(limit_bytes // _OWN_SHARE, budget.most_bytes) for budget in budgets]
+        self._free_bytes = limit_bytes - sum(own_bytes)
+        for budget, own in zip(budgets, own_bytes, strict=True):
+            budget.share(self, own, self._free_bytes)
 
     @property
     def is_awaited(self) -> bool:
