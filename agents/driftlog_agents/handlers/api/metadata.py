@@ -76,7 +76,7 @@ async def handle(
         cluster_id=broker.cluster_id,
         controller_id=controller_id(broker, reachable),
         topics=[
-            _described(broker, topic, reachable, code, operations)
+            await _described(broker, topic, reachable, code, operations)
             if isinstance(topic, Topic)
             else topic
             async for topic in sliced(topics)
@@ -192,7 +192,7 @@ async def _create_missing(broker: Broker, names: Iterable[str]) -> dict[str, Err
     return refused
 
 
-def _described(
+async def _described(
     broker: Broker,
     topic: Topic,
     reachable: Mapping[int, Node],
@@ -214,7 +214,7 @@ def _described(
                 isr_nodes=info.replicas,
                 offline_replicas=info.offline,
             )
-            for index, info in enumerate(infos)
+            async for index, info in sliced(enumerate(infos))
         ],
         topic_authorized_operations=operations,
     )
