@@ -1,7 +1,8 @@
 """Topics: created, changed and deleted in the metadata store, copied to the bucket, and led.
 
     create   topic key (create-only) ──▶ topic/1.json   ──▶ done ──▶ seen by all, led ──▶ answered
-    change   topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all, led ──▶ answered
+    extend   topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all, led ──▶ answered
+    alter    topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all ──▶ answered
     import   as create, but for the steps before the topic's key (`topics/imports`)
     delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
              ──▶ done ──▶ seen by all ──▶ answered
@@ -300,7 +301,7 @@ class Topics:
                 raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
             return replace(now, configs=configs)
 
-        return await self._change(topic, altered, validate_only=validate_only)
+        return await self._change(topic, altered, validate_only=validate_only, led=False)
 
     async def _change(
         self,
@@ -309,6 +310,7 @@ class Topics:
         *,
         validate_only: bool,
         timeout_s: float | None = None,
+        led: bool = True,
     ) -> Topic:
         change = Change(timeout_s)
         quota = (await self._led(change)).ports.quota
@@ -321,7 +323,7 @@ class Topics:
         async def update(engine: Engine, change: Change) -> tuple[Topic, int]:
             return await self._commits.update(engine, change, topic, alter)
 
-        return await self._made(change, update)
+        return await self._made(change, update, led=led)
 
     async def parting(self) -> None:
         """Return when a change may be answered: at once, unless this agent leaves.

@@ -7,7 +7,7 @@ Shell.
 from collections import Counter
 
 from driftlog_agents.foundation.loop_slices import each
-from driftlog_agents.handlers.api.create_topics import MADE_AT_ONCE, MAX_WAIT_S, check_replicas
+from driftlog_agents.handlers.api.create_topics import MAX_WAIT_S, check_replicas
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -17,7 +17,7 @@ from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from driftlog_agents.topics.validation import MAX_TOPICS, check_request
+from driftlog_agents.topics.validation import CHANGED_AT_ONCE, MAX_TOPICS, check_request
 
 
 async def handle(
@@ -45,7 +45,7 @@ async def handle(
     done = await each(
         topics,
         lambda topic: _extend(broker, topic, request.validate_only, deadline_s),
-        1 if request.validate_only else MADE_AT_ONCE,
+        1 if request.validate_only else CHANGED_AT_ONCE,
     )
     return CreatePartitionsResponse(results=results + done)
 

@@ -27,14 +27,16 @@ from driftlog_agents.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from driftlog_agents.topics.validation import MAX_TOPICS, NewTopic, check_request
+from driftlog_agents.topics.validation import (
+    CHANGED_AT_ONCE,
+    MAX_TOPICS,
+    NewTopic,
+    check_request,
+)
 from driftlog_metadata.schema.model import Topic
 
 MAX_WAIT_S: Final = 60.0
 """Longest wait, whatever timeout the client sends: its connection waits for the answer."""
-
-MADE_AT_ONCE: Final = 1_000
-"""Topics of one request that are changed, and wait for leaders, at the same time."""
 
 
 async def handle(
@@ -62,7 +64,7 @@ async def handle(
     made = await each(
         topics,
         lambda topic: _create(broker, topic, request.validate_only, deadline_s, defaults),
-        1 if request.validate_only else MADE_AT_ONCE,
+        1 if request.validate_only else CHANGED_AT_ONCE,
     )
     return CreateTopicsResponse(topics=results + made)
 

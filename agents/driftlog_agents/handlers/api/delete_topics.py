@@ -8,7 +8,7 @@ from collections import Counter
 from uuid import UUID
 
 from driftlog_agents.foundation.loop_slices import each, sliced
-from driftlog_agents.handlers.api.create_topics import MADE_AT_ONCE, MAX_WAIT_S
+from driftlog_agents.handlers.api.create_topics import MAX_WAIT_S
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -19,6 +19,7 @@ from driftlog_agents.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from driftlog_agents.protocol.types import NULL_UUID
+from driftlog_agents.topics.validation import CHANGED_AT_ONCE
 
 _UNKNOWN_NAME = "This server does not host this topic-partition."
 _UNKNOWN_ID = "This server does not host this topic ID."
@@ -42,7 +43,7 @@ async def handle(
             deletions[state.name, state.topic_id] = None
         else:
             refusals[state.name, state.topic_id, refused] = None
-    done = await each(deletions, lambda one: _delete(broker, *one, deadline_s), MADE_AT_ONCE)
+    done = await each(deletions, lambda one: _delete(broker, *one, deadline_s), CHANGED_AT_ONCE)
     responses = [
         _result(name, topic_id, ErrorCode.INVALID_REQUEST, message)
         for name, topic_id, message in refusals
