@@ -75,7 +75,9 @@ async def _apply(
     match asked.resource_type:
         case ResourceType.TOPIC:
             topic = _topic(broker, asked.resource_name)
-            await broker.topics.alter_configs(topic, asked.change, validate_only=validate_only)
+            await broker.topics.alter_configs(
+                topic, lambda configs: _result(asked, configs), validate_only=validate_only
+            )
         case ResourceType.BROKER:
             await _change_broker(broker, asked, validate_only=validate_only)
         case ResourceType.BROKER_LOGGER if not legacy:
