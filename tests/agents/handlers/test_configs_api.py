@@ -359,7 +359,7 @@ async def test_values_are_shown_formatted_and_stored_as_they_were_typed(tmp_path
         all_brokers = (await configs_of(agent, BROKER, ""))[ratio[0]]
         stored = dict(agent.broker.topics.by_name["t"].configs)
 
-    assert " +5 " == next(c.value for c in made.configs if c.name == "retention.ms")
+    assert " +5 " == next(c.value for c in made.configs or () if c.name == "retention.ms")
     assert {"retention.ms": " +5 "} == stored
     own = topic["retention.ms"]
     assert ("5", "5") == (own.value, own.synonyms[0].value)
@@ -481,6 +481,32 @@ async def test_a_resource_that_is_not_there_cannot_be_changed(
         )
 
     assert (code, message) == answer
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        (("nope", SET, "1"), "Unknown topic config name: nope"),
+        (
+            ("retention.ms", SET, "-9"),
+            "Invalid value -9 for configuration retention.ms: Value must be at least -1",
+        ),
+        (
+            ("retention.ms", APPEND, "1"),
+            "Can't APPEND to key retention.ms because its type is not LIST.",
+        ),
+    ],
+)
+async def test_configs_are_checked_before_their_topic_is_looked_for(
+    tmp_path: Path, operation: Operation, message: str
+) -> None:
+    """
+    As in Kafka: who misspells a config and the topic learns of the config.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        answer = await alter(agent, operation, name="zz")
+
+    assert (40, message) == answer
 
 
 async def test_the_old_api_replaces_everything(tmp_path: Path) -> None:

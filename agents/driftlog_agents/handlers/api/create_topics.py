@@ -43,6 +43,10 @@ async def handle(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Answer *request*."""
+    if request.timeout_ms <= 0:  # In Kafka the controller's time is over before it begins.
+        return CreateTopicsResponse(
+            topics=[_failed(t.name, ErrorCode.REQUEST_TIMED_OUT, None) for t in request.topics]
+        )
     counts = Counter(topic.name for topic in request.topics)
     results = [
         _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -59,7 +63,7 @@ async def handle(
             broker.refusals.count(MAX_TOPICS)
         results += [_failed(topic.name, error.code, error.message) for topic in topics]
         return CreateTopicsResponse(topics=results)
-    deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
+    deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)
     defaults = _configs(broker, {})
     made = await each(
         topics,
@@ -87,17 +91,8 @@ async def _create(
 
 
 def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
-    broker.topics.check_new_name(asked.name)  # Kafka reports this error before any other.
-    partitions, replicas = asked.num_partitions, asked.replication_factor
-    if asked.assignments:
-        _check_assignments(broker, asked)
-        partitions = len(asked.assignments)
-        replicas = len(asked.assignments[0].broker_ids)
-    elif asked.replication_factor < -1 or asked.replication_factor == 0:
-        raise RefusedError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
-        )
+    # In Kafka's order: the name, the configs, the replicas, the partitions.
+    broker.topics.check_new_name(asked.name)
     configs: dict[str, str] = {}
     missing = [config.name for config in asked.configs if config.value is None]
     if missing:
@@ -108,6 +103,17 @@ def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
     for config in asked.configs:
         assert config.value is not None
         configs[config.name] = config.value
+    broker.topics.check_configs(configs, {})
+    partitions, replicas = asked.num_partitions, asked.replication_factor
+    if asked.assignments:
+        _check_assignments(broker, asked)
+        partitions = len(asked.assignments)
+        replicas = len(asked.assignments[0].broker_ids)
+    elif asked.replication_factor < -1 or asked.replication_factor == 0:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
     return NewTopic(
         name=asked.name, partitions=partitions, replication_factor=replicas, configs=configs
     )

@@ -74,7 +74,7 @@ async def _apply(
         raise _invalid(f"Null value not supported for : {', '.join(asked.no_value)}")
     match asked.resource_type:
         case ResourceType.TOPIC:
-            topic = _topic(broker, asked.resource_name)
+            topic = _topic(broker, asked)
             await broker.topics.alter_configs(
                 topic, lambda configs: _result(asked, configs), validate_only=validate_only
             )
@@ -90,7 +90,8 @@ async def _apply(
             raise _invalid(f"Unknown resource type {asked.resource_type}")
 
 
-def _topic(broker: Broker, name: str) -> Topic:
+def _topic(broker: Broker, asked: ConfigChangeRequest) -> Topic:
+    name = asked.resource_name
     if not name:
         raise _invalid("Default topic resources are not allowed.")
     check_topic_name(name)
@@ -98,6 +99,7 @@ def _topic(broker: Broker, name: str) -> Topic:
     if topic is None:
         if not broker.topics.known:
             raise RefusedError(ErrorCode.NOT_CONTROLLER)
+        broker.topics.check_configs(_changed(asked), {})  # Kafka reports this error first.
         raise RefusedError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
         )
