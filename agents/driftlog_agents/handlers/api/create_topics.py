@@ -91,8 +91,7 @@ async def _create(
 
 
 def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
-    # In Kafka's order: the name, the configs, the replicas, the partitions.
-    broker.topics.check_new_name(asked.name)
+    broker.topics.check_new_name(asked.name)  # Kafka reports this error before any other.
     configs: dict[str, str] = {}
     missing = [config.name for config in asked.configs if config.value is None]
     if missing:
@@ -103,20 +102,26 @@ def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
     for config in asked.configs:
         assert config.value is not None
         configs[config.name] = config.value
-    broker.topics.check_configs(configs, {})
-    partitions, replicas = asked.num_partitions, asked.replication_factor
+    try:
+        partitions, replicas = _partitions_and_replicas(broker, asked)
+    except RefusedError:
+        broker.topics.check_configs(configs, {})  # Kafka reports this error first.
+        raise
+    return NewTopic(
+        name=asked.name, partitions=partitions, replication_factor=replicas, configs=configs
+    )
+
+
+def _partitions_and_replicas(broker: Broker, asked: CreatableTopic) -> tuple[int, int]:
     if asked.assignments:
         _check_assignments(broker, asked)
-        partitions = len(asked.assignments)
-        replicas = len(asked.assignments[0].broker_ids)
-    elif asked.replication_factor < -1 or asked.replication_factor == 0:
+        return len(asked.assignments), len(asked.assignments[0].broker_ids)
+    if asked.replication_factor < -1 or asked.replication_factor == 0:
         raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    return NewTopic(
-        name=asked.name, partitions=partitions, replication_factor=replicas, configs=configs
-    )
+    return asked.num_partitions, asked.replication_factor
 
 
 def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
