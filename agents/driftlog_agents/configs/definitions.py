@@ -14,6 +14,7 @@ Pure.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from decimal import Decimal
 from enum import IntEnum
 from itertools import dropwhile
 from typing import Any, Final, TypeVar
@@ -61,6 +62,9 @@ class InvalidConfigError(ValueError):
 
 
 _LONGEST_WORD_BYTES: Final = 255
+_SPACES: Final = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
+"""Those that both String#trim and Python's numbers leave out; others are part of a value."""
+
 _LONGEST_TEXT_BYTES: Final = 8 * 1024
 """Longest values, with spaces around them, which Kafka keeps: of a number, a boolean or some of few
 words, and of any other.  Longer: clients fill the metadata store with configs; shorter: a list of
@@ -114,7 +118,7 @@ class ConfigDef:
         Raises:
             InvalidConfigError: *text* is no value of this type.
         """
-        trimmed = text.strip()
+        trimmed = text.strip(_SPACES)
         value: Value
         match self.type:
             case ConfigType.BOOLEAN:
@@ -124,16 +128,26 @@ class ConfigDef:
             case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
                 value = self._integer(trimmed)
             case ConfigType.DOUBLE:
-                try:
-                    value = float(trimmed)
-                except ValueError:
-                    why = "Not a number of type DOUBLE"
-                    raise self._invalid(trimmed, why) from None
+                value = self._double(trimmed)
             case ConfigType.LIST:
-                value = [part.strip() for part in trimmed.split(",")] if trimmed else []
+                value = [part.strip(_SPACES) for part in trimmed.split(",")] if trimmed else []
+                if isinstance(self.check, OneOf):  # as ConfigDef#parseValue, for a ValidList
+                    value = list(dict.fromkeys(value))
             case _:
                 value = trimmed
         return value
+
+    def formatted(self, text: str | None) -> str | None:
+        """*text*, parsed and written as DescribeConfigs shows it (ConfigDef#convertToString).
+
+        What is no value of this type, which another release may have stored, stays as it is.
+        """
+        if text is None:
+            return None
+        try:
+            return _text(self.parse(text))
+        except InvalidConfigError:
+            return text
 
     def checked(self, text: str) -> Value:
         """As `parse`, with the check of the value.
@@ -169,6 +183,14 @@ class ConfigDef:
             raise self._invalid(text, f"Not a number of type {self.type.name}")
         return value
 
+    def _double(self, text: str) -> float:
+        try:
+            if text.isascii() and "_" not in text:
+                return float(text)
+        except ValueError:
+            pass
+        raise self._invalid(text, "Not a number of type DOUBLE")
+
     def _invalid(self, value: object, why: str) -> InvalidConfigError:
         return InvalidConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
 
@@ -201,6 +223,8 @@ class OneOf:
     def __call__(self, value: Value) -> str | None:
         assert isinstance(value, str | list)
         for part in value if isinstance(value, list) else [value]:
+            if isinstance(value, list) and not part:
+                return "Configuration '{name}' values must not be empty."
             if part not in self.words:
                 return _wrong(part, f"String must be one of: {', '.join(self.words)}")
         return None
@@ -241,7 +265,7 @@ def gzip_level(value: Value) -> str | None:
 def throttled_replicas(value: Value) -> str | None:
     """ThrottledReplicaListValidator: ``*`` or ``partition:broker`` pairs."""
     assert isinstance(value, list)
-    if value in ([], ["*"]) or all(_is_replica(part) for part in value):
+    if value in ([], ["*"]) or all(_is_replica(part) for part in value if part):
         return None
     return _wrong(
         f"[{', '.join(value)}]",
@@ -252,7 +276,7 @@ def throttled_replicas(value: Value) -> str | None:
 
 def _is_replica(part: str) -> bool:
     partition, colon, broker = part.partition(":")
-    return bool(colon) and partition.isdecimal() and broker.isdecimal()
+    return bool(colon) and part.isascii() and partition.isdecimal() and broker.isdecimal()
 
 
 def _wrong(value: object, why: str) -> str:
@@ -349,8 +373,11 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return ",".join(value)
+    if isinstance(value, float) and value and not 1e-3 <= abs(value) < 1e7:  # Double#toString
+        digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
+        return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -504,8 +531,12 @@ def changed(
 
 
 def _relisted(now: str, operation: ConfigOperation, value: str) -> str:
-    """*now* after the operation; its time is linear, because a value may have 32 KB."""
-    parts, named = [part for part in now.split(",") if part], value.split(",")
+    """*now* after the operation; its time is linear, because a value may have 32 KB.
+
+    Java splits a text without the empty parts at its end, but for an empty text.
+    """
+    parts = [part for part in now.split(",") if part]
+    named = value.rstrip(",").split(",") if value.strip(",") or not value else []
     if operation is ConfigOperation.APPEND:
         before = set(parts)
         return ",".join(parts + [part for part in dict.fromkeys(named) if part not in before])

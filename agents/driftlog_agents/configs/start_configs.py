@@ -36,7 +36,7 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
             )
         given[name] = text
         values[name] = value = config.checked(text)
-        if value == []:
+        if value == [] and name != "log.cleanup.policy":  # Without one, all records are kept.
             raise InvalidConfigError(f"{name} needs at least one value")
     settings = replace(with_values(settings, values), given=settings.given | given.keys())
     classic, consumer = settings.groups.classic, settings.groups.consumer

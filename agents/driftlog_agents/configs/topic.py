@@ -340,8 +340,8 @@ def broker_default(config: ConfigDef) -> ConfigDef:
     )
 
 
-def validate(configs: Mapping[str, str]) -> None:
-    """Check that *configs* are valid for a topic (LogConfig#validate).
+def validate(configs: Mapping[str, str], agent: Mapping[str, str]) -> None:
+    """Check that *configs* are valid for a topic (LogConfig#validate); *agent* as in `Inherited`.
 
     Raises:
         InvalidConfigError: a config is invalid; the message is Kafka's.
@@ -351,8 +351,10 @@ def validate(configs: Mapping[str, str]) -> None:
             raise InvalidConfigError(f"Unknown topic config name: {name}")
     for name, text in configs.items():
         TOPIC_CONFIGS[name].checked(text)
-    least = _long(configs, "min.compaction.lag.ms")
-    most = _long(configs, "max.compaction.lag.ms")
+    least, most = (
+        _int(_value(name, configs, agent))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
     if least > most:
         raise InvalidConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({least}) > "
@@ -480,10 +482,6 @@ def _limit(value: Value) -> int | None:
 def _value(name: str, configs: Mapping[str, str], agent: Mapping[str, str]) -> Value:
     definition = TOPIC_CONFIGS[name]
     return definition.parse(definition.effective(configs, agent) or "")
-
-
-def _long(configs: Mapping[str, str], name: str) -> int:
-    return _int(_value(name, configs, {}))
 
 
 def _int(value: object) -> int:

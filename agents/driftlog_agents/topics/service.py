@@ -1,7 +1,8 @@
 """Topics: created, changed and deleted in the metadata store, copied to the bucket, and led.
 
     create   topic key (create-only) ──▶ topic/1.json   ──▶ done ──▶ seen by all, led ──▶ answered
-    change   topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all, led ──▶ answered
+    extend   topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all, led ──▶ answered
+    alter    topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all ──▶ answered
     import   as create, but for the steps before the topic's key (`topics/imports`)
     delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
              ──▶ done ──▶ seen by all ──▶ answered
@@ -287,20 +288,16 @@ class Topics:
         """Replace the topic's configs by the result of *change*, which may be called twice.
 
         Raises:
-            RefusedError: INVALID_CONFIG, POLICY_VIOLATION, UNKNOWN_TOPIC_OR_PARTITION,
-                NOT_CONTROLLER.
+            RefusedError: from *change*; INVALID_CONFIG, POLICY_VIOLATION,
+                UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER.
         """
 
         def altered(now: Topic) -> Topic:
-            try:
-                configs = dict(change(now.configs))
-                validate(configs)
-                self._check_cap(configs, now.configs)
-            except InvalidConfigError as error:
-                raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+            configs = dict(change(now.configs))
+            self.check_configs(configs, now.configs)
             return replace(now, configs=configs)
 
-        return await self._change(topic, altered, validate_only=validate_only)
+        return await self._change(topic, altered, validate_only=validate_only, led=False)
 
     async def _change(
         self,
@@ -309,6 +306,7 @@ class Topics:
         *,
         validate_only: bool,
         timeout_s: float | None = None,
+        led: bool = True,
     ) -> Topic:
         change = Change(timeout_s)
         quota = (await self._led(change)).ports.quota
@@ -321,7 +319,7 @@ class Topics:
         async def update(engine: Engine, change: Change) -> tuple[Topic, int]:
             return await self._commits.update(engine, change, topic, alter)
 
-        return await self._made(change, update)
+        return await self._made(change, update, led=led)
 
     async def parting(self) -> None:
         """Return when a change may be answered: at once, unless this agent leaves.
@@ -484,6 +482,7 @@ class Topics:
 
     def _checked(self, engine: Engine, new: NewTopic) -> Topic:
         self.check_new_name(new.name)
+        self.check_configs(new.configs, {})
         partitions = new.partitions
         if partitions == -1:
             partitions = self._host.settings.num_partitions
@@ -496,11 +495,6 @@ class Topics:
         replication_factor = new.replication_factor
         if replication_factor == -1:
             replication_factor = self._host.settings.default_replication_factor
-        try:
-            validate(new.configs)
-            self._check_cap(new.configs, {})
-        except InvalidConfigError as error:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
         topic = Topic(
             name=new.name,
             topic_id=random_uuid(engine.ports.rng),
@@ -510,6 +504,18 @@ class Topics:
         )
         self.budget.check(engine.ports.quota, growth_of(None, topic))
         return topic
+
+    def check_configs(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
+        """Check the configs that a topic, which has those of *before*, would have.
+
+        Raises:
+            RefusedError: INVALID_CONFIG.
+        """
+        try:
+            validate(configs, self.agent_configs)
+            self._check_cap(configs, before)
+        except InvalidConfigError as error:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
     def _check_cap(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
         """Check a new max.message.bytes against the agent's limit; an unchanged value is valid.

@@ -115,7 +115,11 @@ class TopicTransactions:
     async def update(
         self, engine: Engine, change: Change, topic: Topic, alter: Callable[[Topic], Topic]
     ) -> tuple[Topic, int]:
-        """Put the result of *alter*, which is called again if another agent changed the topic."""
+        """Put the result of *alter*, which is called again if another agent changed the topic.
+
+        Where it changes nothing, no file is read: whoever put the key, or after a crash
+        `topics/reconciler`, writes the topic's file.
+        """
         async with self._turns.only(topic.name):
             key = topic_key(topic.name)
             kv = await engine.session.read(key)
@@ -126,7 +130,9 @@ class TopicTransactions:
                 wanted = now if now == change.wanted else alter(now)
                 if wanted == now:
                     revision = kv.mod_revision
-                    break
+                    if change.wanted is None:
+                        return now, revision
+                    break  # An earlier attempt of this change put it, and its file may be missing.
                 change.wanted = wanted
                 succeeded, revision, there, deleted = await self._put(
                     engine, topic, kv.mod_revision, Put(key, encode_topic(wanted))

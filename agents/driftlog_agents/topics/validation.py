@@ -25,6 +25,9 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 RESERVED_TOPICS: Final = INTERNAL_TOPICS | {METADATA_TOPIC}
 """Names that no topic may have."""
 
+CHANGED_AT_ONCE: Final = 1_000
+"""Topics of one request that are changed, and wait for other agents, at the same time."""
+
 MAX_TOPICS: Final = "driftlog.max.topics.per.request"
 MAX_PARTITIONS: Final = "driftlog.max.partitions"
 

@@ -1,4 +1,4 @@
-"""Changes of configs: lists that clients append to or subtract from end as Kafka's do, at once."""
+"""Values of configs are read, written and changed as Kafka's are."""
 
 import time
 
@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.configs.definitions import ConfigChange, ConfigOperation, changed
+from driftlog_agents.configs.definitions import (
+    ConfigChange,
+    ConfigDef,
+    ConfigOperation,
+    ConfigType,
+    changed,
+)
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 
 LIST = "leader.replication.throttled.replicas"
@@ -23,7 +29,10 @@ def relisted(now: str, operation: ConfigOperation, value: str) -> str:
 def as_kafka(now: str, operation: ConfigOperation, value: str) -> str:
     """ConfigurationControlManager#incrementalAlterConfigResource, on an ArrayList."""
     parts = [part for part in now.split(",") if part]
-    for part in value.split(","):
+    named = value.split(",")
+    while value and named and not named[-1]:  # String#split drops empty parts at the end
+        named.pop()
+    for part in named:
         if operation is APPEND and part not in parts:
             parts.append(part)
         elif operation is SUBTRACT and part in parts:
@@ -53,3 +62,38 @@ def test_a_long_list_takes_time_in_proportion(operation: ConfigOperation) -> Non
 
     assert time.process_time() - began_s < 2.0
     assert (90_000 if operation is APPEND else 1) == len(after.split(","))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("cleanup.policy", " compact , delete ", "compact,delete"),
+        ("cleanup.policy", "compact,compact,delete", "compact,delete"),
+        ("leader.replication.throttled.replicas", "1:1, 2:2,1:1", "1:1,2:2,1:1"),
+        ("compression.type", " zstd ", "zstd"),
+        ("index.interval.bytes", "0010", "10"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("min.cleanable.dirty.ratio", "1e-4", "1.0E-4"),
+        ("min.cleanable.dirty.ratio", ".000123", "1.23E-4"),
+        ("preallocate", "False", "false"),
+        ("retention.ms", "+5", "5"),
+        ("retention.ms", "soon", "soon"),
+    ],
+)
+def test_a_value_is_shown_as_kafka_writes_it(name: str, text: str, shown: str) -> None:
+    """
+    Tools compare it with what they want: Terraform would change TRUE to true at each run.  A value
+    that this release cannot read is shown as it is stored, and can be repaired.
+    """
+    assert shown == TOPIC_CONFIGS[name].formatted(text)
+
+
+def test_a_large_double_is_written_as_java_writes_it() -> None:
+    """
+    From 10^7 on with an exponent.
+    """
+    rate = ConfigDef(name="rate", type=ConfigType.DOUBLE, default=None, documentation="")
+
+    assert ["9999999.0", "1.0E7", "1.7976931348623157E308"] == [
+        rate.formatted(text) for text in ("9999999", "10000000", "1.7976931348623157e308")
+    ]

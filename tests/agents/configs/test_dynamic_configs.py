@@ -179,6 +179,19 @@ def test_a_policy_that_is_known_holds_beside_a_retention_that_is_not(
     assert topic_retention({}, defaults).ms is None
 
 
+def test_brokers_may_have_no_policy() -> None:
+    """
+    As Kafka's: topics that inherit it keep all records.
+    """
+    check_broker({"log.cleanup.policy": ""})
+    found = loaded(BrokerSettings(), DynamicConfigs({}, {"log.cleanup.policy": ""}))
+
+    assert () == found.faults
+    limits = topic_limits({}, found.settings.topic_defaults)
+    assert not limits.compacted
+    assert topic_retention({}, found.settings.topic_defaults).ms is None
+
+
 def test_configs_that_cannot_be_read_delete_nothing() -> None:
     """
     Also where none of them can be read.

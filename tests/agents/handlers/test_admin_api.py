@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from driftlog_agents.handlers.api import (
+    create_partitions,
     describe_quorum,
     elect_leaders,
     list_config_resources,
@@ -23,6 +24,11 @@ from driftlog_agents.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
+)
+from driftlog_agents.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
 )
 from driftlog_agents.protocol.messages.describe_quorum import DescribeQuorumRequest
 from driftlog_agents.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -172,6 +178,33 @@ async def test_other_agents_are_observers_that_are_where_they_say(tmp_path: Path
     (observer,) = partition.observers
     assert (NODE_ID, newest) == (voter.replica_id, voter.log_end_offset)
     assert (OTHER, SEEN) == (observer.replica_id, observer.log_end_offset)
+
+
+async def test_added_partitions_have_as_many_replicas_as_their_topic(tmp_path: Path) -> None:
+    """
+    As in Kafka: an assignment of one replica to a topic of two would be accepted, and not be what
+    clients see.
+    """
+    assignments = ([[NODE_ID]], [[NODE_ID, OTHER]])
+    async with RunningAgent(tmp_path) as agent:
+        await join(agent)
+        await create(agent, new("t", 1, 2))
+        results = []
+        for brokers in assignments:
+            topic = CreatePartitionsTopic(
+                name="t",
+                count=2,
+                assignments=[CreatePartitionsAssignment(broker_ids=ids) for ids in brokers],
+            )
+            request = CreatePartitionsRequest(topics=[topic], timeout_ms=20_000)
+            answer = await create_partitions.handle(agent.broker, request, agent.context(3))
+            results += [(r.error_code, r.error_message) for r in answer.results]
+
+    message = (
+        "The manual partition assignment includes a partition with 1 replica(s), but this is not "
+        "consistent with previous partitions, which have 2 replica(s)."
+    )
+    assert [(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message), (ErrorCode.NONE, None)] == results
 
 
 async def test_an_agent_that_runs_is_not_unregistered(tmp_path: Path) -> None:

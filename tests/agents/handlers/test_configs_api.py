@@ -253,6 +253,9 @@ async def test_a_group_has_what_its_agent_has(tmp_path: Path) -> None:
          "LONG"),
         ("retention.ms", "9" * 5_000, None),
         ("retention.ms", "٣", None),
+        ("retention.ms", "5\u00a0", None),
+        ("compression.type", "producer\u2003", None),
+        ("cleanup.policy", "delete,", "Configuration '{}' values must not be empty."),
         ("nope", "1", "Unknown topic config name: nope"),
         ("message.format.version", "2.8", "Unknown topic config name: message.format.version"),
         ("preallocate", "maybe", "Invalid value maybe for configuration {}: Expected value to be "
@@ -260,6 +263,8 @@ async def test_a_group_has_what_its_agent_has(tmp_path: Path) -> None:
         ("min.cleanable.dirty.ratio", "2", "Invalid value 2.0 for configuration {}: Value must be "
          "no more than 1"),
         ("min.cleanable.dirty.ratio", "nan", None),
+        ("min.cleanable.dirty.ratio", "٠.٥", None),
+        ("min.cleanable.dirty.ratio", "0.0_5", None),
         ("compression.type", "foo", "Invalid value foo for configuration {}: String must be one "
          "of: uncompressed, zstd, lz4, snappy, gzip, producer"),
         ("segment.bytes", "14", "Invalid value 14 for configuration {}: Value must be at least "
@@ -272,6 +277,7 @@ async def test_a_group_has_what_its_agent_has(tmp_path: Path) -> None:
          "more than 17"),
         ("index.interval.bytes", "1.5", "Invalid value 1.5 for configuration {}: Not a number of "
          "type INT"),
+        ("leader.replication.throttled.replicas", "٣:1", None),
         ("leader.replication.throttled.replicas", "x", "Invalid value [x] for configuration {0}: "
          "{0} must be the literal '*' or a list of replicas in the following format: "
          "[partitionId]:[brokerId],[partitionId]:[brokerId],..."),
@@ -282,7 +288,7 @@ def test_nonsense_is_refused_in_kafkas_words(name: str, value: str, message: str
     Messages are those of Apache Kafka 4.3.1; None: only that it is refused is held.
     """
     with pytest.raises(InvalidConfigError) as refused:
-        validate({name: value})
+        validate({name: value}, {})
 
     assert message is None or message.format(name) == str(refused.value)
 
@@ -298,6 +304,8 @@ def test_nonsense_is_refused_in_kafkas_words(name: str, value: str, message: str
         {"min.insync.replicas": "5"},
         {"leader.replication.throttled.replicas": "1:1,2:2"},
         {"follower.replication.throttled.replicas": "*"},
+        {"follower.replication.throttled.replicas": "1:1,"},
+        {"follower.replication.throttled.replicas": ","},
         {"compression.gzip.level": "-1"},
     ],
 )
@@ -305,25 +313,74 @@ def test_what_kafka_takes_is_taken(configs: dict[str, str]) -> None:
     """
     As Apache Kafka 4.3.1 does.
     """
-    validate(configs)
+    validate(configs, {})
 
 
 def test_defaults_may_be_set() -> None:
     """
     Tools read all configs and set them on another topic.
     """
-    validate({name: c.default for name, c in TOPIC_CONFIGS.items() if c.default is not None})
+    validate({name: c.default for name, c in TOPIC_CONFIGS.items() if c.default is not None}, {})
 
 
-def test_compaction_lags_that_contradict_each_other_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("configs", "agent"),
+    [
+        ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, {}),
+        ({"min.compaction.lag.ms": "10"}, {"log.cleaner.max.compaction.lag.ms": "5"}),
+        ({"max.compaction.lag.ms": "5"}, {"log.cleaner.min.compaction.lag.ms": "10"}),
+    ],
+)
+def test_compaction_lags_that_contradict_each_other_are_refused(
+    configs: dict[str, str], agent: dict[str, str]
+) -> None:
     """
-    In Kafka's words.
+    In Kafka's words, also where the other one is the agent's: such a topic would be compacted
+    before it may be.
     """
     with pytest.raises(InvalidConfigError) as refused:
-        validate({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+        validate(configs, agent)
 
     message = "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)"
     assert message == str(refused.value)
+
+
+async def test_values_are_shown_formatted_and_stored_as_they_were_typed(tmp_path: Path) -> None:
+    """
+    The topic's own value and its synonym are formatted, and CreateTopics answers with what was
+    typed: all as Kafka does.  What its agent has is shown as it was typed there.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        ratio = ("log.cleaner.min.cleanable.ratio", SET, " 1 ")
+        assert (0, None) == await alter(agent, ratio, resource_type=BROKER, name="")
+        made = (await create(agent, new("t", retention_ms=" +5 ")))["t"]
+        topic = await configs_of(agent, TOPIC, "t")
+        broker = (await configs_of(agent, BROKER, str(NODE_ID)))[ratio[0]]
+        all_brokers = (await configs_of(agent, BROKER, ""))[ratio[0]]
+        stored = dict(agent.broker.topics.by_name["t"].configs)
+
+    assert " +5 " == next(c.value for c in made.configs or () if c.name == "retention.ms")
+    assert {"retention.ms": " +5 "} == stored
+    own = topic["retention.ms"]
+    assert ("5", "5") == (own.value, own.synonyms[0].value)
+    inherited = topic["min.cleanable.dirty.ratio"]
+    assert ("1.0", " 1 ") == (inherited.value, inherited.synonyms[0].value)
+    assert ("1.0", " 1 ") == (broker.value, broker.synonyms[0].value)
+    assert " 1 " == all_brokers.value
+
+
+async def test_a_lag_that_contradicts_the_agents_is_refused(tmp_path: Path) -> None:
+    """
+    Of a new topic and of one that is altered.
+    """
+    lag = ("log.cleaner.max.compaction.lag.ms", SET, "5")
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        assert (0, None) == await alter(agent, lag, resource_type=BROKER, name="")
+        altered, _ = await alter(agent, ("min.compaction.lag.ms", SET, "6"))
+        made = (await create(agent, new("u", min_compaction_lag_ms="6")))["u"]
+
+    assert (40, 40) == (altered, made.error_code)
 
 
 # ── Changing them ──
@@ -424,6 +481,32 @@ async def test_a_resource_that_is_not_there_cannot_be_changed(
         )
 
     assert (code, message) == answer
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        (("nope", SET, "1"), "Unknown topic config name: nope"),
+        (
+            ("retention.ms", SET, "-9"),
+            "Invalid value -9 for configuration retention.ms: Value must be at least -1",
+        ),
+        (
+            ("retention.ms", APPEND, "1"),
+            "Can't APPEND to key retention.ms because its type is not LIST.",
+        ),
+    ],
+)
+async def test_configs_are_checked_before_their_topic_is_looked_for(
+    tmp_path: Path, operation: Operation, message: str
+) -> None:
+    """
+    As in Kafka: who misspells a config and the topic learns of the config.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        answer = await alter(agent, operation, name="zz")
+
+    assert (40, message) == answer
 
 
 async def test_the_old_api_replaces_everything(tmp_path: Path) -> None:

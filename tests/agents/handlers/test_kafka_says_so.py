@@ -191,8 +191,10 @@ VALUES: Final[tuple[tuple[str, str | None], ...]] = (
     ("cleanup.policy", "x"),
     ("cleanup.policy", ""),
     ("cleanup.policy", "compact,delete"),
+    ("cleanup.policy", "delete,"),
     ("retention.ms", "-2"),
     ("retention.ms", "abc"),
+    ("retention.ms", "5\u00a0"),
     ("retention.ms", ""),
     ("retention.ms", "9223372036854775808"),
     ("retention.ms", None),
@@ -201,6 +203,7 @@ VALUES: Final[tuple[tuple[str, str | None], ...]] = (
     ("min.cleanable.dirty.ratio", "2"),
     ("min.cleanable.dirty.ratio", "-0.5"),
     ("min.cleanable.dirty.ratio", "x"),
+    ("min.cleanable.dirty.ratio", "٠.٥"),
     ("compression.type", "foo"),
     ("segment.bytes", "14"),
     ("segment.bytes", "9999999999"),
@@ -215,6 +218,8 @@ VALUES: Final[tuple[tuple[str, str | None], ...]] = (
     ("local.retention.ms", "-3"),
     ("leader.replication.throttled.replicas", "x"),
     ("leader.replication.throttled.replicas", "1:1,2:2"),
+    ("leader.replication.throttled.replicas", "1:1,"),
+    ("leader.replication.throttled.replicas", "٣:1"),
     ("follower.replication.throttled.replicas", "*"),
     ("segment.ms", "0"),
     ("message.format.version", "2.8"),
@@ -229,6 +234,19 @@ VALUES: Final[tuple[tuple[str, str | None], ...]] = (
     ("remote.log.copy.disable", "true"),
     ("local.retention.bytes", "99999"),
 )
+
+TYPED: Final = {
+    "cleanup.policy": " compact , delete,delete ",
+    "compression.type": " zstd ",
+    "file.delete.delay.ms": " 7 ",
+    "index.interval.bytes": "0010",
+    "leader.replication.throttled.replicas": "1:1, 2:2,1:1",
+    "min.cleanable.dirty.ratio": "1e-4",
+    "preallocate": "False",
+    "retention.ms": "+5",
+    "unclean.leader.election.enable": "TRUE",
+}
+"""Values that are shown otherwise than they were typed."""
 
 QUORUM: Final = "__cluster_metadata"
 
@@ -252,6 +270,131 @@ CASES: Final[tuple[Case, ...]] = (
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         1,
         altered(2, QUORUM, ("retention.ms", 0, "1")),
+    ),
+    *(
+        (
+            f"a bad config and {what}",
+            ApiKey.CREATE_TOPICS,
+            7,
+            topics(new(name, partitions, factor, nope="1")),
+        )
+        for what, name, partitions, factor in (
+            ("no partitions", "p", 0, 1),
+            ("no replicas", "p", 1, 0),
+            ("a name that is there", "a.b", 0, 0),
+            ("a bad name", "b b", 0, 0),
+        )
+    ),
+    *(
+        (
+            f"made within {timeout_ms} ms",
+            ApiKey.CREATE_TOPICS,
+            7,
+            ct.CreateTopicsRequest(
+                topics=[new("late", 1, 1), new("b b"), new("x", nope="1")],
+                timeout_ms=timeout_ms,
+                validate_only=validate_only,
+            ),
+        )
+        for timeout_ms in (0, -1)
+        for validate_only in (False, True)
+    ),
+    (
+        "extended within no time",
+        ApiKey.CREATE_PARTITIONS,
+        3,
+        cp.CreatePartitionsRequest(
+            topics=[cp.CreatePartitionsTopic(name="a.b", count=5, assignments=None)], timeout_ms=0
+        ),
+    ),
+    (
+        "deleted within no time",
+        ApiKey.DELETE_TOPICS,
+        5,
+        dt.DeleteTopicsRequest(topic_names=["a.b", "zz"], timeout_ms=0),
+    ),
+    ("after no time", ApiKey.METADATA, 9, metadata("late", "a.b")),
+    (
+        "typed",
+        ApiKey.CREATE_TOPICS,
+        7,
+        topics(
+            ct.CreatableTopic(
+                name="typed",
+                num_partitions=1,
+                replication_factor=1,
+                configs=[ct.CreatableTopicConfig(name=n, value=v) for n, v in TYPED.items()],
+            )
+        ),
+    ),
+    ("typed, described", ApiKey.DESCRIBE_CONFIGS, 4, configs(2, "typed", list(TYPED))),
+    (
+        "typed for a group",
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        1,
+        altered(32, "typed", ("consumer.session.timeout.ms", 0, " +50000 ")),
+    ),
+    (
+        "typed for a group, described",
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        configs(32, "typed", ["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]),
+    ),
+    *(
+        case
+        for operation, value in (
+            (2, "0:1,"),
+            (2, ",,"),
+            (3, "1:1,"),
+            (2, ",3:3"),
+            (2, ""),
+        )
+        for name in ("leader.replication.throttled.replicas",)
+        for case in (
+            (
+                f"throttled {operation} {value!r}",
+                ApiKey.INCREMENTAL_ALTER_CONFIGS,
+                1,
+                altered(2, "typed", (name, operation, value)),
+            ),
+            (
+                f"throttled after {operation} {value!r}",
+                ApiKey.DESCRIBE_CONFIGS,
+                4,
+                configs(2, "typed", [name]),
+            ),
+        )
+    ),
+    *(
+        (
+            f"no topic for {name} {operation} {value}",
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            altered(2, "zz", (name, operation, value)),
+        )
+        for name, operation, value in (
+            ("nope", 0, "1"),
+            ("retention.ms", 0, "-9"),
+            ("retention.ms", 2, "1"),
+        )
+    ),
+    (
+        "no topic for a replaced config",
+        ApiKey.ALTER_CONFIGS,
+        2,
+        replaced(2, "zz", ("nope", "1")),
+    ),
+    *(
+        (
+            f"policy of brokers {operation} {value!r}",
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            dataclasses.replace(
+                altered(4, who, ("log.cleanup.policy", operation, value)), validate_only=True
+            ),
+        )
+        for who in ("", str(NODE_ID))
+        for operation, value in ((0, ""), (3, "delete"))
     ),
     ("no partitions", ApiKey.CREATE_TOPICS, 7, topics(new("p", 0, 1))),
     ("no replicas", ApiKey.CREATE_TOPICS, 7, topics(new("p", 1, 0))),

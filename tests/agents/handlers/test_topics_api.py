@@ -118,6 +118,14 @@ async def test_ten_thousand_partitions_in_one_request(tmp_path: Path) -> None:
             "Null value not supported for topic configs: retention.ms",
         ),
         (new("p", nope="1"), 40, "Unknown topic config name: nope"),
+        (new("p", 0, nope="1"), 40, "Unknown topic config name: nope"),
+        (new("p", 1, 0, nope="1"), 40, "Unknown topic config name: nope"),
+        (
+            new("p", 0, 0, retention_ms=None),
+            40,
+            "Null value not supported for topic configs: retention.ms",
+        ),
+        (new("taken.1", nope="1"), 36, "Topic 'taken.1' already exists."),
     ],
 )
 async def test_what_kafka_refuses_is_refused_in_its_words(
@@ -261,6 +269,51 @@ async def test_validate_only_makes_nothing(tmp_path: Path) -> None:
     configs = {c.name: (c.value, c.config_source) for c in made["t"].configs or ()}
     assert ("5", 1) == configs["retention.ms"]
     assert ("delete", 5) == configs["cleanup.policy"]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_a_request_without_time_changes_nothing(tmp_path: Path, timeout_ms: int) -> None:
+    """
+    Kafka's controller answers that its time is over before it begins, whatever else is wrong: a
+    client that hears so may believe that a topic is not deleted.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        codes = []
+        for validate_only in (False, True):
+            made = await create_topics.handle(
+                agent.broker,
+                CreateTopicsRequest(
+                    topics=[new("u"), new("b b"), new("u")],
+                    timeout_ms=timeout_ms,
+                    validate_only=validate_only,
+                ),
+                agent.context(7),
+            )
+            codes += [(t.error_code, t.error_message) for t in made.topics]
+        more = CreatePartitionsTopic(name="t", count=2, assignments=None)
+        extended = await create_partitions.handle(
+            agent.broker,
+            CreatePartitionsRequest(topics=[more], timeout_ms=timeout_ms),
+            agent.context(3),
+        )
+        codes += [(t.error_code, t.error_message) for t in extended.results]
+        for version in (5, 6):
+            deleted = await delete_topics.handle(
+                agent.broker,
+                DeleteTopicsRequest(
+                    topics=[DeleteTopicState(name="t")] if version == 6 else [],
+                    topic_names=["t"] if version == 5 else [],
+                    timeout_ms=timeout_ms,
+                ),
+                agent.context(version),
+            )
+            codes += [(t.error_code, t.error_message) for t in deleted.responses]
+        pending = agent.broker.topics.pending
+        known = {name: topic.partitions for name, topic in agent.broker.topics.by_name.items()}
+
+    assert [(ErrorCode.REQUEST_TIMED_OUT, None)] * 9 == codes
+    assert (0, {"t": 1}) == (pending, known)
 
 
 async def test_of_many_who_make_one_name_one_wins(tmp_path: Path) -> None:
@@ -726,6 +779,7 @@ async def test_deleting_what_is_not_there_or_is_said_badly(tmp_path: Path) -> No
                 (DeleteTopicState(name="nope"), DeleteTopicState(topic_id=strange)),
                 (DeleteTopicState(name="t", topic_id=strange), DeleteTopicState()),
                 (DeleteTopicState(name="t"), DeleteTopicState(name="t")),
+                (DeleteTopicState(name="nope"), DeleteTopicState(), DeleteTopicState()),
             )
         ]
         known = set(agent.broker.topics.by_name)
@@ -734,8 +788,42 @@ async def test_deleting_what_is_not_there_or_is_said_badly(tmp_path: Path) -> No
         [("nope", NULL_UUID, 3), (None, strange, 100)],
         [("t", strange, 42), (None, NULL_UUID, 42)],
         [("t", NULL_UUID, 42)],
+        [(None, NULL_UUID, 42), ("nope", NULL_UUID, 3)],
     ] == [[(r.name, r.topic_id, r.error_code) for r in answer] for answer in answers]
     assert {"t", "u"} == known
+
+
+async def test_a_topic_that_is_named_in_two_ways_is_not_deleted(tmp_path: Path) -> None:
+    """
+    As in Kafka, with one answer: it cannot be known whether the client means one topic or two.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        made = await create(agent, new("t"), new("u"))
+        t, u = made["t"].topic_id, made["u"].topic_id
+        once = await delete(agent, DeleteTopicState(name="t"), DeleteTopicState(topic_id=t))
+        twice = await delete(
+            agent,
+            DeleteTopicState(topic_id=t),
+            DeleteTopicState(topic_id=t),
+            DeleteTopicState(name="t"),
+        )
+        known = set(agent.broker.topics.by_name)
+        other = await delete(
+            agent,
+            DeleteTopicState(name="u"),
+            DeleteTopicState(name="u"),
+            DeleteTopicState(topic_id=u),
+        )
+
+    supplied = ("t", t, 42, "The provided topic name maps to an ID that was already supplied.")
+    assert [supplied] == [(r.name, r.topic_id, r.error_code, r.error_message) for r in once]
+    assert {supplied, (None, t, 42, "Duplicate topic id.")} == {
+        (r.name, r.topic_id, r.error_code, r.error_message) for r in twice
+    }
+    assert {"t", "u"} == known
+    assert {("u", NULL_UUID, 42), ("u", u, 0)} == {
+        (r.name, r.topic_id, r.error_code) for r in other
+    }
 
 
 async def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Topics stay whole while stores lose answers, refuse requests, or act on them long afterwards."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ from driftlog_metadata.schema.keys import (
     TOPICS_PREFIX,
     deleted_key,
 )
-from driftlog_metadata.schema.model import LiveSession, SessionStage
+from driftlog_metadata.schema.model import LiveSession, SessionStage, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.foundation.types import Buffer
-from driftlog_tiering.stores.object_store import ObjectStore
+from driftlog_tiering.stores.object_store import Listing, ObjectStore
 from tests.agents.handlers.asking import create, describe, new
 from tests.agents.network.serving import eventually
 from tests.simulation.batches import make_batch
@@ -96,6 +96,8 @@ class Objects:
         self.refused = asyncio.Event()
         self.names: set[str] = set()
         """What was refused."""
+        self.requests: list[str] = []
+        """Keys of PUTs, and prefixes of LISTs."""
         self.gate = asyncio.Event()
         """Manifests wait for it."""
         self.gate.set()
@@ -104,7 +106,12 @@ class Objects:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
+    def list(self, prefix: str, **which: Any) -> AsyncIterator[Listing]:
+        self.requests.append(prefix)
+        return self._store.list(prefix, **which)
+
     async def create(self, key: str, body: Sequence[Buffer]) -> None:
+        self.requests.append(key)
         if self.refuses:
             self.refused.set()
             self.names.add(key)
@@ -116,11 +123,21 @@ class Objects:
 
 
 async def alter(agent: RunningAgent, name: str, value: str) -> int:
+    (code,) = await alter_all(agent, name, value=value)
+    return code
+
+
+async def alter_all(agent: RunningAgent, *names: str, value: str) -> list[int]:
     config = iac.AlterableConfig(name="retention.ms", config_operation=0, value=value)
-    resource = iac.AlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
-    request = iac.IncrementalAlterConfigsRequest(resources=[resource])
+    request = iac.IncrementalAlterConfigsRequest(
+        resources=[
+            iac.AlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
+            for name in names
+        ]
+    )
     response = await incremental_alter_configs.handle(agent.broker, request, agent.context(1))
-    return response.responses[0].error_code
+    assert list(names) == [each.resource_name for each in response.responses]
+    return [each.error_code for each in response.responses]
 
 
 async def extend(agent: RunningAgent, name: str, count: int, timeout_ms: int = 30_000) -> int:
@@ -223,6 +240,60 @@ async def test_a_bucket_that_is_away_delays_a_topic_and_fails_nothing(tmp_path: 
     assert 0 == made["u"].error_code
     assert ErrorCode.TOPIC_ALREADY_EXISTS == again["t"].error_code
     assert [NODE_ID] == [p.leader_id for p in seen.partitions]
+
+
+async def test_topics_of_one_request_are_altered_at_once(tmp_path: Path) -> None:
+    """
+    MirrorMaker alters all of its topics in one request: one after the other, 200 of them would take
+    longer than its request.timeout.ms.  Answers are in the order of the request.
+    """
+    stores: list[Objects] = []
+    async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
+        bucket = stores[0]
+        await create(agent, new("a"), new("b"), new("c"))
+        bucket.refuses = True
+        altering = asyncio.create_task(alter_all(agent, "a", "nope", "b", "c", value="5"))
+        await eventually(lambda: 3 == len({key.split("/")[1] for key in bucket.names}))
+        bucket.refuses = False
+        codes = await altering
+        configs = [dict(agent.broker.topics.by_name[name].configs) for name in "abc"]
+
+    assert [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0, 0] == codes
+    assert [{"retention.ms": "5"}] * 3 == configs
+
+
+async def test_an_alter_that_changes_nothing_asks_the_bucket_nothing(tmp_path: Path) -> None:
+    """
+    MirrorMaker repeats its configs at each sync.  A file that a crash left behind is written by a
+    session, and needs no repeat.
+    """
+    stores: list[Objects] = []
+    async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
+        topic_id = (await create(agent, new("t")))["t"].topic_id
+        prefix = layout.topic_file_prefix("t", topic_id)
+        counts = []
+        for _ in range(2):
+            stores[0].requests.clear()
+            assert 0 == await alter(agent, "t", "5")
+            counts.append(sum(key.startswith(prefix) for key in stores[0].requests))
+
+    changed, repeated = counts
+    assert changed > 0 == repeated
+
+
+async def test_an_alter_waits_for_no_leader(tmp_path: Path) -> None:
+    """
+    Partitions are without one while an agent restarts: kafka-configs would hang for 15 s, and the
+    change is made whoever leads.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        topic_id = (await create(agent, new("t")))["t"].topic_id
+        agent.broker.view.leaders.pop(TopicPartition(topic_id, 0))
+        async with asyncio.timeout(4):
+            code = await alter(agent, "t", "5")
+        configs = dict(agent.broker.topics.by_name["t"].configs)
+
+    assert (0, {"retention.ms": "5"}) == (code, configs)
 
 
 async def test_clients_that_keep_asking_for_a_topic_do_not_pile_up(tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ class QuadraticDeletion(Attack):
     def run(self, target: Target) -> None:
         """Each is refused; the refusals were compared with each other."""
         states = [DeleteTopicState(name=f"{n:x}", topic_id=UUID(int=n + 1)) for n in range(25_000)]
-        frame = _frame(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=states))
+        frame = _frame(
+            ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=states, timeout_ms=1_000)
+        )
         target.shoot(frame, _ANSWER_S)
 
 

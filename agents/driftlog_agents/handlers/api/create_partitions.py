@@ -7,8 +7,9 @@ Shell.
 from collections import Counter
 
 from driftlog_agents.foundation.loop_slices import each
-from driftlog_agents.handlers.api.create_topics import MADE_AT_ONCE, MAX_WAIT_S, check_replicas
+from driftlog_agents.handlers.api.create_topics import MAX_WAIT_S, check_replicas
 from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import shown_replicas
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_partitions import (
@@ -17,13 +18,16 @@ from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from driftlog_agents.topics.validation import MAX_TOPICS, check_request
+from driftlog_agents.topics.validation import CHANGED_AT_ONCE, MAX_TOPICS, check_request
 
 
 async def handle(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Answer *request*."""
+    if request.timeout_ms <= 0:  # as for CreateTopics
+        over = RefusedError(ErrorCode.REQUEST_TIMED_OUT)
+        return CreatePartitionsResponse(results=[_failed(t.name, over) for t in request.topics])
     counts = Counter(topic.name for topic in request.topics)
     results = [
         CreatePartitionsTopicResult(
@@ -41,11 +45,11 @@ async def handle(
             broker.refusals.count(MAX_TOPICS)
         results += [_failed(topic.name, error) for topic in topics]
         return CreatePartitionsResponse(results=results)
-    deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
+    deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)
     done = await each(
         topics,
         lambda topic: _extend(broker, topic, request.validate_only, deadline_s),
-        1 if request.validate_only else MADE_AT_ONCE,
+        1 if request.validate_only else CHANGED_AT_ONCE,
     )
     return CreatePartitionsResponse(results=results + done)
 
@@ -94,7 +98,7 @@ async def _create(
                 f"{len(asked.assignments)} assignment(s) were specified.",
             )
         for assignment in asked.assignments:
-            check_replicas(broker, assignment.broker_ids, len(asked.assignments[0].broker_ids))
+            check_replicas(broker, assignment.broker_ids, shown_replicas(broker, topic))
     await broker.topics.create_partitions(
         topic, asked.count, validate_only=validate_only, timeout_s=deadline_s
     )

@@ -27,20 +27,26 @@ from driftlog_agents.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from driftlog_agents.topics.validation import MAX_TOPICS, NewTopic, check_request
+from driftlog_agents.topics.validation import (
+    CHANGED_AT_ONCE,
+    MAX_TOPICS,
+    NewTopic,
+    check_request,
+)
 from driftlog_metadata.schema.model import Topic
 
 MAX_WAIT_S: Final = 60.0
 """Longest wait, whatever timeout the client sends: its connection waits for the answer."""
-
-MADE_AT_ONCE: Final = 1_000
-"""Topics of one request that are changed, and wait for leaders, at the same time."""
 
 
 async def handle(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Answer *request*."""
+    if request.timeout_ms <= 0:  # In Kafka the controller's time is over before it begins.
+        return CreateTopicsResponse(
+            topics=[_failed(t.name, ErrorCode.REQUEST_TIMED_OUT, None) for t in request.topics]
+        )
     counts = Counter(topic.name for topic in request.topics)
     results = [
         _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -57,12 +63,12 @@ async def handle(
             broker.refusals.count(MAX_TOPICS)
         results += [_failed(topic.name, error.code, error.message) for topic in topics]
         return CreateTopicsResponse(topics=results)
-    deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
+    deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)
     defaults = _configs(broker, {})
     made = await each(
         topics,
         lambda topic: _create(broker, topic, request.validate_only, deadline_s, defaults),
-        1 if request.validate_only else MADE_AT_ONCE,
+        1 if request.validate_only else CHANGED_AT_ONCE,
     )
     return CreateTopicsResponse(topics=results + made)
 
@@ -86,16 +92,6 @@ async def _create(
 
 def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
     broker.topics.check_new_name(asked.name)  # Kafka reports this error before any other.
-    partitions, replicas = asked.num_partitions, asked.replication_factor
-    if asked.assignments:
-        _check_assignments(broker, asked)
-        partitions = len(asked.assignments)
-        replicas = len(asked.assignments[0].broker_ids)
-    elif asked.replication_factor < -1 or asked.replication_factor == 0:
-        raise RefusedError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
-        )
     configs: dict[str, str] = {}
     missing = [config.name for config in asked.configs if config.value is None]
     if missing:
@@ -106,9 +102,26 @@ def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
     for config in asked.configs:
         assert config.value is not None
         configs[config.name] = config.value
+    try:
+        partitions, replicas = _partitions_and_replicas(broker, asked)
+    except RefusedError:
+        broker.topics.check_configs(configs, {})  # Kafka reports this error first.
+        raise
     return NewTopic(
         name=asked.name, partitions=partitions, replication_factor=replicas, configs=configs
     )
+
+
+def _partitions_and_replicas(broker: Broker, asked: CreatableTopic) -> tuple[int, int]:
+    if asked.assignments:
+        _check_assignments(broker, asked)
+        return len(asked.assignments), len(asked.assignments[0].broker_ids)
+    if asked.replication_factor < -1 or asked.replication_factor == 0:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    return asked.num_partitions, asked.replication_factor
 
 
 def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:

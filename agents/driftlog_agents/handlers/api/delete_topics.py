@@ -8,7 +8,7 @@ from collections import Counter
 from uuid import UUID
 
 from driftlog_agents.foundation.loop_slices import each, sliced
-from driftlog_agents.handlers.api.create_topics import MADE_AT_ONCE, MAX_WAIT_S
+from driftlog_agents.handlers.api.create_topics import MAX_WAIT_S
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -19,9 +19,12 @@ from driftlog_agents.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from driftlog_agents.protocol.types import NULL_UUID
+from driftlog_agents.topics.validation import CHANGED_AT_ONCE
+from driftlog_metadata.schema.model import Topic
 
 _UNKNOWN_NAME = "This server does not host this topic-partition."
 _UNKNOWN_ID = "This server does not host this topic ID."
+_SUPPLIED = "The provided topic name maps to an ID that was already supplied."
 
 
 async def handle(
@@ -31,18 +34,28 @@ async def handle(
     asked = request.topics
     if context.api_version < 6:
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
-    names = Counter(state.name for state in asked if state.name is not None)
-    ids = Counter(state.topic_id for state in asked if state.topic_id != NULL_UUID)
-    deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
+    if request.timeout_ms <= 0:  # as for CreateTopics
+        over = ErrorCode.REQUEST_TIMED_OUT
+        return DeleteTopicsResponse(
+            responses=[_result(state.name, state.topic_id, over, None) for state in asked]
+        )
+    names = Counter(state.name for state in asked if state.topic_id == NULL_UUID)
+    ids = Counter(s.topic_id for s in asked if s.name is None and s.topic_id != NULL_UUID)
+    deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)
     refusals: dict[tuple[str | None, UUID, str], None] = {}
     deletions: dict[tuple[str | None, UUID], None] = {}
     async for state in sliced(asked):
-        refused = _refused(state, names, ids)
+        refused, topic_id = _refused(state, names, ids), state.topic_id
+        topic = _named(broker, state.name, topic_id)
+        if refused is None and topic and names[topic.name] == 1 and ids[topic.topic_id]:
+            if state.name is None:
+                continue  # The answer is that to its name.
+            refused, topic_id = _SUPPLIED, topic.topic_id
         if refused is None:
-            deletions[state.name, state.topic_id] = None
+            deletions[state.name, topic_id] = None
         else:
-            refusals[state.name, state.topic_id, refused] = None
-    done = await each(deletions, lambda one: _delete(broker, *one, deadline_s), MADE_AT_ONCE)
+            refusals[state.name, topic_id, refused] = None
+    done = await each(deletions, lambda one: _delete(broker, *one, deadline_s), CHANGED_AT_ONCE)
     responses = [
         _result(name, topic_id, ErrorCode.INVALID_REQUEST, message)
         for name, topic_id, message in refusals
@@ -50,7 +63,12 @@ async def handle(
     return DeleteTopicsResponse(responses=responses + done)
 
 
-def _refused(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> str | None:
+def _named(broker: Broker, name: str | None, topic_id: UUID) -> Topic | None:
+    topics = broker.topics
+    return topics.by_id.get(topic_id) if name is None else topics.by_name.get(name)
+
+
+def _refused(state: DeleteTopicState, names: Counter[str | None], ids: Counter[UUID]) -> str | None:
     """Why the topic is not deleted; None: the deletion is tried."""
     if state.name is not None and state.topic_id != NULL_UUID:
         return "You may not specify both topic name and topic id."
@@ -64,12 +82,10 @@ def _refused(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -
 async def _delete(
     broker: Broker, name: str | None, topic_id: UUID, deadline_s: float
 ) -> DeletableTopicResult:
-    if name is not None:
-        topic = broker.topics.by_name.get(name)
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN_NAME
-    else:
-        topic = broker.topics.by_id.get(topic_id)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN_NAME
+    if name is None:
         unknown = ErrorCode.UNKNOWN_TOPIC_ID, _UNKNOWN_ID
+    topic = _named(broker, name, topic_id)
     if topic is None:
         if not broker.topics.known:
             unknown = ErrorCode.NOT_CONTROLLER, "the agent is starting a session; try again"

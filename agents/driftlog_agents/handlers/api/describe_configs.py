@@ -5,6 +5,7 @@ Shell.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from driftlog_agents.configs.broker import BROKER_CONFIGS, resolve_broker
@@ -156,7 +157,26 @@ def _topic(broker: Broker, name: str) -> list[ConfigValue]:
         if not broker.topics.known:
             raise RefusedError(ErrorCode.LEADER_NOT_AVAILABLE, "topics are not known yet")
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return resolve(TOPIC_CONFIGS, topic.configs, broker.inherited)
+    return _formatted(resolve(TOPIC_CONFIGS, topic.configs, broker.inherited))
+
+
+def _formatted(found: list[ConfigValue]) -> list[ConfigValue]:
+    """*found* as Kafka shows it: values are formatted, and what the topic or group has of its own;
+    synonyms of brokers are as they were typed."""
+    own = (ConfigSource.DYNAMIC_TOPIC, ConfigSource.DYNAMIC_GROUP)
+    return [
+        one
+        if one.source is ConfigSource.DEFAULT
+        else replace(
+            one,
+            value=one.definition.formatted(one.value),
+            synonyms=tuple(
+                (name, one.definition.formatted(text) if source in own else text, source)
+                for name, text, source in one.synonyms
+            ),
+        )
+        for one in found
+    ]
 
 
 def _check_named(resource: DescribeConfigsResource, what: str) -> None:
@@ -172,7 +192,7 @@ def _group(broker: Broker, name: str) -> list[ConfigValue]:
         check_group(own, broker.settings.groups)
     except InvalidConfigError:
         own = {}  # `group_settings` ignores them, too
-    return resolve(GROUP_CONFIGS, own, Inherited(of_agent), ConfigSource.DYNAMIC_GROUP)
+    return _formatted(resolve(GROUP_CONFIGS, own, Inherited(of_agent), ConfigSource.DYNAMIC_GROUP))
 
 
 def _broker(broker: Broker, name: str) -> list[ConfigValue]:
@@ -184,7 +204,9 @@ def _broker(broker: Broker, name: str) -> list[ConfigValue]:
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}",
         )
-    return resolve_broker(broker_settings(broker), broker.at_start.given, broker.dynamic.layers)
+    return _formatted(
+        resolve_broker(broker_settings(broker), broker.at_start.given, broker.dynamic.layers)
+    )
 
 
 def _of_all_brokers(name: str, value: str) -> ConfigValue:

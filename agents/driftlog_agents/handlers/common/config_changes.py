@@ -19,11 +19,11 @@ from driftlog_agents.configs.dynamic_configs import (
     refused_names,
 )
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS
-from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.foundation.loop_slices import each
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.stored_configs import change_configs
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topics.validation import check_topic_name
+from driftlog_agents.topics.validation import CHANGED_AT_ONCE, check_topic_name
 from driftlog_metadata.schema.model import ConfigsOwner, Topic
 
 
@@ -44,19 +44,25 @@ class ConfigChangeRequest:
 async def apply(
     broker: Broker, resources: Sequence[ConfigChangeRequest], *, validate_only: bool, legacy: bool
 ) -> list[tuple[ErrorCode, str | None]]:
-    """Change each of *resources*; returns an error and a message for each, in their order."""
+    """Change each of *resources*; returns an error and a message for each, in their order.
+
+    Topics are changed at once.  Configs of brokers and groups are checked together with those that
+    the resource before them has got: they are changed one after the other.
+    """
     counts = Counter((r.resource_type, r.resource_name) for r in resources)
-    answers: list[tuple[ErrorCode, str | None]] = []
-    async for asked in sliced(resources):
+
+    async def answer(asked: ConfigChangeRequest) -> tuple[ErrorCode, str | None]:
         try:
             if counts[asked.resource_type, asked.resource_name] > 1:
                 raise _invalid("Each resource must appear at most once.")
             await _apply(broker, asked, validate_only=validate_only, legacy=legacy)
         except RefusedError as error:
-            answers.append((error.code, error.message))
-        else:
-            answers.append((ErrorCode.NONE, None))
-    return answers
+            return error.code, error.message
+        return ErrorCode.NONE, None
+
+    only_topics = all(r.resource_type == ResourceType.TOPIC for r in resources)
+    at_once = CHANGED_AT_ONCE if only_topics and not validate_only else 1
+    return await each(resources, answer, at_once)
 
 
 async def _apply(
@@ -68,8 +74,10 @@ async def _apply(
         raise _invalid(f"Null value not supported for : {', '.join(asked.no_value)}")
     match asked.resource_type:
         case ResourceType.TOPIC:
-            topic = _topic(broker, asked.resource_name)
-            await broker.topics.alter_configs(topic, asked.change, validate_only=validate_only)
+            topic = _topic(broker, asked)
+            await broker.topics.alter_configs(
+                topic, lambda configs: _result(asked, configs), validate_only=validate_only
+            )
         case ResourceType.BROKER:
             await _change_broker(broker, asked, validate_only=validate_only)
         case ResourceType.BROKER_LOGGER if not legacy:
@@ -82,7 +90,8 @@ async def _apply(
             raise _invalid(f"Unknown resource type {asked.resource_type}")
 
 
-def _topic(broker: Broker, name: str) -> Topic:
+def _topic(broker: Broker, asked: ConfigChangeRequest) -> Topic:
+    name = asked.resource_name
     if not name:
         raise _invalid("Default topic resources are not allowed.")
     check_topic_name(name)
@@ -90,6 +99,7 @@ def _topic(broker: Broker, name: str) -> Topic:
     if topic is None:
         if not broker.topics.known:
             raise RefusedError(ErrorCode.NOT_CONTROLLER)
+        broker.topics.check_configs(_changed(asked), {})  # Kafka reports this error first.
         raise RefusedError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
         )
