@@ -66,7 +66,10 @@ BAD: dict[str, tuple[int, bytes | bytearray | Callable[[], bytearray] | None]] =
     "the control bit": (INVALID_RECORD, with_field(good(), batches.ATTRIBUTES, 0x20)),
     "the transactional bit": (INVALID_TXN_STATE, with_field(good(), batches.ATTRIBUTES, 0x10)),
     "a base offset": (INVALID_RECORD, with_field(good(), batches.BASE_OFFSET, 17, crc=False)),
-    "a log append time": (INVALID_TIMESTAMP, with_field(good(), batches.ATTRIBUTES, 0x08)),
+    "a log append time without a time": (
+        INVALID_TIMESTAMP,
+        with_field(good(timestamp_ms=-1), batches.ATTRIBUTES, 0x08),
+    ),
     "a timestamp that overflows microseconds": (
         INVALID_TIMESTAMP,
         with_field(good(), batches.MAX_TIMESTAMP, 2**63 - 1),

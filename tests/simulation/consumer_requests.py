@@ -188,9 +188,8 @@ class _Exchange:
         if engine is not None and not self.done and len(self.asked) == 1:
             process.waits(engine, self)
 
-    def keep(self, size_bytes: int) -> bool:
-        """As a `QueuedRequest`: there is room for it to wait."""
-        return True
+    def keep(self, size_bytes: int) -> None:
+        """As a `QueuedRequest`: no limit refuses that it waits."""
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """As a `QueuedRequest`: what is for a connection that is gone is not begun."""

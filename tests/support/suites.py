@@ -17,6 +17,7 @@ SUITES: Final[dict[str, Suite]] = {
     "agents": "test",
     "agents/handlers/test_kafka_says_so.py": "verify",  # beside Apache Kafka
     "agents/handlers/test_kafka_says_so_to_admins.py": "verify",
+    "agents/handlers/test_kafka_says_so_to_clients.py": "verify",
     "agents/log/session/test_keep_alive.py": "verify",  # held-up threads, frozen members of etcd
     "attack": "verify",
     "benchmarks": "test",
@@ -80,6 +81,7 @@ SUITES: Final[dict[str, Suite]] = {
 REAL_PROCESSES: Final = (
     "agents/handlers/test_kafka_says_so.py",
     "agents/handlers/test_kafka_says_so_to_admins.py",
+    "agents/handlers/test_kafka_says_so_to_clients.py",
     "agents/log/session/test_keep_alive.py",
     "attack/test_attack.py",
     "attack/test_measures.py",

@@ -174,6 +174,20 @@ async def test_an_empty_log_and_questions_that_make_no_sense(
     assert expected == found
 
 
+async def test_records_without_a_time_have_a_largest_one(tmp_path: Path) -> None:
+    """
+    Kafka answers −3 with the first of them, in every tier; it was as if there were no records.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        await agent.append("t", 0, batch(-1, -1))
+        unsealed = await look(agent, MAX_TIMESTAMP)
+        await agent.seal("t", 0)
+        sealed = await look(agent, MAX_TIMESTAMP)
+
+    assert [(0, 0, -1, 0)] * 2 == [unsealed, sealed]
+
+
 async def test_one_partition_twice_is_refused(tmp_path: Path) -> None:
     """
     Both times.

@@ -13,15 +13,19 @@ from benchmarks.batches import Codec, encode_batch
 from driftlog_agents.handlers.produce.waiters import OneBatchWaiter, SeveralBatches
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages import fetch
+from driftlog_agents.protocol.messages import fetch, list_offsets
 from driftlog_tiering.batches import batch as batches
-from driftlog_tiering.batches.batch import check_batch
+from driftlog_tiering.batches.batch import TimestampType, check_batch
+from tests.agents.handlers.test_offsets_api import batch as batch_of
 from tests.agents.network.serving import Serving, eventually, fetching, one_in_a_slice, records
 from tests.clients.batches import (
     ATTRIBUTES,
+    BASE_SEQUENCE,
     COUNT,
     LAST_OFFSET_DELTA,
     MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
     with_field,
 )
 
@@ -38,6 +42,14 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 def batch(value: bytes = b"x", codec: Codec = Codec.NONE, timestamp_ms: int = 1) -> bytearray:
     """One record."""
     return encode_batch([value], codec=codec, timestamp_ms=timestamp_ms).data
+
+
+def at(time_ms: int) -> list_offsets.ListOffsetsRequest:
+    """ListOffsets by time."""
+    asked = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=time_ms)
+    return list_offsets.ListOffsetsRequest(
+        topics=[list_offsets.ListOffsetsTopic(name="t", partitions=[asked])]
+    )
 
 
 def now_ms() -> int:
@@ -107,6 +119,48 @@ async def test_a_max_timestamp_that_had_to_be_found_is_held_to_the_limits(
 
     assert ErrorCode.INVALID_TIMESTAMP == refused[0].error_code
     assert (0, 0) == (taken[0].error_code, taken[0].base_offset)
+
+
+@pytest.mark.parametrize(
+    ("sent", "max_timestamp", "codec"),
+    [
+        (batch_of(9_000, 5_000), 5_000, "producer"),
+        (batch_of(9_000, 5_000), 0, "producer"),
+        (batch_of(3_000, 9_000, 5_000), 5_000, "zstd"),
+    ],
+)
+async def test_a_record_is_found_by_its_time_whatever_the_header_says(
+    agent: Serving, sent: bytearray, max_timestamp: int, codec: str
+) -> None:
+    """
+    kafka-go's Conn writes the last record's time as the largest.  ListOffsets by time skipped the
+    batch, and a consumer that begins there missed its records.
+    """
+    sent = batch_of(9_000, 5_000)
+    async with agent.client() as client:
+        await client.create("t", compression_type=codec)
+        await client.produce("t", {0: with_field(sent, MAX_TIMESTAMP, max_timestamp)})
+        await client.produce("t", {0: batch_of(6_000, 6_000)})
+        found = [await client.call(list_offsets.API, 7, at(time_ms)) for time_ms in (5_500, 8_500)]
+
+    assert [9_000] * 2 == [each.topics[0].partitions[0].timestamp for each in found]
+
+
+async def test_a_batch_that_was_sent_again_is_not_said_to_have_another_time(
+    agent: Serving,
+) -> None:
+    """
+    The log has the time of the first one; a producer was told that of the second.
+    """
+    sent = with_field(with_field(batch(), PRODUCER_ID, 7), PRODUCER_EPOCH, 0)
+    sent = with_field(sent, BASE_SEQUENCE, 0)
+    async with agent.client() as client:
+        await client.create("t", message_timestamp_type="LogAppendTime")
+        first, again = [(await client.produce("t", {0: bytearray(sent)}))[0] for _ in range(2)]
+        header = check_batch(records((await client.fetch("t", {0: 0}))[0]))
+
+    assert header.max_timestamp == first.log_append_time_ms > 0
+    assert (0, 0, -1) == (again.error_code, again.base_offset, again.log_append_time_ms)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -407,19 +461,29 @@ async def test_a_partition_that_is_offline_is_a_storage_error_at_every_offset(
     assert [ErrorCode.KAFKA_STORAGE_ERROR] * 4 == codes
 
 
-async def test_attributes_that_a_producer_may_not_set_are_refused_at_once(agent: Serving) -> None:
+async def test_append_times_of_a_producer_are_refused_where_the_broker_writes_them(
+    agent: Serving,
+) -> None:
     """
-    Append times are the broker's, unless the topic overwrites them anyhow.
+    Kafka names each record; on a topic of CreateTime it takes the batch, and clears the bit, unless
+    the batch has no time.  Left there, the bit would hide the records' own times from consumers.
     """
-    stamped = with_field(batch(), ATTRIBUTES, 8)
+    stamped = with_field(batch_of(7, 3), ATTRIBUTES, 8)
     async with agent.client() as client:
         await client.create("created")
         await client.create("appended", message_timestamp_type="LogAppendTime")
-        refused = await client.produce("created", {0: bytearray(stamped)})
-        taken = await client.produce("appended", {0: bytearray(stamped)})
+        refused = [
+            (await client.produce("appended", {0: bytearray(stamped)}))[0],
+            (await client.produce("created", {0: with_field(stamped, MAX_TIMESTAMP, -1)}))[0],
+        ]
+        taken = (await client.produce("created", {0: bytearray(stamped)}))[0]
+        header = check_batch(records((await client.fetch("created", {0: 0}))[0]))
 
-    assert ErrorCode.INVALID_TIMESTAMP == refused[0].error_code
-    assert 0 == taken[0].error_code
+    for each in refused:
+        assert ErrorCode.INVALID_TIMESTAMP == each.error_code
+        assert [0, 1] == [error.batch_index for error in each.record_errors]
+    assert (0, 0, -1) == (taken.error_code, taken.base_offset, taken.log_append_time_ms)
+    assert (TimestampType.CREATE_TIME, 7) == (header.timestamp_type, header.max_timestamp)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

@@ -4,7 +4,10 @@ they are."""
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from benchmarks.batches import encode_batch
+from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
 from tests.agents.network.serving import Client, Serving, eventually, fetched, fetching, records
 
@@ -67,6 +70,59 @@ async def test_what_is_there_is_not_waited_for(tmp_path: Path) -> None:
         found = await client.fetch("t", {0: 0}, **wants, partition_max_bytes=2 * SIZE + 10)
 
     assert 2 * SIZE == len(records(found[0]))
+
+
+@pytest.mark.parametrize("topics", [["t", "nope"], ["nope", "t"]])
+async def test_a_partition_that_is_not_known_brings_no_answer_forward(
+    tmp_path: Path, topics: list[str]
+) -> None:
+    """
+    The request waits for the records of the others, as in Kafka; answered at once, a consumer of a
+    deleted topic and of an idle one polls without end.  Alone, it is answered at once; and so is an
+    offset out of range.
+    """
+    wants = {"max_wait_ms": 60_000, "min_bytes": 1}
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t", 2)
+        alone = await client.fetch("nope", {0: 0}, **wants)
+        strange = await client.fetch("t", {0: 0, 1: 99}, **wants)
+        asked = fetching("t", {0: 0}, **wants)
+        asked.topics = [topic for name in topics for topic in fetching(name, {0: 0}).topics]
+        client.send(fetch.API, 11, asked)
+        await eventually(lambda: len(agent.log("t").waiting_fetches) == 1)
+        await other.produce("t", {0: batch(0)})
+        _, answer = await client.receive()
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (unknown, ErrorCode.OFFSET_OUT_OF_RANGE) == (alone[0].error_code, strange[1].error_code)
+    told = {topic.topic: topic.partitions[0] for topic in answer.responses}
+    assert (unknown, SIZE) == (told["nope"].error_code, len(records(told["t"])))
+
+
+@pytest.mark.parametrize("field", ["current_leader_epoch", "last_fetched_epoch"])
+async def test_a_negative_epoch_is_none(tmp_path: Path, field: str) -> None:
+    """
+    `FetchRequest#optionalEpoch`: it was fenced, or out of range.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t")
+        await client.produce("t", {0: batch(0)})
+        asked = fetching("t", {0: 0})
+        setattr(asked.topics[0].partitions[0], field, -2)
+        answer = fetched(await client.call(fetch.API, 12, asked))
+
+    assert (0, SIZE) == (answer[0].error_code, len(records(answer[0])))
+
+
+async def test_the_id_of_no_topic_is_an_unknown_one(tmp_path: Path) -> None:
+    """
+    The error of a name, 3, is none of those that clients expect for an id.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t")
+        answer = fetched(await client.call(fetch.API, 13, fetching("", {0: 0})))
+
+    assert ErrorCode.UNKNOWN_TOPIC_ID == answer[0].error_code
 
 
 async def test_records_of_the_bucket_keep_to_the_limit_of_the_answer(tmp_path: Path) -> None:

@@ -209,13 +209,18 @@ async def test_a_session_goes_on_with_another_connection(agent: Serving) -> None
 
 async def test_partitions_that_are_led_elsewhere_are_told_at_each_poll(agent: Serving) -> None:
     """
-    An answer with an error waits for nothing; when a topic is deleted, its partition has one.
+    A partition that is not known delays no answer if it is the only one, and brings none forward
+    if it is not (KafkaApis#handleFetchRequest): a consumer of a deleted topic polled without end.
+    When a topic is deleted, its partition has an error at once.
     """
     async with agent.client() as client, agent.client() as other:
         await other.create("t", 2)
         session = Session(client)
-        errors = [await session.poll({0: 0, 9: 0}, max_wait_ms=60_000)]
-        errors.append(await session.poll(max_wait_ms=60_000))
+        alone = await session.poll({9: 0}, max_wait_ms=60_000)
+        began_s = time.monotonic()
+        errors = [await session.poll({0: 0}, max_wait_ms=100)]
+        errors.append(await session.poll(max_wait_ms=100))
+        waited_s = time.monotonic() - began_s
         await session.poll({}, forget=[9])
         number = client.send(fetch.API, VERSION, session.request({}, max_wait_ms=60_000))
         await eventually(lambda: len(agent.log("t").waiting_fetches) == 1)
@@ -225,9 +230,10 @@ async def test_partitions_that_are_led_elsewhere_are_told_at_each_poll(agent: Se
         got, gone = await client.receive()
 
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert [{0: 0, 9: unknown}, {9: unknown}] == [
+    assert [{9: unknown, 0: 0}, {9: unknown}] == [
         {n: data.error_code for n, data in answer.items()} for answer in errors
     ]
+    assert ([9], True) == ([*alone], waited_s >= 0.2)
     assert number == got
     (topic,) = gone.responses
     assert all(data.error_code for data in topic.partitions)

@@ -21,6 +21,7 @@ from driftlog_tiering.batches.batch import (
     TimestampType,
     build_batch,
     check_batch,
+    clear_log_append_time,
     empty_batch,
     iterate_batches,
     parse_header,
@@ -104,6 +105,20 @@ def test_other_clients_read_patched_and_stamped_batches(reader: Any, codec: Code
     header = check_batch(batch, from_client=False)
     assert (2**40, 5) == (header.base_offset, header.partition_leader_epoch)
     assert TimestampType.LOG_APPEND_TIME is header.timestamp_type
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_batch_without_the_append_time_is_as_before(codec: Codec) -> None:
+    """
+    Bit 3 is cleared, and the CRC fits.
+    """
+    batch = built_by("aiokafka", codec)
+    before, max_timestamp = bytes(batch), check_batch(batch).max_timestamp
+    stamp_log_append_time(batch, max_timestamp)
+
+    clear_log_append_time(batch)
+
+    assert before == batch
 
 
 @pytest.mark.parametrize("reader", [AiokafkaRecords, KafkaPythonRecords])

@@ -52,12 +52,10 @@ LOG_APPEND_TIME_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 
-MAX_TIMESTAMP_AT: Final = 35
-"""First byte of max timestamp in a batch."""
-
 _HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
 _EPOCH_AT: Final = 12
 
 _U16: Final = struct.Struct(">H")
@@ -253,7 +251,17 @@ def stamp_log_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
 def set_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None:
     """Write max_timestamp (ms) and a new CRC, for batches of clients that left it unset."""
     assert -MAX_TIMESTAMP_MS <= max_timestamp <= MAX_TIMESTAMP_MS
-    _I64.pack_into(batch, MAX_TIMESTAMP_AT, max_timestamp)
+    _I64.pack_into(batch, _MAX_TIMESTAMP_AT, max_timestamp)
+    _U32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
+
+
+def clear_log_append_time(batch: bytearray | memoryview) -> None:
+    """Make the records' own times theirs again: clear bit 3, and write a new CRC.
+
+    Source: LogValidator, where a topic has CreateTime and a batch has the bit.
+    """
+    (attributes,) = _U16.unpack_from(batch, _ATTRIBUTES_AT)
+    _U16.pack_into(batch, _ATTRIBUTES_AT, attributes & ~LOG_APPEND_TIME_FLAG)
     _U32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
 
 

@@ -26,6 +26,12 @@ from driftlog_metadata.stores.errors import CorruptError, FencedError, Unavailab
 
 HIGH_WATERMARK: Final = -1
 
+_LEAST_WAIT_S: Final = 5.0
+"""With less time than that, a request waits that long.  Kafka's leader deletes before it looks at
+the timeout, which is for the followers; here a write of the metadata store stands for both.
+Longer: a client waits longer than it asked for where the store is slow; shorter: it is told of a
+timeout, and its records are deleted or not."""
+
 _MAX_WAIT_S: Final = 60.0
 _INVALID_LOW_WATERMARK: Final = -1
 
@@ -40,7 +46,7 @@ async def handle(
 
     Partitions that are not done when the timeout passes get REQUEST_TIMED_OUT.
     """
-    deadline_s = min(max(request.timeout_ms, 0) / 1000, _MAX_WAIT_S)
+    deadline_s = min(max(request.timeout_ms / 1000, _LEAST_WAIT_S), _MAX_WAIT_S)
     wanted: dict[str, dict[int, int]] = {}
     async for topic in sliced(request.topics):
         offsets = wanted.setdefault(topic.name, {})

@@ -271,13 +271,13 @@ class _Fetch:
     def _enough(self, found: list[FetchableTopicResponse], size: int) -> bool:
         """Whether to answer now.  A request without partitions does not wait: the Java consumer
         sends one as it closes."""
-        request = self._request
+        request, session = self._request, self._session
         return (
             size >= request.min_bytes
             or self._reads.cut
             or request.max_wait_ms <= 0
-            or has_error(found)
-            or (self._session is None and not any(topic.partitions for topic in request.topics))
+            or has_error(found, self._partitions if session is None else session.partitions)
+            or (session is None and not any(topic.partitions for topic in request.topics))
         )
 
     def _may_wait(self) -> bool:

@@ -38,14 +38,12 @@ from driftlog_agents.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from driftlog_agents.protocol.types import NULL_UUID
 from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.foundation.types import Buffer
 
 _ZSTD_FROM_VERSION: Final = 10
 _TOPIC_IDS_FROM_VERSION: Final = 13
 _READ_COMMITTED: Final = 1
-_INVALID_EPOCH: Final = -1
 _SMALL_BYTES: Final = 1024
 """Batches of a smaller average size are joined once: each buffer of an answer is handled five times
 until it is written."""
@@ -151,7 +149,7 @@ class FetchReads:
         if self._version < _TOPIC_IDS_FROM_VERSION:
             return not_led(self._broker, topics.by_name.get(name), partition)
         topic = topics.by_id.get(topic_id)
-        if topic is None and topics.known and topic_id != NULL_UUID:
+        if topic is None and topics.known:
             return ErrorCode.UNKNOWN_TOPIC_ID
         return not_led(self._broker, topic, partition)
 
@@ -197,9 +195,10 @@ class FetchReads:
         return data, log
 
     def _check_epochs(self, data: PartitionData, log: PartitionLog, asked: FetchPartition) -> bool:
-        """`Partition#checkCurrentLeaderEpoch`, and truncation found by the last fetched epoch."""
+        """`Partition#checkCurrentLeaderEpoch`, and truncation found by the last fetched epoch.  Any
+        negative epoch is none (`FetchRequest#optionalEpoch`)."""
         current = asked.current_leader_epoch
-        if current not in (_INVALID_EPOCH, log.leader_epoch):
+        if current >= 0 and current != log.leader_epoch:
             data.error_code = (
                 ErrorCode.FENCED_LEADER_EPOCH
                 if current < log.leader_epoch
@@ -209,7 +208,7 @@ class FetchReads:
         last = asked.last_fetched_epoch
         # While the log is loaded only the epochs of its tail are known.
         known = log.state is State.ONLINE or (log.epochs and last >= log.epochs[0][0])
-        if last != _INVALID_EPOCH and known:
+        if last >= 0 and known:
             epoch, end = log.end_offset_for_epoch(last)
             if epoch < 0 or end < 0 or asked.fetch_offset < log.log_start:
                 data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE

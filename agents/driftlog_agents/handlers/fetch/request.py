@@ -6,6 +6,7 @@ Pure.
 from typing import Final
 from uuid import UUID
 
+from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -14,6 +15,8 @@ from driftlog_agents.protocol.messages.fetch import (
 
 MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
+
+_UNKNOWN: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 
 
 def is_large(request: FetchRequest) -> bool:
@@ -45,10 +48,16 @@ def named_once(request: FetchRequest) -> None:
                 topic.partitions = list(named.values())
 
 
-def has_error(responses: list[FetchableTopicResponse]) -> bool:
-    """Whether a partition has one, or diverges."""
-    return any(
-        data.error_code or data.diverging_epoch.epoch >= 0
+def has_error(responses: list[FetchableTopicResponse], partitions: int) -> bool:
+    """Whether a partition has an error that is answered at once, or diverges.
+
+    A topic or partition that is not known is no such error while the request asks for another one,
+    of its *partitions* (KafkaApis#handleFetchRequest).
+    """
+    failed = [
+        data.error_code
         for topic in responses
         for data in topic.partitions
-    )
+        if data.error_code or data.diverging_epoch.epoch >= 0
+    ]
+    return bool(failed) and (len(failed) == partitions or not _UNKNOWN.issuperset(failed))

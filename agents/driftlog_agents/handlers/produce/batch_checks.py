@@ -1,6 +1,6 @@
 """Checks of a client's batch, and Kafka's error for each of them.
 
-Source: ProduceRequest#validateRecords, LogValidator#validateBatch.
+Source: ProduceRequest#validateRecords, LogValidator#validateBatch, LogValidator#validateTimestamp.
 
 Pure.
 """
@@ -9,10 +9,17 @@ from typing import Final
 
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.configs.topic import TopicLimits
+from driftlog_agents.handlers.produce.record_errors import MOST_NAMED, RefusedRecordsError
 from driftlog_agents.log.partition.batch import BatchHeaderFields
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.batches import batch as batches
-from driftlog_tiering.batches.batch import CODEC_MASK, TRANSACTIONAL_FLAG, Reason
+from driftlog_tiering.batches.batch import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_FLAG,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    Reason,
+)
 
 _ZSTD: Final = 4
 _BATCH_RECORDS: Final = "driftlog.max.batch.records"
@@ -57,6 +64,7 @@ class BatchChecks:
 
         Raises:
             RefusedError: the batch may not be appended.
+            RefusedRecordsError: its records are said to have log append times.
         """
         attributes = checked[1]
         records, most = checked[0], self._most_records
@@ -76,6 +84,12 @@ class BatchChecks:
             )
         if attributes & TRANSACTIONAL_FLAG:
             raise RefusedError(ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet")
+        if attributes & LOG_APPEND_TIME_FLAG and (
+            limits.log_append_time or checked[6] == NO_TIMESTAMP
+        ):
+            text = "clients may not write log append times"
+            named = [(index, text) for index in range(min(records, MOST_NAMED))]
+            raise RefusedRecordsError(ErrorCode.INVALID_TIMESTAMP, text, named)
 
 
 def too_large(limits: TopicLimits, records: memoryview) -> RefusedError:

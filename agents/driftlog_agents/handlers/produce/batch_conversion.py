@@ -4,7 +4,9 @@
 * The topic is compacted: a batch that has a record without a key is refused.
 * The header's max timestamp is out of range, or the topic refuses old timestamps: a batch that
   has a record with a timestamp out of range is refused.
-* Max timestamp is unset or out of range: it is computed from the records.
+* Max timestamp is unset, before the base timestamp or out of range: it is computed from the
+  records.  Searches by time (ListOffsets) skip batches by it, and kafka-go's Conn writes the last
+  record's time.
 
 Conversion runs on a worker thread, per batch.
 Source: LogValidator#validateMessagesAndAssignOffsets.
@@ -20,7 +22,12 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.keys import INT64_MAX
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import CODEC_MASK, HEADER_BYTES, Codec
+from driftlog_tiering.batches.batch import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    Codec,
+)
 from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import compress, decompress
 
@@ -40,16 +47,12 @@ def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...], now_ms: int) ->
         return True
     if limits.log_append_time:
         return False
-    return (  # runs for every batch: `_is_unsure` and `bounds_age` inlined
+    return (  # runs for every batch: `bounds_age` inlined
         max_timestamp < 0
+        or max_timestamp < checked[5]
         or max_timestamp > now_ms + limits.timestamp_after_max_ms
         or limits.timestamp_before_max_ms != INT64_MAX
     )
-
-
-def _is_unsure(limits: TopicLimits, max_timestamp: int, now_ms: int) -> bool:
-    """Whether a header's max timestamp must be computed from the records."""
-    return max_timestamp < 0 or max_timestamp > now_ms + limits.timestamp_after_max_ms
 
 
 def rewrite(
@@ -71,7 +74,7 @@ def rewrite(
     plain = decompress(codec, section, most_bytes)
     sizes = kernel.scan(plain, header.record_count, header.last_offset_delta, header.base_timestamp)
     max_timestamp = header.max_timestamp
-    if not limits.log_append_time and _is_unsure(limits, max_timestamp, now_ms):
+    if not limits.log_append_time:  # the header may say less, or more
         max_timestamp, _ = kernel.max_timestamp(plain, header.record_count, header.base_timestamp)
     too_new = not limits.log_append_time and max_timestamp > now_ms + limits.timestamp_after_max_ms
     if (limits.compacted and sizes[5]) or too_new or limits.bounds_age:
@@ -89,7 +92,7 @@ def rewrite(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
         )
-    attributes = header.attributes & ~CODEC_MASK | target
+    attributes = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME_FLAG) | target
     out = memoryview(
         batches.build_batch(
             body,

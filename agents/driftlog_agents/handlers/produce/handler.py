@@ -62,7 +62,7 @@ from driftlog_agents.topics.validation import INTERNAL_TOPICS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import LOG_APPEND_TIME_FLAG, MAX_TIMESTAMP_AT
+from driftlog_tiering.batches.batch import LOG_APPEND_TIME_FLAG
 
 _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13
@@ -221,8 +221,8 @@ class ProduceHandler:
         limits, records = self._broker.topics.limits.get(topic), data.records
         if limits is None or records is None or len(records) < batches.HEADER_BYTES:
             return False
-        at, end = MAX_TIMESTAMP_AT, MAX_TIMESTAMP_AT + 8
-        checked = (*(0,) * 6, int.from_bytes(records[at:end], "big", signed=True))
+        header = batches.parse_header(records)
+        checked = (*(0,) * 5, header.base_timestamp, header.max_timestamp)
         return limits.codec is not None or needs_rewrite(limits, checked, self._broker.wall_ms())
 
     def any_may_wait(self, version: int, request: ProduceRequest) -> bool:
@@ -368,13 +368,12 @@ class ProduceHandler:
         waiter: ProduceWaiter,
     ) -> None:
         if limits.log_append_time:
-            now_ms = waiter.log_append_time_ms = self._broker.wall_ms()
+            log_end, now_ms = log.log_end, self._broker.wall_ms()
             batches.stamp_log_append_time(records, now_ms)
             checked = (checked[0], checked[1] | LOG_APPEND_TIME_FLAG, *checked[2:6], now_ms)
         elif checked[1] & LOG_APPEND_TIME_FLAG:
-            raise RefusedError(
-                ErrorCode.INVALID_TIMESTAMP, "clients may not write log append times"
-            )
+            batches.clear_log_append_time(records)
+            checked = (checked[0], checked[1] & ~LOG_APPEND_TIME_FLAG, *checked[2:])
         try:
             base_offset, answered = engine.admission.admit(
                 log, records, checked, acks, slot.connection.source, waiter
@@ -387,6 +386,8 @@ class ProduceHandler:
             engine.flusher.fail(bug)
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from bug
         waiter.base_offset = base_offset
+        if limits.log_append_time and base_offset >= log_end:  # else a duplicate: it has another
+            waiter.log_append_time_ms = now_ms
         if answered:
             waiter.committed(log)
 

@@ -16,6 +16,11 @@ _ANSWERED: Final = 20_000
 """Some MB of memory.  More: more memory; less: requests that still wait are looked at more
 often."""
 
+_LEAST_MS: Final = 1_000
+"""A timeout of 0 or less.  Kafka with one replica has committed such a request before it looks at
+its timeout; here a commit is a PUT.  Longer: a client that wants no wait has a longer one where the
+bucket is slow; shorter: it is told of a timeout, and the records are in the log a moment later."""
+
 
 class TimedRequest(Protocol):
     """A request that waits for the outcome of its batches."""
@@ -48,7 +53,8 @@ class ProduceTimeouts:
     def expect(self, slot: Slot, pending: TimedRequest, timeout_ms: int) -> None:
         """Answer *pending* *timeout_ms* after *slot*'s connection last received bytes."""
         self._timed += 1
-        timeout_ms = max(timeout_ms, 0)
+        if timeout_ms <= 0:
+            timeout_ms = _LEAST_MS
         due = self._due.get(timeout_ms)
         if due is None:
             due = self._due[timeout_ms] = deque()

@@ -293,5 +293,5 @@ def _stand_in(header: BatchHeader, start: int) -> Found:
 
 
 def _least(best: Found | None) -> int:
-    """The least timestamp that is later than that of *best*."""
-    return (NO_TIMESTAMP if best is None else best[1]) + 1
+    """The least timestamp that is later than that of *best*; at first, that of records without."""
+    return NO_TIMESTAMP if best is None else best[1] + 1

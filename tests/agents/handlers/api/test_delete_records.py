@@ -263,11 +263,37 @@ async def test_a_lost_answer_is_asked_for_again(tmp_path: Path) -> None:
         assert [8] == await read_all(agent)
 
 
-async def test_nobody_is_told_before_it_is_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_every_partition_is_deleted_in_no_time(tmp_path: Path, timeout_ms: int) -> None:
+    """
+    Kafka's leader deletes before it looks at the timeout; nearly all partitions were left as they
+    were, and all were answered with a timeout.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t", 40))
+        for partition in range(40):
+            await agent.append("t", partition, batch(1, 2))
+        asked = [DeleteRecordsPartition(partition_index=n, offset=-1) for n in range(40)]
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name="t", partitions=asked)], timeout_ms=timeout_ms
+        )
+        response = await delete_records.handle(agent.broker, request, agent.context(2))
+        starts = [agent.log("t", partition).log_start for partition in range(40)]
+
+    assert [(NONE, 2)] * 40 == [
+        (told.error_code, told.low_watermark) for told in response.topics[0].partitions
+    ]
+    assert [2] * 40 == starts
+
+
+async def test_nobody_is_told_before_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     While the metadata store is away nothing is deleted, and who asked is told that it took too
     long; that request may still be done, and then holds.
     """
+    monkeypatch.setattr(delete_records, "_LEAST_WAIT_S", 0.1)
     async with RunningAgent(tmp_path, metadata=Metadata, engine=IMPATIENT) as agent:
         await three_tiers(agent)
         metadata = asked(agent)

@@ -62,6 +62,20 @@ def test_answered_requests_behind_one_that_waits_are_not_kept(per_read: int) -> 
     assert set(waiting) <= set(alive)
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -5])
+def test_a_request_without_time_gets_a_second(timeout_ms: int) -> None:
+    """
+    Kafka with one replica answers it with success; it was timed out by the next sweep.
+    """
+    timed, told = few(), list[int]()
+    timed.expect(slot(0), Request(told, 7), timeout_ms)
+    timed.sweep(999)
+    early = list(told)
+    timed.sweep(1_000)
+
+    assert ([], [7]) == (early, told)
+
+
 def test_a_request_is_timed_out_after_answered_ones_were_dropped() -> None:
     """
     Each once, in the order of their times, and none before its time.
