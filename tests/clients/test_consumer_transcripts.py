@@ -378,7 +378,10 @@ class Talk:
             ],
         )
         answer = ask(self._port, ApiKey.OFFSET_COMMIT, version, request)
-        codes = [ErrorCode(p.error_code).name for t in answer.topics for p in t.partitions]
+        found = [  # Kafka begins with those that it does not know.
+            p for t in answer.topics for p in sorted(t.partitions, key=lambda p: p.partition_index)
+        ]
+        codes = [ErrorCode(p.error_code).name for p in found]
         self._say(f"commit {member} {epoch}: {codes}")
 
     def fetch(self, member: str | None, epoch: int) -> None:
@@ -638,6 +641,9 @@ def who_may_commit_and_fetch(c: Talk) -> None:
     c.commit("a", 2, {"t": [0, 1]})
     c.commit("a", 1, {"t": [0]})
     c.commit("a", 4, {"t": [0]})
+    c.commit("a", 2, {"t": [0, 7], "none": [0]})
+    c.commit("a", 2, {"t": [7], "none": [0]})
+    c.commit("x", 2, {"t": [0, 7], "none": [0]})
     c.commit("b", 2, {"t": [1]})
     c.commit("b", 3, {"t": [0, 1]})
     c.commit("x", 3, {"t": [0]})
@@ -799,6 +805,16 @@ def static_members_change_protocols(c: Talk) -> None:
     c.groups()
 
 
+def a_static_member_takes_a_group_down_with_a_stale_target(c: Talk) -> None:
+    c.topic("t", 2)
+    c.join("~z", instance="i")
+    c.join("~a")
+    c.beat("~a", -1)
+    c.enter("n", instance="i")
+    c.groups()
+    c.describe_classic()
+
+
 SCRIPTS: Final[tuple[Script, ...]] = (
     revocation_before_the_grant,
     epochs_that_are_not_the_members,
@@ -818,6 +834,7 @@ SCRIPTS: Final[tuple[Script, ...]] = (
     a_group_goes_up_and_down,
     groups_that_cannot_go_up,
     static_members_change_protocols,
+    a_static_member_takes_a_group_down_with_a_stale_target,
 )
 
 

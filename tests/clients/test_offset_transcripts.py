@@ -309,6 +309,10 @@ def what_is_not_there(talk: Talk) -> None:
         talk.commit(version, topics=("none",))
         talk.commit(version, topics=("t", "none"), partitions=(0, 1))
         talk.commit(version, group="other", generation=3, member="m")
+        for topics in (("none",), ("t", "none")):
+            talk.commit(
+                version, "other", topics=topics, partitions=(0, 7), generation=3, member="m"
+            )
     for version in (1, 2, 5, 7, 8, 9, 10):
         talk.fetch(version, group="nobody")
         talk.fetch(version, topics=("none",))
@@ -316,7 +320,7 @@ def what_is_not_there(talk: Talk) -> None:
     talk.fetch(9, member="m", epoch=1)
     talk.fetch(9, group="nobody", member="m", epoch=1)
     talk.forget("nobody", ("t",), (0,))
-    talk.forget("g", ("t", "none"), (0, 1))
+    talk.forget("g", ("t", "none"), (0, 1, 3, -1))
     talk.fetch(8)
 
 
@@ -331,6 +335,8 @@ def what_may_not_be(talk: Talk) -> None:
     talk.fetch(8, partitions=(0, 1, 7))
     talk.fetch(7, partitions=())
     talk.commit(8, group="")
+    talk.fetch(7, group="")
+    talk.forget("", ("t",), (0,))
     talk.fetch(7, group="")
 
 
@@ -376,7 +382,7 @@ def groups_with_a_member(talk: Talk) -> None:
     talk.describe(5, "c")
     talk.groups(5)
     talk.drop(2, "c")
-    talk.forget("c", ("t", "u"), (0,))
+    talk.forget("c", ("t", "u"), (0, 3))
     talk.fetch(8, group="c", topics=("t", "u"))
     talk.beat("c", talk.generation, talk.member)
     talk.leave("c")

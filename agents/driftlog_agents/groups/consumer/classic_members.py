@@ -76,16 +76,17 @@ class ClassicSide:
         resolve = group.match_patterns(old, member, now_ms)
         changed = (old.topic_names, old.topic_regex) != (member.topic_names, "")
         group.raise_epoch(changed)
+        stale = group.state.head.epoch > group.state.head.assignment_epoch
         is_last = replaced is not None and replaced.classic is None
         downgrades = is_last and group.may_downgrade()
         if not downgrades:
             group.assign(now_ms)
-        if not downgrades or not changed:
+        if not downgrades or not stale:
             member = group.reconcile(
                 member, subscription_changed=changed, owned=_owned(subscription, group.topics)
             )
         if downgrades:
-            group.downgrading = changed
+            group.downgrading = stale
         group.timers.cancel(TimerKind.JOIN, member_id)
         self._alive(member, now_ms)
         group.timers.set(TimerKind.SYNC, member_id, now_ms + member.rebalance_timeout_ms)

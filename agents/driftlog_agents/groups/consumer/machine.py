@@ -247,7 +247,7 @@ class ConsumerGroup:
         member_id: str,
         instance_id: str | None,
         epoch: int,
-        partitions: Iterable[tuple[UUID | None, int]],
+        partitions: Iterable[tuple[UUID, int]],
         *,
         version: int,
         transactional: bool = False,
@@ -274,7 +274,7 @@ class ConsumerGroup:
         if epoch == member.epoch:
             return ErrorCode.NONE
         had = {**member.pending, **member.assigned}
-        since = [had.get((topic, p)) if topic is not None else None for topic, p in partitions]
+        since = [had.get(partition) for partition in partitions]
         if epoch < member.epoch and all(e is not None and e <= epoch for e in since):
             return ErrorCode.NONE
         return _stale(member)

@@ -1,13 +1,13 @@
 """OffsetCommit: stores how far a group has read, and answers once it is stored.
 
-Each partition succeeds or fails alone, unless the group refuses the whole request.
+Each partition succeeds or fails alone, unless the group refuses all that are known.
 
 Source: kafka.server.KafkaApis#handleOffsetCommitRequest, OffsetMetadataManager#commitOffset.
 Shell.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import repeat
 from typing import Final
 from uuid import UUID
@@ -20,7 +20,7 @@ from driftlog_agents.groups.offsets import Changes, Committed, as_int64, verdict
 from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
-from driftlog_agents.handlers.common.coordinator_lookup import coordinating
+from driftlog_agents.handlers.common.coordinator_lookup import coordinating, newest_topic
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -30,8 +30,6 @@ from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from driftlog_agents.topics.bucket_files import topic_of
-from driftlog_metadata.schema.keys import topic_key
 from driftlog_metadata.schema.model import Topic, TopicPartition
 
 _PATIENCE_S: Final = 5.0
@@ -39,17 +37,19 @@ _PATIENCE_S: Final = 5.0
 
 _NO_RETENTION: Final = -1
 
+_UNKNOWN: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""The group is not asked about such partitions, so its error is not theirs
+(OffsetCommitResponse.Builder#merge)."""
+
 
 async def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     """Answer *request*."""
     try:
-        codes = iter(await _committed(broker, request, context.api_version))
+        codes = await _committed(broker, request, context.api_version)
     except RefusedError as error:
         codes = repeat(error.code)
-    except TimeoutError:
-        codes = repeat(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return await _response(request, codes)
 
 
@@ -74,7 +74,9 @@ async def _response(
     )
 
 
-async def _committed(broker: Broker, request: OffsetCommitRequest, version: int) -> list[ErrorCode]:
+async def _committed(
+    broker: Broker, request: OffsetCommitRequest, version: int
+) -> Iterator[ErrorCode]:
     groups = coordinating(broker)
     if not broker.topics.known:
         raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -82,7 +84,6 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
     topics = [
         await _topic(broker, topic, version, newest) async for topic in sliced(request.topics)
     ]
-    ids = [None if topic is None else topic.topic_id for topic in topics]
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     now_ms = groups.now_ms()
     expire_ms = None
@@ -90,6 +91,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
         expire_ms = as_int64(now_ms + request.retention_time_ms)
     codes: list[ErrorCode] = []
     changes: dict[TopicPartition, Committed] = {}
+    is_any_known = False
     async for asked, topic in sliced(zip(request.topics, topics, strict=True)):
         async for partition in sliced(asked.partitions):
             if topic is None:
@@ -97,6 +99,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
             elif not 0 <= partition.partition_index < topic.partitions:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
+                is_any_known = True
                 committed = _as_committed(partition, now_ms, expire_ms)
                 code = verdict(committed, groups.settings.offset_metadata_max_bytes)
                 if code:
@@ -104,16 +107,21 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
                 else:
                     changes[TopicPartition(topic.topic_id, partition.partition_index)] = committed
             codes.append(code)
-    if not any(ids):
-        return codes
-    group = await _group(groups, request, version)
-    await group.settled()
-    # No await from here until the decision: what is refused now is not stored.
-    refused = _refused(group, request, ids, version, now_ms)
-    if refused:
-        raise RefusedError(refused)
-    await _store(groups, group, changes)
-    return codes
+    if not is_any_known:
+        return iter(codes)
+    try:
+        group = await _group(groups, request, version)
+        await group.settled()
+        # No await from here until the decision: what is refused now is not stored.
+        refused = _refused(group, request, changes, version, now_ms)
+        if not refused:
+            await _store(groups, group, changes)
+            return iter(codes)
+    except RefusedError as error:
+        refused = error.code
+    except TimeoutError:
+        refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return (code if code in _UNKNOWN else refused for code in codes)
 
 
 async def _store(groups: GroupCoordinator, group: ServedGroup, changes: Changes) -> None:
@@ -138,7 +146,7 @@ async def _group(
 def _refused(
     group: ServedGroup,
     request: OffsetCommitRequest,
-    ids: Sequence[UUID | None],
+    changes: Changes,
     version: int,
     now_ms: int,
 ) -> ErrorCode:
@@ -147,11 +155,7 @@ def _refused(
     if group.classic is not None:
         return group.classic.validate_commit(member_id, instance_id, epoch, now_ms)
     assert group.consumer is not None
-    partitions = (
-        (topic_id, partition.partition_index)
-        for topic, topic_id in zip(request.topics, ids, strict=True)
-        for partition in topic.partitions
-    )
+    partitions = ((tp.topic_id, tp.partition) for tp in changes)
     return group.consumer.validate_commit(
         member_id, instance_id, epoch, partitions, version=version
     )
@@ -160,20 +164,11 @@ def _refused(
 async def _topic(
     broker: Broker, asked: OffsetCommitRequestTopic, version: int, newest: dict[UUID, Topic]
 ) -> Topic | None:
-    """The topic; *newest*: topics that were read from the metadata store."""
     topics = broker.topics
     topic = topics.by_id.get(asked.topic_id) if version >= 10 else topics.by_name.get(asked.name)
-    largest = max((partition.partition_index for partition in asked.partitions), default=0)
-    if topic is None or largest < topic.partitions:
-        return topic
-    if topic.topic_id not in newest:
-        # It may have more partitions by now: another agent told the client so, and this one has not
-        # seen it.
-        kv = await broker.led().session.read(topic_key(topic.name))
-        stored = None if kv is None else topic_of(kv)
-        same = stored is not None and stored.topic_id == topic.topic_id
-        newest[topic.topic_id] = stored if stored is not None and same else topic
-    return newest[topic.topic_id]
+    if topic is None:
+        return None
+    return await newest_topic(broker, topic, (p.partition_index for p in asked.partitions), newest)
 
 
 def _as_committed(

@@ -4,20 +4,24 @@ Source: kafka.server.KafkaApis#handleOffsetDeleteRequest, OffsetMetadataManager#
 Shell.
 """
 
+from uuid import UUID
+
 from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.groups.classic.messages import refuse_group_id
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.stored.repair import UnreadableGroupError
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
-from driftlog_agents.handlers.common.coordinator_lookup import coordinating
+from driftlog_agents.handlers.common.coordinator_lookup import coordinating, newest_topic
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.schema.model import Topic, TopicPartition
 
 
 async def handle(
@@ -45,7 +49,21 @@ async def _group(broker: Broker, request: OffsetDeleteRequest) -> ServedGroup | 
         return await groups.group(request.group_id)
 
 
+async def _topic(
+    broker: Broker, asked: OffsetDeleteRequestTopic, newest: dict[UUID, Topic]
+) -> Topic | None:
+    topic = broker.topics.by_name.get(asked.name)
+    if topic is None:
+        return None
+    return await newest_topic(broker, topic, (p.partition_index for p in asked.partitions), newest)
+
+
 async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    refused = refuse_group_id(request.group_id)
+    if refused:
+        raise RefusedError(refused)
+    newest: dict[UUID, Topic] = {}
+    topics = [await _topic(broker, asked, newest) async for asked in sliced(request.topics)]
     group = await _group(broker, request)
     if group is None:
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -55,28 +73,21 @@ async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDelete
     subscribed = await group.subscribed([asked.name for asked in request.topics])
     response = OffsetDeleteResponse()
     wanted: list[TopicPartition] = []
-    async for asked in sliced(request.topics):
-        topic = broker.topics.by_name.get(asked.name)
-        code = ErrorCode.NONE
-        if topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif group.is_used(asked.name, subscribed):
-            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        else:
-            wanted += [
-                TopicPartition(topic.topic_id, partition.partition_index)
-                for partition in asked.partitions
-            ]
-        response.topics.append(
-            OffsetDeleteResponseTopic(
-                name=asked.name,
-                partitions=[
-                    OffsetDeleteResponsePartition(
-                        partition_index=partition.partition_index, error_code=code
-                    )
-                    async for partition in sliced(asked.partitions)
-                ],
+    async for asked, topic in sliced(zip(request.topics, topics, strict=True)):
+        answer = OffsetDeleteResponseTopic(name=asked.name)
+        is_used = group.is_used(asked.name, subscribed)
+        async for partition in sliced(asked.partitions):
+            index = partition.partition_index
+            code = ErrorCode.NONE
+            if topic is None or not 0 <= index < topic.partitions:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif is_used:
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                wanted.append(TopicPartition(topic.topic_id, index))
+            answer.partitions.append(
+                OffsetDeleteResponsePartition(partition_index=index, error_code=code)
             )
-        )
+        response.topics.append(answer)
     await group.store(group.offsets.forget(wanted))
     return response

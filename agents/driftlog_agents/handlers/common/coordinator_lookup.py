@@ -1,15 +1,21 @@
-"""What the handlers of groups share: the coordinator, and how Kafka writes a client's address.
+"""What the handlers of groups share: the coordinator, topics with partitions that the view has not
+seen yet, and how Kafka writes a client's address.
 
 Shell.
 """
 
+from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
 
 from driftlog_agents.configs.limits import MAX_REBALANCE_TIMEOUT
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.bucket_files import topic_of
+from driftlog_metadata.schema.keys import topic_key
+from driftlog_metadata.schema.model import Topic
 
 GROUP_OPERATIONS = sum(1 << op for op in (3, 6, 8, 10, 11))
 """Bits of AclOperation#code.  Without an authorizer everything is allowed (AuthHelper)."""
@@ -27,6 +33,26 @@ def coordinating(broker: Broker) -> GroupCoordinator:
     if broker.groups is None:
         raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return broker.groups
+
+
+async def newest_topic(
+    broker: Broker, topic: Topic, partitions: Iterable[int], newest: dict[UUID, Topic]
+) -> Topic:
+    """The topic, read from the metadata store if the view has not all of *partitions*.
+
+    Another agent may have told the client of more, and this one has not seen them.
+
+    Args:
+        newest: topics that were read for the same request.
+    """
+    if max(partitions, default=0) < topic.partitions:
+        return topic
+    if topic.topic_id not in newest:
+        kv = await broker.led().session.read(topic_key(topic.name))
+        stored = None if kv is None else topic_of(kv)
+        same = stored is not None and stored.topic_id == topic.topic_id
+        newest[topic.topic_id] = stored if stored is not None and same else topic
+    return newest[topic.topic_id]
 
 
 _MESSAGE_CHARACTERS = 8_000

@@ -492,6 +492,20 @@ def test_a_static_member_takes_its_place_in_either_protocol() -> None:
     assert ["i"] == [member.instance_id for member in effect.value.members]
 
 
+def test_a_group_goes_down_with_a_rebalance_if_its_target_is_behind() -> None:
+    """
+    Who left before has partitions that the classic group would give to nobody until it rebalances.
+    """
+    group = upgraded()
+    group.join("~z", instance_id="i")
+    group.join("~a")
+    group.beat("~a", -1)
+    group.send(lambda id_: group.machine.join(id_, join_request("", instance_id="i"), group.now_ms))
+    [effect] = group.downgrades
+
+    assert effect.has_to
+
+
 def test_disabled_migration_keeps_classic_members_out() -> None:
     """
     `group.consumer.migration.policy=disabled`.
