@@ -40,6 +40,10 @@ def on_threads(pool: Executor | None = None) -> Callable[..., Coroutine[Any, Any
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([future])
             raise
+        finally:
+            # Its error would hold this frame, and the frame the error with all that *fn* made:
+            # such a ring stays until the garbage collector looks at old objects.
+            del future
 
     return offload
 

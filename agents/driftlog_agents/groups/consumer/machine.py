@@ -6,7 +6,7 @@
                               │                       │
                               └──── events queued meanwhile, all in the next Persist
 
-A decision that takes long (many partitions, or many queued events) is an effect, `DecideLong`: a
+A decision that takes long (many partitions, names or queued events) is an effect, `DecideLong`: a
 thread computes it, and `decided` goes on with it.  Events are queued meanwhile, too.
 
 One write of a group is in flight at a time.  Its answers are decided before the write, and sent
@@ -92,6 +92,10 @@ class ConsumerGroup:
 
     long_events: ClassVar[int] = 100
     """The same of more events: each takes some 50 µs."""
+
+    long_names: ClassVar[int] = 20_000
+    """The same if members subscribe to more names, of topics that exist or not, times events: one
+    that changes the group reads all of them, some 0.5 µs each."""
 
     def __init__(
         self,
@@ -410,6 +414,10 @@ class ConsumerGroup:
 
     def _takes_long(self, queue: Sequence[TakenEvent]) -> bool:
         if len(queue) > self.long_events:
+            return True
+        asked = (each.request for each in queue)
+        brought = sum(len(a.topic_names or ()) for a in asked if isinstance(a, ConsumerHeartbeat))
+        if (self._group.state.named + brought) * len(queue) > self.long_names:
             return True
         assigned = self._group.assigned // 2  # The target, and what members have.
         if max(self._topics.partitions, assigned) <= self.long_partitions:

@@ -153,11 +153,12 @@ class Membership:
         """Partitions of *topics* to which *request* is the first to subscribe, at most."""
         if request.topic_regex and not self.state.subscribers_of(request.topic_regex):
             return topics.partitions
-        if not request.topic_names:
-            return 0
-        new = set(request.topic_names) - self.state.subscribed_names()
-        found = map(topics.by_name.get, new)
-        return sum(topic.partitions for topic in found if topic is not None)
+        found = map(topics.by_name.get, set(request.topic_names or ()))
+        return sum(
+            topic.partitions
+            for topic in found
+            if topic is not None and not self.state.is_subscribed_to(topic.name)
+        )
 
     def refuse_if_full(self, member_id: str) -> None:
         """Refuse a new member of a group that has `max_size` members.
@@ -529,11 +530,11 @@ def _refuse_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None
             f"by the group coordinator ({member.epoch}). The member must abandon all its "
             "partitions and rejoin.",
         )
-    within = owned is not None and all(
-        numbers <= {p for topic, p in member.assigned if topic == topic_id}
-        for topic_id, numbers in owned.items()
-    )
-    if epoch != member.previous_epoch or not within:
+    if (
+        epoch != member.previous_epoch
+        or owned is None
+        or any((topic, p) not in member.assigned for topic, ps in owned.items() for p in ps)
+    ):
         raise RefusedError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"The consumer group member has a smaller member epoch ({epoch}) than the one known "

@@ -5,15 +5,16 @@
 
 Patterns have RE2 syntax, as in Apache Kafka (RE2/J): for every pattern, matching takes time linear
 in the length of the name.  google-re2 releases the GIL while it matches.  A pattern must match the
-whole name.  Two limits bound the cost of a pattern: its length, and the memory of its program.  A
-pattern above either is refused; RE2/J has no such limits.
+whole name.  Compiling holds the GIL: three limits bound it to some 30 ms, its length, the classes
+of Unicode that it names, and the memory of its program.  A pattern above one is refused; RE2/J has
+no such limits.
 
 Source: org.apache.kafka.coordinator.group.modern.consumer.TopicRegexResolver,
 org.apache.kafka.coordinator.group.Utils#throwIfRegularExpressionIsInvalid.
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import re2
@@ -22,11 +23,18 @@ from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
-_MAX_LENGTH: Final = 16 * 1024
-"""Most characters of a pattern; one that lists 300 topics has about as many."""
+_MAX_LENGTH: Final = 1024
+"""Most characters of a pattern."""
 
-_MAX_MEMORY_BYTES: Final = 4 * 1024 * 1024
-"""Most memory of a compiled pattern, with the caches of its matching."""
+_MAX_CLASSES: Final = 50
+"""Most classes of Unicode in a pattern, such as ``\\pL``: each takes 0.1 ms."""
+
+_MAX_MEMORY_BYTES: Final = 64 * 1024
+"""Most memory of a compiled pattern, with the caches of its matching.  The time to compile counted
+repetitions grows with its square: 5 s in 2 MB."""
+
+_TOO_LARGE: Final = "pattern too large"
+"""How RE2 begins to say that the memory does not suffice."""
 
 
 def check(pattern: str) -> None:
@@ -35,26 +43,32 @@ def check(pattern: str) -> None:
     Raises:
         RefusedError: INVALID_REGULAR_EXPRESSION with the reason.
     """
-    if len(pattern) > _MAX_LENGTH:
-        raise _refused(pattern[:100] + "…", f"it is longer than {_MAX_LENGTH:,} characters")
-    try:
-        _compiled(pattern)
-    except re2.error as error:
-        raise _refused(pattern, _text(error)) from None
+    compiled = _compiled(pattern)
+    if isinstance(compiled, str):
+        shown = pattern if len(pattern) <= _MAX_LENGTH else pattern[:100] + "…"
+        raise RefusedError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {compiled}.",
+        )
 
 
 def resolve(
-    patterns: Iterable[str], topics: ClusterTopics, most_bytes: int | None = None
+    patterns: Iterable[str],
+    topics: ClusterTopics,
+    most_bytes: int | None = None,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> dict[str, frozenset[str]]:
     """Names of topics by pattern; an empty set for a pattern that does not compile.
 
     Patterns are matched in sorted order.  The first one whose names exceed *most_bytes* in total,
-    and all later ones, are absent.
+    or for which *has_time* says no, and all later ones, are absent.
     """
     found: dict[str, frozenset[str]] = {}
     size_bytes = 0
     for pattern in sorted(patterns):
-        names = _matches(pattern, topics)
+        names = _matches(pattern, topics, has_time)
+        if names is None:
+            break
         size_bytes += texts_bytes(names)
         if most_bytes is not None and size_bytes > most_bytes:
             break
@@ -62,20 +76,42 @@ def resolve(
     return found
 
 
-def _matches(pattern: str, topics: ClusterTopics) -> frozenset[str]:
-    try:
-        compiled = _compiled(pattern)
-    except re2.error:
+def _matches(
+    pattern: str, topics: ClusterTopics, has_time: Callable[[], bool]
+) -> frozenset[str] | None:
+    """The names; None: there was no time for all of them."""
+    if not has_time():
+        return None
+    compiled = _compiled(pattern)
+    if isinstance(compiled, str):
         return frozenset()
-    return frozenset(name for name in topics.by_name if compiled.fullmatch(name) is not None)
+    names: list[str] = []
+    for name in topics.by_name:
+        if not has_time():
+            return None
+        if compiled.fullmatch(name) is not None:
+            names.append(name)
+    return frozenset(names)
 
 
 def _compiled(pattern: str) -> Any:
+    """The compiled pattern; a text: why it cannot be compiled.
+
+    The text comes without the error: that would keep what RE2 has made of the pattern.
+    """
+    if len(pattern) > _MAX_LENGTH:
+        return f"it is longer than {_MAX_LENGTH:,} characters; list topics by their names instead"
+    if pattern.lower().count("\\p") > _MAX_CLASSES:
+        return f"it names more than {_MAX_CLASSES} classes such as \\pL; use fewer"
     options = re2.Options()
     options.max_mem = _MAX_MEMORY_BYTES
     options.log_errors = False
     try:
         return re2.compile(pattern, options)
+    except re2.error as error:
+        text = _text(error)
+        hint = "; repeat less, and use smaller classes" if text.startswith(_TOO_LARGE) else ""
+        return text + hint
     finally:
         re2.purge()  # the module would keep 128 of them, with what matching has cached
 
@@ -83,10 +119,3 @@ def _compiled(pattern: str) -> Any:
 def _text(error: Exception) -> str:
     reason = error.args[0] if error.args else error
     return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-
-
-def _refused(pattern: str, why: str) -> RefusedError:
-    return RefusedError(
-        ErrorCode.INVALID_REGULAR_EXPRESSION,
-        f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {why}.",
-    )

@@ -127,6 +127,8 @@ class ConsumerGroupState:
         self._static: dict[str, str] = {}
         self._owners: dict[Partition, str] = {}
         self._names: Counter[str] = Counter()
+        self._named = 0
+        """The sum of `_names`."""
         self._patterns: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
         self._journal: list[_Change] = []
@@ -188,7 +190,8 @@ class ConsumerGroupState:
     def is_subscribed_to(self, name: str) -> bool:
         """Whether any member subscribes to the topic *name*."""
         return name in self._names or any(
-            name in self._head.regexes.get(pattern, ()) for pattern in self._patterns
+            name in self._head.regexes.get(pattern, ())
+            for pattern in tuple(self._patterns)  # A thread may be deciding.
         )
 
     def subscribed_names(self) -> set[str]:
@@ -197,6 +200,13 @@ class ConsumerGroupState:
         for pattern in tuple(self._patterns):  # A thread may be deciding.
             names |= self._head.regexes.get(pattern, frozenset())
         return names
+
+    @property
+    def named(self) -> int:
+        """The number of names that members subscribe to, each once for every such member."""
+        regexes = self._head.regexes
+        matched = sum(n * len(regexes.get(p, ())) for p, n in self._patterns.items())
+        return self._named + matched
 
     def hash_of_topics(self, topics: ClusterTopics) -> str:
         """A hash of the subscribed topics' names, ids and partition counts; empty: no topic."""
@@ -287,6 +297,7 @@ class ConsumerGroupState:
 
     def _index(self, member: ConsumerGroupMember, by: int) -> None:
         count(self._names, member.topic_names, by)
+        self._named += by * len(member.topic_names)
         count(self._patterns, [member.topic_regex] if member.topic_regex else [], by)
         count(self._assignors, [member.server_assignor] if member.server_assignor else [], by)
 

@@ -33,6 +33,7 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.foundation.histogram import Histogram
 from driftlog_agents.foundation.loop_slices import time_to_work
+from driftlog_agents.foundation.offload import SerialOffload
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
@@ -70,6 +71,9 @@ commits of loaded groups wait longer behind them."""
 _LOOK_AGAIN_S: Final = 5.0
 """Delay of the second listing of groups after a change of the agents: it finds groups that were
 created by an agent whose view was behind."""
+
+MATCH_S: Final = 5.0
+"""Longest time to match the patterns of a group; 100 patterns and 10,000 topics take 3 s."""
 
 _NOT_ALIVE_S: Final = 0.1
 """Interval between two checks whether the session is alive again."""
@@ -117,6 +121,10 @@ class GroupCoordinator:
         self._since_1970_ms = engine.ports.wall_ms() - engine.ports.now_ms()
         self.offload = engine.ports.offload_read or engine.ports.offload
         """Runs long computations, such as the matching of patterns, off the event loop."""
+        self.pattern_checks = SerialOffload(self.offload)
+        """Compiles patterns, one at a time: other work of the threads does not wait for many."""
+        self._matches = SerialOffload(self.offload)
+        """Matches patterns, one group at a time."""
         self._coordinators = coordinators
         self.counted: Counter[str] = Counter() if counters is None else counters
         """Counts by metric name."""
@@ -368,18 +376,32 @@ class GroupCoordinator:
         self.spawn(self._resolved(group, wanted))
 
     async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
-        most_bytes = self.budget.limits.driftlog_max_group_bytes
-        found = await self.offload(resolve, wanted.patterns, wanted.topics, most_bytes)
+        found, in_time = await self._matches(self._match, wanted)
         if len(found) < len(wanted.patterns):
-            self.budget.refusals.count("driftlog.max.group.bytes")
+            if in_time:
+                self.budget.refusals.count("driftlog.max.group.bytes")
             self._log.warning(
                 "group_patterns_match_too_much",
                 group=group.group_id,
                 patterns=len(wanted.patterns) - len(found),
                 advice="members that subscribe to these patterns are assigned nothing: subscribe "
-                "to fewer, or raise driftlog.max.group.bytes",
+                + (
+                    "to fewer, or raise driftlog.max.group.bytes"
+                    if in_time
+                    else f"by simpler ones, they took longer than {MATCH_S:g} s"
+                ),
             )
         group.resolved(dict.fromkeys(wanted.patterns, frozenset[str]()) | found)
+
+    def _match(self, wanted: ResolveRegexes) -> tuple[dict[str, frozenset[str]], bool]:
+        """In a thread: topics by pattern, and whether time was left for all patterns."""
+        most_bytes = self.budget.limits.driftlog_max_group_bytes
+        end_ms = self._clock() + MATCH_S * 1000
+
+        def has_time() -> bool:
+            return self._tasks is not None and self._clock() < end_ms
+
+        return resolve(wanted.patterns, wanted.topics, most_bytes, has_time), has_time()
 
     def _reassign(self) -> None:
         self.complete = False

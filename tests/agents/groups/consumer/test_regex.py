@@ -39,7 +39,7 @@ def test_a_pattern_means_the_topics_whose_whole_name_it_matches(
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(", "[", "a**b)", r"(a)\1", "(?=a)", "a{2000}", "x" * 20_000, "((a{99}){9}){9}"]
+    "pattern", ["(", "[", "a**b)", r"(a)\1", "(?=a)", "a{2000}", "((a{99}){9}){9}"]
 )
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     """
@@ -50,13 +50,70 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
 
     assert ErrorCode.INVALID_REGULAR_EXPRESSION is refused.value.code
     assert len(str(refused.value)) < 500
-    assert {pattern: frozenset()} == resolve([pattern], named("a")) or len(pattern) > 16_384
+    assert {pattern: frozenset()} == resolve([pattern], named("a"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "advice"),
+    [
+        ("x" * 1_025, "it is longer than 1,024 characters; list topics by their names instead"),
+        (r"\pL" * 51, r"it names more than 50 classes such as \pL; use fewer"),
+        ("(?i)" + r"\p{Greek}" * 51, "use fewer"),
+        ("a{0,1000}" * 48, "pattern too large - compile failed; repeat less, and use smaller"),
+        ("[[:alpha:]]{500,1000}" * 48, "pattern too large - compile failed; repeat less"),
+    ],
+    ids=["long", "classes", "other classes", "optional", "repeated"],
+)
+def test_a_pattern_that_takes_long_to_compile_is_refused_at_once(pattern: str, advice: str) -> None:
+    """
+    Compiling holds the GIL: these took up to 5 s, and the event loop stood still.
+    """
+    began = time.process_time()
+
+    with pytest.raises(RefusedError, match="is not a valid regular expression") as refused:
+        check(pattern)
+    assert {pattern: frozenset()} == resolve([pattern], named("a"))
+
+    assert ErrorCode.INVALID_REGULAR_EXPRESSION is refused.value.code
+    assert advice in str(refused.value)
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "|".join(f"orders-eu-{n:04d}" for n in range(68)),
+        "(?i)orders-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        r".{1,249}",
+        r"[\pL\pN]+\.(\pL+)",
+        r"[^.]{1,100}\.[^.]{1,100}",
+    ],
+    ids=["list", "id", "any", "words", "parts"],
+)
+def test_what_people_write_is_a_pattern(pattern: str) -> None:
+    """
+    Of any kind, below the limits.
+    """
+    check(pattern)
+
+
+def test_who_has_no_time_for_a_pattern_goes_without_it() -> None:
+    """
+    And without later ones; those that were matched are there.
+    """
+    topics = named("a", "b")
+    left = iter([True] * 5)
+
+    found = resolve(["a", "b", "c"], topics, has_time=lambda: next(left, False))
+
+    assert {"a": frozenset({"a"})} == found
 
 
 @pytest.mark.parametrize("pattern", ["(a|aa)+$", "(a*)*b", "(x+x+)+y", "(a|b)*a(a|b){200}"])
 def test_no_pattern_takes_long(pattern: str) -> None:
     """
-    Those that a backtracking engine takes for ever for: 1,000 names of 249 characters.
+    Those that a backtracking engine takes for ever for: 1,000 names of 249 characters.  Linear in
+    the pattern, too: a millisecond a name.
     """
     topics = named(*("a" * 240 + f"{i}" for i in range(1_000)))
     began = time.process_time()
@@ -64,7 +121,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
     check(pattern)
     resolve([pattern], topics)
 
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5
 
 
 def test_no_pattern_stays_compiled() -> None:

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
+from driftlog_agents.groups.coordinator import coordinator
 from driftlog_agents.groups.coordinator.consumer_requests import describe, heartbeat
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.coordinator.pending_writes import PendingWrites
@@ -241,6 +242,46 @@ async def test_groups_of_no_use_are_not_kept() -> None:
 
     assert gone() is None
     assert 0 == at.groups.budget.held_bytes
+
+
+@on_virtual_time
+async def test_patterns_that_take_too_long_match_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    They kept a thread that reads for minutes, and others' joins waited for it.
+    """
+    at = await Coordinated.start(World(t=1))
+    monkeypatch.setattr(coordinator, "MATCH_S", 0.0)
+    with capture_logs() as lines:
+        joined = await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
+        await asyncio.sleep(1)
+    later = await heartbeat(at.groups, "g", _beat("m", joined.member_epoch))
+
+    assert [1] == [x["patterns"] for x in lines if x["event"] == "group_patterns_match_too_much"]
+    assert not later.assignment
+    at.kill()
+
+
+@on_virtual_time
+async def test_matching_ends_with_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A stop waited for the thread until it had matched all patterns.
+    """
+    had: list[Callable[[], bool]] = []
+
+    def match(*args: Any) -> dict[str, frozenset[str]]:
+        had.append(args[-1])
+        return {"t.*": frozenset()}
+
+    at = await Coordinated.start(World(t=1))
+    monkeypatch.setattr(coordinator, "resolve", match)
+    await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
+    await asyncio.sleep(1)
+    before = [has_time() for has_time in had]
+    at.kill()
+    await asyncio.sleep(1)
+
+    assert [True] == before
+    assert [False] == [has_time() for has_time in had]
 
 
 def _beat(
