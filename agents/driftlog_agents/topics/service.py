@@ -117,8 +117,13 @@ class Topics:
         return self._host.settings.topic_defaults
 
     def inherit(self) -> None:
-        """The agent has other settings: topics take what they inherit, at once."""
-        self._known.inherit(self.agent_configs)
+        """The agent has other settings: topics take what they inherit, many of them in slices."""
+        self._known.inherit(self.agent_configs, self._host.cluster.wake)
+
+    @property
+    def inherits(self) -> bool:
+        """Whether some topics have yet to take it; `ClusterWatch.until` sees the end."""
+        return self._known.inherits
 
     @property
     def pending(self) -> int:
