@@ -47,7 +47,8 @@ class TopicCatalog:
     """
 
     def __init__(self, agent_configs: dict[str, str], check_interval_ms: float) -> None:
-        self._agent_configs = agent_configs
+        self.agent_configs = agent_configs
+        """The newest of these; only `inherit` changes them."""
         self._check_interval_ms = check_interval_ms
         self._log = structlog.get_logger()
         self.by_name: dict[str, Topic] = {}
@@ -105,7 +106,7 @@ class TopicCatalog:
         Topics with the same configs of their own share the computation.  *inherited* is called when
         all have it; not if the settings change again before.
         """
-        self._agent_configs = agent_configs
+        self.agent_configs = agent_configs
         self.inherits = True
         call_all(self._steps(agent_configs, inherited))
 
@@ -114,10 +115,10 @@ class TopicCatalog:
     ) -> Iterator[Callable[[], None]]:
         found: dict[tuple[tuple[str, str], ...], _Policies] = {}
         for name in list(self.by_name):
-            if self._agent_configs is not agent_configs:
+            if self.agent_configs is not agent_configs:
                 return
             yield partial(self._inherit, name, found)
-        if self._agent_configs is agent_configs:
+        if self.agent_configs is agent_configs:
             self.inherits = False
             yield inherited
 
@@ -131,7 +132,7 @@ class TopicCatalog:
         self._use(name, found[own])
 
     def _policies(self, topic: Topic) -> "_Policies":
-        agent = self._agent_configs
+        agent = self.agent_configs
         try:
             retention = topic_retention(topic.configs, agent)
             compaction = topic_compaction(topic.configs, agent)

@@ -78,7 +78,7 @@ class Topics:
         self._files = TopicBucketFiles(host)
         settings = host.settings
         self._known = known = TopicCatalog(
-            self.agent_configs, settings.log_retention_check_interval_ms
+            settings.topic_defaults, settings.log_retention_check_interval_ms
         )
         self.by_name = known.by_name
         """Every topic, by name; also between two sessions."""
@@ -114,11 +114,11 @@ class Topics:
     @property
     def agent_configs(self) -> dict[str, str]:
         """The agent's settings that topics inherit, as in `Inherited`."""
-        return self._host.settings.topic_defaults
+        return self._known.agent_configs
 
     def inherit(self) -> None:
         """The agent has other settings: topics take what they inherit, many of them in slices."""
-        self._known.inherit(self.agent_configs, self._host.cluster.wake)
+        self._known.inherit(self._host.settings.topic_defaults, self._host.cluster.wake)
 
     @property
     def inherits(self) -> bool:

@@ -72,6 +72,22 @@ async def synonyms(agent: RunningAgent, kind: int, name: str, config: str) -> li
 # ── Brokers ──
 
 
+async def test_what_topics_inherit_is_computed_once_for_a_change_of_the_settings(
+    tmp_path: Path,
+) -> None:
+    """
+    Each resource of an IncrementalAlterConfigs had all settings of the agent read again: one
+    request of 19,900 groups kept it busy for 25 s.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        topics = agent.broker.topics
+        before = topics.agent_configs
+        assert before is topics.agent_configs
+        await set_on(agent, ALL, log_retention_ms="20")
+        after = topics.agent_configs
+    assert ({}, {"log.retention.ms": "20"}) == (before, after)
+
+
 async def test_a_change_is_answered_when_every_topic_has_taken_it(tmp_path: Path) -> None:
     """
     Topics take it in slices; whoever has the answer may rely on it.
