@@ -57,7 +57,9 @@ class MemoryMetadataStore:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._history = History(_FIRST_REVISION, compacted_revision=0, max_events=None)
+        self._history = History(
+            _FIRST_REVISION, compacted_revision=0, max_events=None, max_bytes=None
+        )
         self._kvs: dict[str, KeyValue] = {}
         self._keys: list[str] = []
         self._leases: dict[int, _Lease] = {}
@@ -160,7 +162,9 @@ class MemoryMetadataStore:
     def copy(self) -> "MemoryMetadataStore":
         """A backup of this store: everything except the history."""
         other = MemoryMetadataStore(self._now_ms)
-        other._history = History(self.revision, compacted_revision=self.revision, max_events=None)
+        other._history = History(
+            self.revision, compacted_revision=self.revision, max_events=None, max_bytes=None
+        )
         other._kvs, other._keys = dict(self._kvs), list(self._keys)
         other._leases = {i: _Lease(at.ttl_ms, 0, set(at.keys)) for i, at in self._leases.items()}
         return other
@@ -175,7 +179,7 @@ class MemoryMetadataStore:
         """
         now = other.copy()
         at = now.revision if revision is None else revision
-        history = History(at, compacted_revision=at, max_events=None)
+        history = History(at, compacted_revision=at, max_events=None, max_bytes=None)
         before, self._history = self._history, history
         self._kvs, self._keys, self._leases = now._kvs, now._keys, now._leases
         for lease in self._leases.values():

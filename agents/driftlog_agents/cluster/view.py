@@ -115,6 +115,8 @@ class ClusterView:
         self.topics: dict[UUID, TopicEntry] = {}
         self.configs: dict[ConfigsOwner, Mapping[str, str]] = {}
         """The configs that are set on brokers and groups."""
+        self.configured_groups = 0
+        """The number of groups among them."""
         self.leaders: dict[TopicPartition, LeaderEntry] = {}
         self.loaded: set[str] = set()
         """Prefixes that were read at least once."""
@@ -369,6 +371,8 @@ class ClusterView:
             elif prefix == CONFIGS_PREFIX:
                 configs = decode_at(kv.key, kv.value, decode_configs)
                 owner = parse_configs_key(kv.key)
+                if owner not in self.configs and owner.group_id is not None:
+                    self.configured_groups += 1
                 self.configs[owner] = configs
                 self._config_changes[owner] = None
             elif prefix == DELETED_PREFIX:
@@ -448,7 +452,8 @@ class ClusterView:
                 self.sessions.pop(parse_session_key(key), None)
             elif prefix == CONFIGS_PREFIX:
                 owner = parse_configs_key(key)
-                self.configs.pop(owner, None)
+                if self.configs.pop(owner, None) is not None and owner.group_id is not None:
+                    self.configured_groups -= 1
                 self._config_changes[owner] = None
             elif prefix == LEADERS_PREFIX:
                 self._drop_leader(parse_leader_key(key))

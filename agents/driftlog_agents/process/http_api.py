@@ -34,14 +34,16 @@ from uuid import UUID
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
+from driftlog_agents.foundation.loop_slices import time_to_work
 from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.process.composition.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard, HttpPatience
 from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed
+from driftlog_agents.process.partition_counts import Counts, PartitionCounts
 from driftlog_agents.process.segment_http import SegmentHttp
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
@@ -66,6 +68,9 @@ _REFUSED: Final = {
 _BETWEEN: Final = "the agent is between two sessions: try again"
 
 _RETRY_S: Final = 0.3
+
+_PARTITION_DIGITS: Final = 10
+"""Of 2147483647; Python refuses to read a number of thousands."""
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus 3 refuses what it does not know."""
@@ -104,6 +109,7 @@ class HttpApi:
         self._names = names
         self._patience = patience
         self._readiness = Readiness()
+        self._counts = PartitionCounts()
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
         settings = self._agent.settings.broker
@@ -162,7 +168,7 @@ class HttpApi:
         return web.json_response({"alive": True, "longest_stall_seconds": stall_s})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        facts = self._facts()
+        facts = await self._facts()
         reasons = self._readiness.judge(facts)
         status = 503 if reasons else 200
         if "json" not in request.query:
@@ -179,18 +185,22 @@ class HttpApi:
             answer["partitions"] = counts
         return web.json_response(answer, status=status)
 
-    def _facts(self) -> AgentFacts:
+    async def _facts(self) -> AgentFacts:
         agent = self._agent
+        engine = self._serving()
+        counts = None if engine is None else await self._counts.of(engine)
         if not agent.ready.is_set():
             return AgentFacts(started=False)
-        engine, evidence = agent.broker.engine, agent.store_watch.evidence
+        evidence = agent.store_watch.evidence
+        if engine is not agent.broker.engine:
+            engine = None  # another session has begun meanwhile
         return AgentFacts(
             started=True,
             stopping=agent.stopping,
             distrusted="" if evidence is None else evidence.reason,
             unfit=agent.fitness.unfit,
             hangs=agent.sealing.hangs and Role.SERVE not in agent.settings.roles,
-            session=None if engine is None else _session_facts(engine),
+            session=None if engine is None or counts is None else _session_facts(engine, counts),
         )
 
     def _serving(self) -> Engine | None:
@@ -246,11 +256,12 @@ class HttpApi:
         engine = self._serving()
         if engine is None:
             return _error(503, _BETWEEN)
-        names = {topic_id: entry.topic.name for topic_id, entry in engine.topics_by_id.items()}
+        await time_to_work()
+        topics = engine.topics_by_id
         found = [
-            {"topic": names[tp.topic_id], "partition": tp.partition, "reason": why}
+            {"topic": topics[tp.topic_id].topic.name, "partition": tp.partition, "reason": why}
             for tp, why in engine.offline().items()
-            if tp.topic_id in names
+            if tp.topic_id in topics
         ]
         return web.json_response({"offline": found})
 
@@ -265,7 +276,10 @@ class HttpApi:
         engine = self._serving()
         if engine is None:
             return _error(503, _BETWEEN)
-        topic, number = request.match_info["topic"], int(request.match_info["partition"])
+        topic, digits = request.match_info["topic"], request.match_info["partition"]
+        if len(digits) > _PARTITION_DIGITS:
+            return _error(400, "the number of a partition is below 2147483648")
+        number = int(digits)
         entry = engine.topics.get(topic)
         if entry is None or number >= entry.topic.partitions:
             return _error(404, f"partition {topic}-{number} does not exist")
@@ -376,12 +390,13 @@ async def _body(request: web.Request) -> dict[str, Any] | web.Response:
         return _error(408, "the body did not come")
     except ValueError:
         return _error(400, "the body is not JSON")
+    except RecursionError:
+        return _error(400, "the body is nested too deeply")
     return shown if isinstance(shown, dict) else _error(400, "the body is no JSON object")
 
 
-def _session_facts(engine: Engine) -> SessionFacts:
+def _session_facts(engine: Engine, counts: Counts) -> SessionFacts:
     at_ms, requests, flushes = engine.ports.now_ms(), engine.health.requests, engine.health.flushes
-    logs = engine.logs()
     return SessionFacts(
         session_id=engine.session.session_id,
         serves=engine.ready.is_set() and engine.session.alive,
@@ -389,9 +404,9 @@ def _session_facts(engine: Engine) -> SessionFacts:
         metadata_error=requests.error,
         commits_failing_ms=flushes.lasted_ms(at_ms),
         commits_error=flushes.error,
-        led=len(logs),
-        loading=sum(log.state is State.LOADING and not log.damage for log in logs),
-        offline=len(engine.offline()),
+        led=counts.led,
+        loading=counts.loading,
+        offline=counts.offline,
     )
 
 

@@ -4,7 +4,9 @@ policies of sealing, retention and compaction.
 Shell.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -16,6 +18,7 @@ from driftlog_agents.configs.topic import (
     topic_retention,
     topic_sealing,
 )
+from driftlog_agents.foundation.loop_slices import call_all
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -44,7 +47,8 @@ class TopicCatalog:
     """
 
     def __init__(self, agent_configs: dict[str, str], check_interval_ms: float) -> None:
-        self._agent_configs = agent_configs
+        self.agent_configs = agent_configs
+        """The newest of these; only `inherit` changes them."""
         self._check_interval_ms = check_interval_ms
         self._log = structlog.get_logger()
         self.by_name: dict[str, Topic] = {}
@@ -59,6 +63,8 @@ class TopicCatalog:
         """Retention by topic name."""
         self.partitions = 0
         """The number of partitions of all topics."""
+        self.inherits = False
+        """Whether topics have yet to take what they inherit since the settings have changed."""
         self._alike: dict[str, set[str]] = {}
 
     def alike(self, name: str) -> set[str]:
@@ -94,22 +100,39 @@ class TopicCatalog:
         self._alike.setdefault(unlike(topic.name), set()).add(topic.name)
         self._use(topic.name, self._policies(topic))
 
-    def inherit(self, agent_configs: dict[str, str]) -> None:
-        """The agent has other settings: every topic takes what it inherits.
+    def inherit(self, agent_configs: dict[str, str], inherited: Callable[[], None]) -> None:
+        """The agent has other settings: every topic takes what it inherits, at once or in slices.
 
-        Topics with the same configs of their own share the computation, so that ten thousand of
-        them do not block the loop.
+        Topics with the same configs of their own share the computation.  *inherited* is called when
+        all have it; not if the settings change again before.
         """
-        self._agent_configs = agent_configs
+        self.agent_configs = agent_configs
+        self.inherits = True
+        call_all(self._steps(agent_configs, inherited))
+
+    def _steps(
+        self, agent_configs: dict[str, str], inherited: Callable[[], None]
+    ) -> Iterator[Callable[[], None]]:
         found: dict[tuple[tuple[str, str], ...], _Policies] = {}
-        for topic in self.by_name.values():
-            own = tuple(sorted(topic.configs.items()))
-            if own not in found:
-                found[own] = self._policies(topic)
-            self._use(topic.name, found[own])
+        for name in list(self.by_name):
+            if self.agent_configs is not agent_configs:
+                return
+            yield partial(self._inherit, name, found)
+        if self.agent_configs is agent_configs:
+            self.inherits = False
+            yield inherited
+
+    def _inherit(self, name: str, found: "dict[tuple[tuple[str, str], ...], _Policies]") -> None:
+        topic = self.by_name.get(name)
+        if topic is None:
+            return  # deleted meanwhile
+        own = tuple(sorted(topic.configs.items()))
+        if own not in found:
+            found[own] = self._policies(topic)
+        self._use(name, found[own])
 
     def _policies(self, topic: Topic) -> "_Policies":
-        agent = self._agent_configs
+        agent = self.agent_configs
         try:
             retention = topic_retention(topic.configs, agent)
             compaction = topic_compaction(topic.configs, agent)

@@ -79,7 +79,7 @@ class Topics:
         self._files = TopicBucketFiles(host)
         settings = host.settings
         self._known = known = TopicCatalog(
-            self.agent_configs, settings.log_retention_check_interval_ms
+            settings.topic_defaults, settings.log_retention_check_interval_ms
         )
         self.by_name = known.by_name
         """Every topic, by name; also between two sessions."""
@@ -115,11 +115,16 @@ class Topics:
     @property
     def agent_configs(self) -> dict[str, str]:
         """The agent's settings that topics inherit, as in `Inherited`."""
-        return self._host.settings.topic_defaults
+        return self._known.agent_configs
 
     def inherit(self) -> None:
-        """The agent has other settings: topics take what they inherit, at once."""
-        self._known.inherit(self.agent_configs)
+        """The agent has other settings: topics take what they inherit, many of them in slices."""
+        self._known.inherit(self._host.settings.topic_defaults, self._host.cluster.wake)
+
+    @property
+    def inherits(self) -> bool:
+        """Whether some topics have yet to take it; `ClusterWatch.until` sees the end."""
+        return self._known.inherits
 
     @property
     def pending(self) -> int:

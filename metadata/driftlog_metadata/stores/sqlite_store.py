@@ -48,6 +48,7 @@ from driftlog_metadata.stores.sqlite_database import (
 from driftlog_metadata.stores.store import Compare, KeyValue, Operation, TxnResult, Watch
 from driftlog_metadata.stores.watches import History
 
+MiB: Final = 1024**2
 GiB: Final = 1024**3
 
 _MAX_REQUESTS_PER_COMMIT: Final = 256
@@ -85,6 +86,7 @@ class SqliteMetadataStore:
         now_ms: Callable[[], int],
         files: "_Files",
         history_events: int,
+        history_bytes: int,
         reserve_s: float,
     ) -> None:
         self._path = path
@@ -97,6 +99,7 @@ class SqliteMetadataStore:
             revision,
             compacted_revision=0 if files.database.created else revision,
             max_events=history_events,
+            max_bytes=history_bytes,
         )
         self._next_expiry_ms = files.database.next_expiry_ms
         self._closing = False
@@ -117,6 +120,7 @@ class SqliteMetadataStore:
         now_ms: Callable[[], int],
         *,
         history_events: int = 10_000,
+        history_bytes: int = 32 * MiB,
         max_bytes: int = 8 * GiB,
         reserve_s: float = _RESERVE_S,
     ) -> Self:
@@ -128,6 +132,7 @@ class SqliteMetadataStore:
             path: its directory exists; ``-wal``, ``-shm`` and ``.lock`` files stand beside it.
             now_ms: the wall clock of leases; called in the writer's thread too.
             history_events: watches can resume from this many events back.
+            history_bytes: and from events with so many bytes, which are in memory.
             max_bytes: refuse writes that need a larger file (etcd's quota: 8 GiB).
             reserve_s: how often the writer checks that the file has pages in reserve.
 
@@ -138,7 +143,7 @@ class SqliteMetadataStore:
             UnavailableError: it cannot be opened.
         """
         files = await asyncio.to_thread(_Files, path, now_ms, max_bytes)
-        return cls(path, now_ms, files, history_events, reserve_s)
+        return cls(path, now_ms, files, history_events, history_bytes, reserve_s)
 
     # ── The port ──
 

@@ -1,7 +1,7 @@
 """Watches inside one process: the recent changes, and the readers that wait for more.
 
     record(revision, events) ──▶ [r₁ events] [r₂ events] … ──▶ each watch at its own pace
-                                  └─ dropped by compact() or beyond max_events
+                                  └─ dropped by compact() or beyond max_events or max_bytes
 
 A watch keeps the revision it needs next and reads the shared history on
 ``anext()``, so a slow one costs nothing and a cancelled ``anext()`` loses nothing.  It
@@ -15,6 +15,7 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Self
 
 from driftlog_metadata.stores.limits import check_key, check_start_revision
@@ -29,14 +30,24 @@ class History:
         compacted_revision: events up to and with it are not known any more.
         max_events: keep about so many; the newest revision is kept whole whatever its size.
             None: keep all until `compact`.
+        max_bytes: keep about so many of keys and values, likewise: events hold whole values.
     """
 
-    def __init__(self, revision: int, *, compacted_revision: int, max_events: int | None) -> None:
+    def __init__(
+        self,
+        revision: int,
+        *,
+        compacted_revision: int,
+        max_events: int | None,
+        max_bytes: int | None,
+    ) -> None:
         self.revision = revision
         self.compacted_revision = compacted_revision
         self.closed = False
-        self._max_events = max_events
+        self._max_events = inf if max_events is None else max_events
+        self._max_bytes = inf if max_bytes is None else max_bytes
         self._events = 0
+        self._bytes = 0
         self._entries: deque[tuple[int, tuple[WatchEvent, ...]]] = deque()
         self._watches: dict[HistoryWatch, None] = {}
 
@@ -47,9 +58,9 @@ class History:
         self.revision = revision
         self._entries.append((revision, tuple(events)))
         self._events += len(events)
-        if self._max_events is not None:
-            while self._events > self._max_events and len(self._entries) > 1:
-                self._drop_oldest()
+        self._bytes += sum(map(_size_bytes, events))
+        while self._has_too_much() and len(self._entries) > 1:
+            self._drop_oldest()
         for watch in self._watches:
             watch.recorded(revision, events)
 
@@ -121,9 +132,13 @@ class History:
         for watch in list(self._watches):
             watch.end()
 
+    def _has_too_much(self) -> bool:
+        return self._events > self._max_events or self._bytes > self._max_bytes
+
     def _drop_oldest(self) -> None:
         revision, events = self._entries.popleft()
         self._events -= len(events)
+        self._bytes -= sum(map(_size_bytes, events))
         self.compacted_revision = revision
 
 
@@ -190,6 +205,10 @@ class HistoryWatch:
 
 def _key(event: WatchEvent) -> str:
     return event.kv.key if isinstance(event, PutEvent) else event.key
+
+
+def _size_bytes(event: WatchEvent) -> int:
+    return len(_key(event)) + (len(event.kv.value) if isinstance(event, PutEvent) else 0)
 
 
 def _matching(prefix: str, events: Sequence[WatchEvent]) -> list[WatchEvent]:

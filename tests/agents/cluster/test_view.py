@@ -109,6 +109,7 @@ def known(view: ClusterView) -> dict[str, Any]:
         "topics": view.topics,
         "leaders": view.leaders,
         "configs": view.configs,
+        "configured groups": view.configured_groups,
         "unreadable configs": [view.has_unreadable_configs(owner) for owner in OWNERS],
         "damaged": view.damaged,
         "placed": view.placed(),

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
-from driftlog_metadata.schema.model import ALL_ROLES, Role
+from driftlog_metadata.schema.model import ALL_ROLES, Role, TopicPartition
 from tests.agents.network.serving import ENGINE, Serving, eventually
 
 
@@ -169,15 +170,65 @@ async def test_an_agent_without_a_session_or_with_partitions_to_load_is_not_read
         agent.log("t").state = State.LOADING
         loading = await readiness(http)
         agent.log("t").state = State.ONLINE
-        loaded = await readiness(http)
+        await becomes(http, [])  # partitions are counted once a second
         agent.engine.session.end("a test took the session away")
         over = await readiness(http)
         await agent.lose_session()
         await becomes(http, [])
 
     assert (503, ["partitions_loading"]) == loading
-    assert (200, []) == loaded
     assert (503, ["no_session"]) == over
+
+
+async def test_readiness_is_counted_once_a_second_and_turns_at_once(tmp_path: Path) -> None:
+    """
+    Thirty connections that ask again and again had every partition counted for each request, and
+    the agent stood still for seconds.  That it drains is said at once all the same.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client, http_of(agent) as http:
+        await client.create("t")
+        counted, offline = 0, agent.engine.offline
+
+        def count() -> dict[TopicPartition, str]:
+            nonlocal counted
+            counted += 1
+            return offline()
+
+        agent.engine.offline = count
+        began = time.monotonic()
+        answers = await asyncio.gather(*(readiness(http) for _ in range(40)))
+        times, most = counted, 1 + time.monotonic() - began
+        agent.process.stop()
+        drains = await readiness(http)
+
+    assert [(200, [])] * 40 == answers
+    assert 1 <= times <= most
+    assert (503, "draining") == (drains[0], drains[1][0])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/imports", b"[" * 200_000, "nested too deeply"),
+        ("/imports", b'{"topic":' + b"9" * 5_000 + b"}", "not JSON"),
+        ("/topics/t/" + "9" * 5_000 + "/loss", b"{}", "below 2147483648"),
+    ],
+    ids=("nested lists", "long number", "long partition"),
+)
+async def test_what_cannot_be_read_is_refused_without_a_traceback(
+    tmp_path: Path, path: str, body: bytes, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Python's own limits of nested lists and long numbers are no fault of the agent.
+    """
+    async with (
+        Serving(tmp_path) as agent,
+        http_of(agent) as http,
+        ClientSession(headers={"X-Driftlog": "test"}) as session,
+        session.post(f"{http}{path}", data=body) as answer,
+    ):
+        assert (400, True) == (answer.status, said in await answer.text())
+    assert [] == [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_blocked_event_loop_does_not_say_that_it_is_alive(tmp_path: Path) -> None:

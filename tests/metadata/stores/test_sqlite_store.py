@@ -435,6 +435,33 @@ async def test_a_watch_resumes_within_the_history_that_is_kept(path: Path) -> No
     await store.close()
 
 
+async def test_the_history_is_bounded_in_bytes(path: Path) -> None:
+    """
+    Events hold whole values: 10,000 of a page of a large group would be 10 GB of the agent's
+    memory, for as many heartbeats of 42 bytes.
+    """
+    store = await SqliteMetadataStore.open(path, stopped_clock)
+    value = b"x" * 1024 * 1024
+    revisions = [(await store.txn([], [Put("/k", value)])).revision for _ in range(33)]
+
+    assert 1 == len(await anext(store.watch("/k", revisions[2])))
+    with pytest.raises(CompactedError):
+        await anext(store.watch("/k", revisions[0]))
+    await store.close()
+
+
+async def test_a_value_beyond_the_bound_of_the_history_is_delivered(path: Path) -> None:
+    """
+    The newest revision is kept whatever its size: else a watch of it would never get on.
+    """
+    store = await SqliteMetadataStore.open(path, stopped_clock, history_bytes=1000)
+    watch = store.watch("/k", 1)
+    revision = (await store.txn([], [Put("/k", b"x" * 2000)])).revision
+
+    assert [PutEvent(KeyValue("/k", b"x" * 2000, revision, revision))] == await anext(watch)
+    await store.close()
+
+
 async def test_who_has_read_a_revision_may_watch_from_the_next(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from driftlog_agents.configs.limits import OFFSET_METADATA
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.classic.description import OffsetExpiry
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
@@ -385,7 +386,12 @@ class ServedGroup:
         """
         await self.settled()
         if isinstance(self.machine, ConsumerGroup):
-            return frozenset(filter(self.machine.is_subscribed_to, names))
+            machine, used = self.machine, set[str]()
+            async for name in sliced(names):
+                await self.settled()
+                if machine.is_subscribed_to(name):
+                    used.add(name)
+            return frozenset(used)
         said = self.machine.subscriptions
         if said is None or sum(map(len, said)) <= _LONG_BYTES:
             return None if said is None else all_subscribed_topics(said, names)

@@ -5,6 +5,7 @@ Shell.
 
 from collections.abc import Callable, Mapping
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.config_changes import ConfigChangeRequest, apply
 from driftlog_agents.handlers.common.context import RequestContext
@@ -28,7 +29,7 @@ async def handle(
             no_value=[config.name for config in resource.configs if config.value is None],
             change=_replacement(resource),
         )
-        for resource in request.resources
+        async for resource in sliced(request.resources)
     ]
     answers = await apply(broker, resources, validate_only=request.validate_only, legacy=True)
     return AlterConfigsResponse(
@@ -39,7 +40,7 @@ async def handle(
                 resource_type=asked.resource_type,
                 resource_name=asked.resource_name,
             )
-            for asked, (code, message) in zip(resources, answers, strict=True)
+            async for asked, (code, message) in sliced(zip(resources, answers, strict=True))
         ]
     )
 

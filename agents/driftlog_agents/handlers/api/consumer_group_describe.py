@@ -7,7 +7,7 @@ Shell.
 from collections.abc import Mapping
 from uuid import UUID
 
-from driftlog_agents.foundation.loop_slices import each
+from driftlog_agents.foundation.loop_slices import each, sliced
 from driftlog_agents.groups.consumer.messages import DescribedConsumer, DescribedConsumerGroup
 from driftlog_agents.groups.coordinator import consumer_requests
 from driftlog_agents.groups.topic_metadata import ClusterTopics
@@ -43,9 +43,7 @@ async def handle(
     wanted = dict.fromkeys(request.group_ids)
 
     async def described(group_id: str) -> DescribedGroup:
-        group = await _described(broker, group_id, context)
-        context.answer.add(message_bytes(group))
-        return group
+        return await _described(broker, group_id, context)
 
     groups = await each(wanted, described, DESCRIBED_AT_ONCE)
     for group in groups:
@@ -58,10 +56,12 @@ async def _described(broker: Broker, group_id: str, context: RequestContext) -> 
     try:
         said = await consumer_requests.describe(coordinating(broker), group_id, context.room)
     except RefusedError as error:
-        return DescribedGroup(
+        group = DescribedGroup(
             group_id=group_id, error_code=error.code, error_message=as_message(error.message)
         )
-    return DescribedGroup(
+        context.answer.add(message_bytes(group))
+        return group
+    group = DescribedGroup(
         error_code=said.error,
         error_message=as_message(said.message),
         group_id=group_id,
@@ -69,8 +69,13 @@ async def _described(broker: Broker, group_id: str, context: RequestContext) -> 
         group_epoch=said.group_epoch,
         assignment_epoch=said.assignment_epoch,
         assignor_name=said.assignor,
-        members=[_member(member, said) for member in said.members],
     )
+    context.answer.add(message_bytes(group))
+    async for described in sliced(said.members):
+        member = _member(described, said)
+        context.answer.add(message_bytes(member))
+        group.members.append(member)
+    return group
 
 
 def _member(member: DescribedConsumer, said: DescribedConsumerGroup) -> Member:

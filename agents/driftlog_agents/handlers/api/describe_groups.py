@@ -4,7 +4,7 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager#describeGroups.
 Shell.
 """
 
-from driftlog_agents.foundation.loop_slices import each
+from driftlog_agents.foundation.loop_slices import each, sliced
 from driftlog_agents.groups.classic.description import ClassicGroupState
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import NOT_ASKED
@@ -40,7 +40,7 @@ async def handle(
     for group in found:
         if not group.error_code:
             group.authorized_operations = operations
-    sizes = {group_id: message_bytes(group) for group_id, group in described.items()}
+    sizes = {group_id: message_bytes(group) async for group_id, group in sliced(described.items())}
     for group_id in request.groups:  # Kafka describes a group as often as it is named.
         context.answer.add(sizes[group_id])
     return DescribeGroupsResponse(groups=[described[group_id] for group_id in request.groups])

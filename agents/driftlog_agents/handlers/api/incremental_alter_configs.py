@@ -18,6 +18,7 @@ from driftlog_agents.configs.definitions import (
 )
 from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.config_changes import ConfigChangeRequest, apply
 from driftlog_agents.handlers.common.context import RequestContext
@@ -53,7 +54,7 @@ async def handle(
             ],
             change=_change(broker, resource),
         )
-        for resource in request.resources
+        async for resource in sliced(request.resources)
     ]
     answers = await apply(broker, resources, validate_only=request.validate_only, legacy=False)
     return IncrementalAlterConfigsResponse(
@@ -64,7 +65,7 @@ async def handle(
                 resource_type=asked.resource_type,
                 resource_name=asked.resource_name,
             )
-            for asked, (code, message) in zip(resources, answers, strict=True)
+            async for asked, (code, message) in sliced(zip(resources, answers, strict=True))
         ]
     )
 

@@ -4,6 +4,7 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#leaveGroup.
 Shell.
 """
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.classic.messages import (
     LeaveRequest,
     LeaveResponse,
@@ -27,16 +28,16 @@ async def handle(
 ) -> LeaveGroupResponse:
     """Answer *request*."""
     alone = context.api_version < 3
-    members = tuple(
+    members = [
         LeavingMember(
             member_id=member.member_id, instance_id=member.group_instance_id, reason=member.reason
         )
-        for member in request.members
-    )
+        async for member in sliced(request.members)
+    ]
     if alone:
-        members = (LeavingMember(member_id=request.member_id),)
+        members = [LeavingMember(member_id=request.member_id)]
     try:
-        answer = await _left(broker, request.group_id, LeaveRequest(members=members))
+        answer = await _left(broker, request.group_id, LeaveRequest(members=tuple(members)))
     except RefusedError as error:
         answer = LeaveResponse(error=error.code)
     code = answer.error
@@ -50,7 +51,7 @@ async def handle(
                 group_instance_id=member.instance_id,
                 error_code=member.error,
             )
-            for member in answer.members
+            async for member in sliced(answer.members)
         ],
     )
 

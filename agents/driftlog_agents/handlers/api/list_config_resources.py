@@ -8,6 +8,7 @@ Shell.
 
 from typing import Final
 
+from driftlog_agents.foundation.loop_slices import sliced, time_to_work
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import live_agents
 from driftlog_agents.handlers.common.context import RequestContext
@@ -47,13 +48,15 @@ async def handle(
     for kind in kinds & {BROKER, BROKER_LOGGER}:
         names[kind] = [str(node_id) for node_id in sorted(live_agents(broker))]
     if GROUP in kinds:
+        await time_to_work()
         groups = (owner.group_id for owner in broker.view.configs)
         names[GROUP] = sorted(group for group in groups if group is not None)
+        await time_to_work()
     context.answer.add(sum(len(name) for found in names.values() for name in found))
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=kind)
             for kind in sorted(names)
-            for name in names[kind]
+            async for name in sliced(names[kind])
         ]
     )

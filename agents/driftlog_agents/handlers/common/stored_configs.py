@@ -71,11 +71,13 @@ async def change_configs(
         revision = await _changed(broker, engine, owner, change, validate_only=validate_only)
     except FencedError as error:
         raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+    await broker.cluster.until(lambda: _holds(broker, owner, revision), _SEEN_S)
+
+
+def _holds(broker: Broker, owner: ConfigsOwner, revision: int | None) -> bool:
     view = broker.view
-    if revision is None:
-        await broker.cluster.until(lambda: owner not in view.configs, _SEEN_S)
-    else:
-        await broker.cluster.until(lambda: view.configs_revision >= revision, _SEEN_S)
+    seen = owner not in view.configs if revision is None else view.configs_revision >= revision
+    return seen and not (owner.group_id is None and broker.topics.inherits)
 
 
 async def _changed(
@@ -157,7 +159,7 @@ def _growth(key: str, kv: KeyValue | None, configs: Mapping[str, str]) -> Growth
 def _check_groups(broker: Broker) -> None:
     """Check that another group may have configs of its own."""
     most = broker.settings.limits.driftlog_max_groups
-    if sum(owner.group_id is not None for owner in broker.view.configs) >= most:
+    if broker.view.configured_groups >= most:
         broker.refusals.count(MAX_GROUPS)
         raise RefusedError(
             ErrorCode.POLICY_VIOLATION, f"{most} groups have configs, which is {MAX_GROUPS}"
