@@ -4,9 +4,7 @@ policies of sealing, retention and compaction.
 Shell.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from uuid import UUID
 
 import structlog
@@ -18,7 +16,6 @@ from driftlog_agents.configs.topic import (
     topic_retention,
     topic_sealing,
 )
-from driftlog_agents.foundation.loop_slices import call_all
 from driftlog_agents.log.retention.policy import TopicRetention
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -63,8 +60,6 @@ class TopicCatalog:
         """Retention by topic name."""
         self.partitions = 0
         """The number of partitions of all topics."""
-        self.inherits = False
-        """Whether topics have yet to take what they inherit since the settings have changed."""
         self._alike: dict[str, set[str]] = {}
 
     def alike(self, name: str) -> set[str]:
@@ -100,36 +95,20 @@ class TopicCatalog:
         self._alike.setdefault(unlike(topic.name), set()).add(topic.name)
         self._use(topic.name, self._policies(topic))
 
-    def inherit(self, agent_configs: dict[str, str], inherited: Callable[[], None]) -> None:
-        """The agent has other settings: every topic takes what it inherits, at once or in slices.
+    def inherit(self, agent_configs: dict[str, str]) -> None:
+        """The agent has other settings: every topic takes what it inherits, in one step.
 
-        Topics with the same configs of their own share the computation.  *inherited* is called when
-        all have it; not if the settings change again before.
+        Upkeep begins when the cluster's view has a partition's configs (`log/upkeep_partitions`):
+        with some topics behind the view, records would expire by the retention before.  Topics with
+        the same configs of their own share the computation.
         """
         self.agent_configs = agent_configs
-        self.inherits = True
-        call_all(self._steps(agent_configs, inherited))
-
-    def _steps(
-        self, agent_configs: dict[str, str], inherited: Callable[[], None]
-    ) -> Iterator[Callable[[], None]]:
         found: dict[tuple[tuple[str, str], ...], _Policies] = {}
-        for name in list(self.by_name):
-            if self.agent_configs is not agent_configs:
-                return
-            yield partial(self._inherit, name, found)
-        if self.agent_configs is agent_configs:
-            self.inherits = False
-            yield inherited
-
-    def _inherit(self, name: str, found: "dict[tuple[tuple[str, str], ...], _Policies]") -> None:
-        topic = self.by_name.get(name)
-        if topic is None:
-            return  # deleted meanwhile
-        own = tuple(sorted(topic.configs.items()))
-        if own not in found:
-            found[own] = self._policies(topic)
-        self._use(name, found[own])
+        for topic in self.by_name.values():
+            own = tuple(sorted(topic.configs.items()))
+            if own not in found:
+                found[own] = self._policies(topic)
+            self._use(topic.name, found[own])
 
     def _policies(self, topic: Topic) -> "_Policies":
         agent = self.agent_configs

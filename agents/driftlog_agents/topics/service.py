@@ -118,13 +118,8 @@ class Topics:
         return self._known.agent_configs
 
     def inherit(self) -> None:
-        """The agent has other settings: topics take what they inherit, many of them in slices."""
-        self._known.inherit(self._host.settings.topic_defaults, self._host.cluster.wake)
-
-    @property
-    def inherits(self) -> bool:
-        """Whether some topics have yet to take it; `ClusterWatch.until` sees the end."""
-        return self._known.inherits
+        """The agent has other settings: topics take what they inherit, at once."""
+        self._known.inherit(self._host.settings.topic_defaults)
 
     @property
     def pending(self) -> int:

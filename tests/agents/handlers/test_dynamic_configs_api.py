@@ -90,7 +90,7 @@ async def test_what_topics_inherit_is_computed_once_for_a_change_of_the_settings
 
 async def test_a_change_is_answered_when_every_topic_has_taken_it(tmp_path: Path) -> None:
     """
-    Topics take it in slices; whoever has the answer may rely on it.
+    Whoever has the answer may rely on it, however short the loop's slices are.
     """
     async with RunningAgent(tmp_path) as agent:
         topics = [f"t{i}" for i in range(20)]

@@ -71,13 +71,11 @@ async def change_configs(
         revision = await _changed(broker, engine, owner, change, validate_only=validate_only)
     except FencedError as error:
         raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from error
-    await broker.cluster.until(lambda: _holds(broker, owner, revision), _SEEN_S)
-
-
-def _holds(broker: Broker, owner: ConfigsOwner, revision: int | None) -> bool:
     view = broker.view
-    seen = owner not in view.configs if revision is None else view.configs_revision >= revision
-    return seen and not (owner.group_id is None and broker.topics.inherits)
+    if revision is None:
+        await broker.cluster.until(lambda: owner not in view.configs, _SEEN_S)
+    else:
+        await broker.cluster.until(lambda: view.configs_revision >= revision, _SEEN_S)
 
 
 async def _changed(
