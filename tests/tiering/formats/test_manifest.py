@@ -198,6 +198,7 @@ def test_the_newest_thousand_stay_and_the_oldest_spill() -> None:
     assert list(segments) == bucket.named()
 
 
+@pytest.mark.verify
 def test_adding_costs_the_same_at_a_thousand_and_at_half_a_million_segments() -> None:
     """
     A manifest has at most 1,000 entries a level, and an edit writes at most one list a level;

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from driftlog_tiering.compaction.rewrite_report import Outcome, RewriteReport
 from driftlog_tiering.formats import manifest_edits
 from driftlog_tiering.formats.manifest import Busy, SetBusy
@@ -69,6 +71,7 @@ def test_one_run_merges_all_that_can_be_merged() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.verify
 def test_segments_in_lists_are_merged() -> None:
     """
     Agents open lists only in partitions that they write.

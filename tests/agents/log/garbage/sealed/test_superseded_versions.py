@@ -288,6 +288,7 @@ async def test_a_put_in_the_future_does_not_hold_up_the_versions_behind_it(
     assert ["put_time_in_future"] == [line["event"] for line in lines]
 
 
+@pytest.mark.verify
 async def test_a_large_deletion_is_collected_in_bounded_parts(history: History) -> None:
     """
     All records of a partition of 40,000 segments are deleted: the lists are read and freed in
