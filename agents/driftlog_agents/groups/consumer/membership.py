@@ -153,12 +153,8 @@ class Membership:
         """Partitions of *topics* to which *request* is the first to subscribe, at most."""
         if request.topic_regex and not self.state.subscribers_of(request.topic_regex):
             return topics.partitions
-        found = map(topics.by_name.get, set(request.topic_names or ()))
-        return sum(
-            topic.partitions
-            for topic in found
-            if topic is not None and not self.state.is_subscribed_to(topic.name)
-        )
+        there = (name for name in request.topic_names or () if name in topics.by_name)
+        return sum(topics.by_name[name].partitions for name in self.state.unsubscribed(there))
 
     def refuse_if_full(self, member_id: str) -> None:
         """Refuse a new member of a group that has `max_size` members.

@@ -194,6 +194,13 @@ class ConsumerGroupState:
             for pattern in tuple(self._patterns)  # A thread may be deciding.
         )
 
+    def unsubscribed(self, names: Iterable[str]) -> set[str]:
+        """Those of *names* to which no member subscribes: `is_subscribed_to`, for many names."""
+        left = {name for name in names if name not in self._names}
+        for pattern in tuple(self._patterns):  # A thread may be deciding.
+            left -= self._head.regexes.get(pattern, frozenset())
+        return left
+
     def subscribed_names(self) -> set[str]:
         """Names of topics that any member subscribes to."""
         names = set(self._names)

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.configs.group_settings import ConsumerSettings
-from driftlog_agents.groups.consumer.messages import ConsumerHeartbeatResponse
+from driftlog_agents.groups.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from driftlog_agents.protocol.errors import ErrorCode
 from tests.agents.groups.consumer_group import CLICKS, ORDERS, Group, topics
 
@@ -455,6 +455,23 @@ def test_a_pattern_is_matched_and_then_assigned() -> None:
 
     assert {ORDERS: [0], CLICKS: [0]} == given(answer)
     assert group.machine.is_subscribed_to("clicks")
+
+
+def test_topics_that_somebody_subscribes_to_are_no_growth() -> None:
+    """
+    By name or by a pattern; an absent one has no partitions.
+    """
+    group = Group(topics(orders=1, clicks=1, other=3))
+    group.join("x", names=["other"])
+    group.join("a", names=None, topic_regex="or.*")
+    group.resolve()
+
+    def growth_bytes(*names: str) -> int:
+        asked = ConsumerHeartbeat(member_id="b", member_epoch=0, topic_names=names)
+        return group.machine.assigned_growth_bytes(asked)
+
+    assert 0 == growth_bytes("orders", "other", "absent")
+    assert growth_bytes("clicks") == growth_bytes("orders", "clicks", "clicks") > 0
 
 
 def test_a_pattern_matches_topics_that_come_later() -> None:
