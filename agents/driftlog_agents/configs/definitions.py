@@ -61,10 +61,10 @@ class InvalidConfigError(ValueError):
     """An invalid name or value of a config; the client gets the message."""
 
 
-_LONGEST_WORD_BYTES: Final = 255
 _SPACES: Final = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
 """Those that both String#trim and Python's numbers leave out; others are part of a value."""
 
+_LONGEST_WORD_BYTES: Final = 255
 _LONGEST_TEXT_BYTES: Final = 8 * 1024
 """Longest values, with spaces around them, which Kafka keeps: of a number, a boolean or some of few
 words, and of any other.  Longer: clients fill the metadata store with configs; shorter: a list of

@@ -41,11 +41,9 @@ async def handle(
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     wanted = dict.fromkeys(request.group_ids)
-
-    async def described(group_id: str) -> DescribedGroup:
-        return await _described(broker, group_id, context)
-
-    groups = await each(wanted, described, DESCRIBED_AT_ONCE)
+    groups = await each(
+        wanted, lambda group_id: _described(broker, group_id, context), DESCRIBED_AT_ONCE
+    )
     for group in groups:
         if not group.error_code:
             group.authorized_operations = operations
