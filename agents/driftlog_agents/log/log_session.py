@@ -104,9 +104,9 @@ class Engine:
         agent: Agent,
         cluster: ClusterWatch,
         settings: EngineSettings,
-        topic_sealing: dict[str, TopicSealPolicy] | None = None,
+        topic_sealing: Mapping[str, TopicSealPolicy] | None = None,
         topic_compaction: Mapping[str, CompactionPolicy] | None = None,
-        topic_retention: dict[str, TopicRetention] | None = None,
+        topic_retention: Mapping[str, TopicRetention] | None = None,
     ) -> None:
         self.ports = ports
         self.agent = agent
@@ -507,7 +507,7 @@ class Engine:
         if self.partitions.remove_topic(topic_id):
             self.flush_records.topic_gone(topic_id)
 
-    def seal_policies(self) -> dict[str, TopicSealPolicy]:
+    def seal_policies(self) -> Mapping[str, TopicSealPolicy]:
         """The policies of topics that have their own, by name."""
         return self._seal_policies
 

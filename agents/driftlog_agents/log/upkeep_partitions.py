@@ -3,7 +3,7 @@
 Pure.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from driftlog_agents.cluster.roles import has_own_policy, keeps_upkeep
 from driftlog_agents.cluster.view import ClusterView
@@ -12,7 +12,8 @@ from driftlog_metadata.schema.model import Role
 
 
 class UpkeepPartitions:
-    """See the module.
+    """See the module.  Partitions are checked while the caller iterates: it may take slices of the
+    event loop (`foundation/loop_slices`).
 
     Args:
         led: the partitions that the session leads.  No upkeep of a partition begins before the view
@@ -27,16 +28,16 @@ class UpkeepPartitions:
         led: Callable[[], Iterable[PartitionLog]],
         view: ClusterView,
         roles: frozenset[Role],
-        compacted_topics: Collection[str],
+        compacted_topics: Container[str],
     ) -> None:
         self._led = led
         self._view = view
         self._roles = roles
         self._compacted_topics = compacted_topics
 
-    def led(self) -> list[PartitionLog]:
+    def led(self) -> Iterator[PartitionLog]:
         """The partitions that the session leads, and whose topics' policies the view has."""
-        return [log for log in self._led() if self._has_policy(log)]
+        return (log for log in self._led() if self._has_policy(log))
 
     def _has_policy(self, log: PartitionLog) -> bool:
         """Whether the view is not older than the partition's claim."""
@@ -51,16 +52,16 @@ class UpkeepPartitions:
         replaced; False: an agent with the role `seal` does that."""
         return keeps_upkeep(self._view, self._roles)
 
-    def merged(self) -> Iterable[PartitionLog]:
+    def merged(self) -> Iterator[PartitionLog]:
         """The partitions that the session merges: with others' merges, what it compacts would
         become void again and again."""
         if self.are_rewritten_here:
             return self.led()
-        return [log for log in self.compacted() if log.topic in self._compacted_topics]
+        return (log for log in self.compacted() if log.topic in self._compacted_topics)
 
-    def compacted(self) -> Iterable[PartitionLog]:
+    def compacted(self) -> Iterator[PartitionLog]:
         """The partitions that the session compacts, if their topics are: others' work is only what
         has a policy of its own."""
         if self.are_rewritten_here:
             return self.led()
-        return [log for log in self.led() if not has_own_policy(self._view, log.topic_id)]
+        return (log for log in self.led() if not has_own_policy(self._view, log.topic_id))

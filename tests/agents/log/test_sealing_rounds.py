@@ -1,7 +1,7 @@
 """Producers wait while sealing is too far behind, and for nothing else that the sealer does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -43,7 +43,7 @@ class Partitions:
     def logs(self) -> list[PartitionLog]:
         return list(self._logs)
 
-    def seal_policies(self) -> dict[str, TopicSealPolicy]:
+    def seal_policies(self) -> Mapping[str, TopicSealPolicy]:
         return {}
 
     def compacted_topics(self) -> tuple[str, ...]:

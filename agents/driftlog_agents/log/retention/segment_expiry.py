@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
-from driftlog_agents.foundation.loop_slices import each
+from driftlog_agents.foundation.loop_slices import each, sliced
 from driftlog_agents.foundation.retry import NO_ANSWER, memory_errors
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.object_retry import ANSWERED
@@ -97,7 +97,7 @@ class SegmentExpiry:
             await asyncio.sleep(tick_s)
             due = [
                 log
-                for log in self._checks.due(self._logs(), self._now_ms() / 1000)
+                async for log in sliced(self._checks.due(self._logs(), self._now_ms() / 1000))
                 if not topics.get(log.topic, _KEEPS_ALL).keeps_all
             ]
             if due:

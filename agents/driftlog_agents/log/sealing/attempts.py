@@ -17,7 +17,7 @@ records at the same offsets (the metadata store went back).
 Pure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final
 
@@ -78,7 +78,7 @@ class SealAttempts:
     def work(
         self,
         logs: list[PartitionLog],
-        topics: dict[str, TopicSealPolicy],
+        topics: Mapping[str, TopicSealPolicy],
         known: Callable[[PartitionLog], Manifest | None],
         now_ms: float,
         wall_ms: float,

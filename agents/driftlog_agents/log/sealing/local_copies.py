@@ -40,7 +40,8 @@ class LocalCopies:
     def look(
         self, logs: Iterable[PartitionLog], topics: Container[str], now_ms: float
     ) -> Iterator[tuple[PartitionLog, int]]:
-        """Partitions of *logs* whose local copies below an offset are too old.
+        """Each of *logs* with the offset below which its local copies are too old, 0: none are;
+        nothing before the next look is due.  The caller may take slices of the event loop.
 
         *topics*: the names of those that are compacted now; the partitions learn it.
         """
@@ -51,13 +52,11 @@ class LocalCopies:
         self._seen = {}
         for log in logs:
             log.compacted = log.topic in topics
-            if not log.compacted or not log.sealed_slices:
-                continue
-            ends = self._seen[log] = seen.get(log) or deque()
-            if not ends or ends[-1][1] < log.sealed_end:
-                ends.append((now_ms, log.sealed_end))
             old = 0
-            while ends and ends[0][0] <= now_ms - KEPT_MS:
-                old = ends.popleft()[1]
-            if old:
-                yield log, old
+            if log.compacted and log.sealed_slices:
+                ends = self._seen[log] = seen.get(log) or deque()
+                if not ends or ends[-1][1] < log.sealed_end:
+                    ends.append((now_ms, log.sealed_end))
+                while ends and ends[0][0] <= now_ms - KEPT_MS:
+                    old = ends.popleft()[1]
+            yield log, old

@@ -10,7 +10,7 @@ data cannot be sealed, and is never due; such partitions have the same bounds fo
 Pure.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -84,7 +84,7 @@ def can_be_sealed(log: PartitionLog) -> bool:
 def due(
     logs: Iterable[PartitionLog],
     settings: SealSettings,
-    sealing_of: dict[str, TopicSealPolicy],
+    sealing_of: Mapping[str, TopicSealPolicy],
     now_ms: float,
     wall_ms: float,
 ) -> list[tuple[PartitionLog, int]]:

@@ -14,13 +14,14 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, NoReturn, Protocol
 
 import structlog
 
 from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.keyed_lock import KeyedLock
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.retry import NO_ANSWER, memory_errors
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_verdict import older_than_bucket
@@ -65,7 +66,7 @@ class SealedPartitions(Protocol):
     def logs(self) -> list[PartitionLog]:
         """The log of each."""
 
-    def seal_policies(self) -> dict[str, TopicSealPolicy]:
+    def seal_policies(self) -> Mapping[str, TopicSealPolicy]:
         """The policies of topics that have their own, by name."""
 
     def compacted_topics(self) -> Container[str]:
@@ -133,11 +134,15 @@ class Sealer:
         False: nothing was sealed.
         """
         self.sealed_cache.trim()
+        policies = self._partitions.seal_policies()
+        async for log in sliced(self._partitions.logs()):
+            if log.slices:
+                policies.get(log.topic)  # computes what has changed, before one step needs all
         logs = self._partitions.logs()
         self._report_full(logs)
         work = self._attempts.work(
             logs,
-            self._partitions.seal_policies(),
+            policies,
             self._manifests.known,
             self._now_ms(),
             float(self._wall_ms()),
@@ -230,8 +235,9 @@ class Sealer:
             await asyncio.sleep(interval_s / 20 if self.lag.near else interval_s)
             led = self._partitions.logs()
             topics = self._partitions.compacted_topics()
-            for log, end in self._local_copies.look(led, topics, self._now_ms()):
-                self.sealed_cache.forget(log, end)
+            async for log, end in sliced(self._local_copies.look(led, topics, self._now_ms())):
+                if end:
+                    self.sealed_cache.forget(log, end)
             logs = [log for log in led if can_be_sealed(log)]
             was_behind = self.lag.behind
             self.lag.update(fullness(logs, self._settings))
