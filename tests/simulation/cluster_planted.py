@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from driftlog_agents.cluster.placement import Plan, plan_after
 from driftlog_agents.groups.consumer import membership as consumer_membership
 from driftlog_agents.groups.consumer.events import ConsumerEffect
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
@@ -260,8 +261,8 @@ def two_plans(patch: pytest.MonkeyPatch) -> None:
     """Each agent places partitions on itself first: what one hands over comes back."""
     original = PartitionAssignments.placed
 
-    def placed(self: PartitionAssignments, plan: Mapping[TopicPartition, int], at: float) -> None:
-        original(self, dict.fromkeys(plan, self._node_id), at)
+    def placed(self: PartitionAssignments, plan: Plan, at: float) -> None:
+        original(self, plan_after(self.plan, dict.fromkeys(plan.nodes, self._node_id)), at)
 
     patch.setattr(PartitionAssignments, "placed", placed)
 

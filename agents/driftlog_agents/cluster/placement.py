@@ -18,7 +18,8 @@ agent whose view is behind tries a claim that is refused, or that others undo.
 Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 from uuid import UUID
@@ -29,6 +30,26 @@ _MASK: Final = (1 << 64) - 1
 _CAP: Final = (11, 10)
 """An agent is full at this multiple of the mean.  Less: more partitions move when an agent joins
 or leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A placement, and how it differs from the one before: usually by the partitions of a topic.
+
+    All that adopts a plan does work for `changed` alone, however many partitions there are.
+    """
+
+    nodes: Mapping[TopicPartition, int]
+    """Node id by partition."""
+    changed: Collection[TopicPartition]
+    """The partitions with another node id than before; those that one of the two lacks, too."""
+
+
+def plan_after(before: Mapping[TopicPartition, int], nodes: Mapping[TopicPartition, int]) -> Plan:
+    """The plan with these node ids by partition, which replaces *before*."""
+    changed = [tp for tp, node in nodes.items() if before.get(tp) != node]
+    changed += [tp for tp in before if tp not in nodes]
+    return Plan(nodes, changed)
 
 
 def place(topics: Sequence[tuple[UUID, int]], nodes: Iterable[int]) -> dict[TopicPartition, int]:

@@ -100,6 +100,12 @@ class LeaderEntry:
     mod_revision: int
 
 
+def placement_order(topics: Iterable[TopicEntry]) -> list[tuple[UUID, int]]:
+    """(topic id, partitions) of *topics* in the order of their creation."""
+    entries = sorted(topics, key=lambda e: (e.create_revision, e.topic.topic_id.int))
+    return [(e.topic.topic_id, e.topic.partitions) for e in entries]
+
+
 TopicChange = tuple[TopicEntry | None, TopicEntry | None]
 """A topic before and after a change; None: it did not, or does not, exist."""
 
@@ -244,13 +250,6 @@ class ClusterView:
             if node in serving or self._leads.get(agent.session_id):
                 nodes.append(node)
         return sorted(nodes)
-
-    def placement_order(self) -> list[tuple[UUID, int]]:
-        """(topic id, partitions) of all topics in the order of their creation."""
-        entries = sorted(
-            self.topics.values(), key=lambda e: (e.create_revision, e.topic.topic_id.int)
-        )
-        return [(e.topic.topic_id, e.topic.partitions) for e in entries]
 
     def seen_by_all(self, revision: int, *, but: str = "") -> bool:
         """Whether every serving or leaving session, *but* one, has seen the topics at *revision*.

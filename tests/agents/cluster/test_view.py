@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
+from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry, placement_order
 from driftlog_metadata.schema.codec import (
     encode_agent,
     encode_configs,
@@ -113,7 +113,7 @@ def known(view: ClusterView) -> dict[str, Any]:
         "unreadable configs": [view.has_unreadable_configs(owner) for owner in OWNERS],
         "damaged": view.damaged,
         "placed": view.placed(),
-        "order": view.placement_order(),
+        "order": placement_order(view.topics.values()),
         "controller": view.controller_id,
         "led": [(view.leader_of(tp), view.is_led(tp)) for tp in tps],
         "replicas": [view.replicas(tp, rf) for tp in tps for rf in (1, 2, 9)],
@@ -396,7 +396,9 @@ def test_a_topic_that_is_made_again_under_its_name_is_another_one() -> None:
     assert [(old, None), (None, new)] == view.take_topic_changes()
     assert [] == view.take_topic_changes()
     assert T not in view.topics
-    assert [(UUID(int=8, version=4), 1), (again.topic_id, 3)] == view.placement_order()
+    assert [(UUID(int=8, version=4), 1), (again.topic_id, 3)] == placement_order(
+        view.topics.values()
+    )
 
 
 def test_only_what_matters_for_placement_makes_another_plan() -> None:
@@ -435,7 +437,7 @@ def test_a_damaged_topic_is_not_told_of_until_it_is_sure_what_became_of_it() -> 
     old = view.topics[T]
 
     view.apply(TOPICS_PREFIX, [store.put(topic_key("t"), b"?")])
-    assert ([], []) == (view.take_topic_changes(), view.placement_order())
+    assert ([], []) == (view.take_topic_changes(), placement_order(view.topics.values()))
     version = view.topics_version
     view.apply(TOPICS_PREFIX, [store.put(topic_key("t"), encode_topic(topic()))])
     now = view.topics[T]

@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, cast
 from uuid import UUID
 
 from driftlog_agents.cluster.cluster_file import Believed, Ownership
-from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.cluster.view import TopicEntry, placement_order
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.log.engine_settings import EngineSettings
 from driftlog_agents.log.ingest.admission import Admitted
@@ -487,7 +487,7 @@ class Life:
         view = self.cluster.view
         wanted = [
             TopicPartition(topic_id, n)
-            for topic_id, count in view.placement_order()
+            for topic_id, count in placement_order(view.topics.values())
             for n in range(count)
         ]
         while not all(self.engine.find(tp) for tp in wanted):  # noqa: ASYNC110

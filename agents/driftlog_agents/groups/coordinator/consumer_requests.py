@@ -30,7 +30,7 @@ async def heartbeat(
             the request, or the write failed.
     """
     groups.budget.refuse_member(group_id, beat.said_bytes)
-    groups.topics.know(beat.topic_names or ())
+    await groups.topics.know(beat.topic_names or ())
     if beat.member_epoch == JOIN_EPOCH:
         group = await groups.made(group_id, CONSUMER)
     else:

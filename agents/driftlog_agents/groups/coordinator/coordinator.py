@@ -157,7 +157,7 @@ class GroupCoordinator:
             counted=self.counted,
             clock_ms=engine.ports.now_ms,
         )
-        self.topics = GroupTopics(cluster, self.groups, self._forgetting)
+        self.topics = GroupTopics(cluster, self.groups, self._forgetting, self.offload)
         self._tasks: asyncio.TaskGroup | None = None
         self._loader = GroupLoader(
             session=engine.session,

@@ -20,6 +20,7 @@ import structlog
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.configs.group_settings import GroupSettings
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import RefusedError
@@ -103,15 +104,16 @@ class ForgottenOffsets:
 
     async def _forget_topics(self) -> None:
         unknown_keys: dict[UUID, list[ServedGroup]] = {}
-        for group in self._groups.values():
-            for topic_id in group.offsets.topic_ids - self._view.topics.keys():
-                unknown_keys.setdefault(topic_id, []).append(group)
+        async for group in sliced(list(self._groups.values())):
+            for topic_id in group.offsets.topic_ids:
+                if topic_id not in self._view.topics:
+                    unknown_keys.setdefault(topic_id, []).append(group)
         if not unknown_keys:
             return
         try:
             there = {
                 decode_at(kv.key, kv.value, decode_topic).topic_id
-                for kv in await self._session.read_prefix(TOPICS_PREFIX)
+                async for kv in sliced(await self._session.read_prefix(TOPICS_PREFIX))
             }
         except CorruptError:
             return  # The watch logs it; an unreadable topic is not deleted.

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from driftlog_agents.cluster.placement import Plan
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.log.leadership.handover_policy import is_flushed
 from driftlog_agents.log.objects.availability import Availability
@@ -146,6 +147,8 @@ class PartitionAssignments:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._not_led: dict[TopicPartition, _Partition] = {}
         """The partitions without a log: usually few of very many."""
+        self._misplaced: dict[TopicPartition, _Partition] = {}
+        """The partitions with a log that are placed elsewhere."""
         self._unreadable = Availability[TopicPartition](jitter)
         self._damaged = Availability[TopicPartition](jitter, longest_ms=_LONGEST_KEY_MS)
         """When partitions with these obstacles are tried again."""
@@ -156,7 +159,6 @@ class PartitionAssignments:
         """Node id by partition."""
         self.planned_ms = 0.0
         """Since when the plan uses the present set of agents."""
-        self.placed_here: list[TopicPartition] = []
         self.version = 0
         """Counts plans and attempts: each may add partitions to hand over."""
 
@@ -227,12 +229,10 @@ class PartitionAssignments:
 
     def to_move(self) -> Iterator[tuple[PartitionLog, int]]:
         """The partitions that are led here and placed elsewhere, with the node id of that agent."""
-        for tp, partition in self._partitions.items():
+        for tp, partition in self._misplaced.items():
             if partition.state is LeadershipState.LEADING:
-                node = self.plan.get(tp, self._node_id)
-                if node != self._node_id:
-                    assert partition.log is not None
-                    yield partition.log, node
+                assert partition.log is not None
+                yield partition.log, self.plan[tp]
 
     def led(self) -> list[PartitionLog]:
         """The partitions that are led here."""
@@ -247,17 +247,17 @@ class PartitionAssignments:
 
     # ── Placement ──
 
-    def placed(self, plan: Mapping[TopicPartition, int], since_ms: float) -> None:
-        """Adopts *plan*; its set of agents is in use since *since_ms*."""
-        self.plan, self.planned_ms, self._is_planned = plan, since_ms, True
-        self.placed_here = [tp for tp, node in plan.items() if node == self._node_id]
-        for tp in self.placed_here:
-            if self._entry(tp).state is LeadershipState.UNASSIGNED:
+    def placed(self, plan: Plan, since_ms: float) -> None:
+        """Adopts *plan*, which replaces `plan`; its set of agents is in use since *since_ms*."""
+        self.plan, self.planned_ms, self._is_planned = plan.nodes, since_ms, True
+        for tp in plan.changed:
+            if self.is_placed_here(tp) and self._entry(tp).state is LeadershipState.UNASSIGNED:
                 self._unclaim(tp)
+            self._note_place(tp)
         for tp, partition in list(self._not_led.items()):
             # No view will show the release of a partition whose topic is gone.
             if partition.state is not LeadershipState.CLAIMING and (
-                partition.state is not LeadershipState.RELEASED or tp not in plan
+                partition.state is not LeadershipState.RELEASED or tp not in self.plan
             ):
                 self._unassign_unless_placed(tp)
         self.version += 1
@@ -267,6 +267,7 @@ class PartitionAssignments:
         for tp in tps:
             partition = self._partitions.pop(tp, None)
             self._not_led.pop(tp, None)
+            self._misplaced.pop(tp, None)
             self._forget_obstacle(tp)
             if partition is not None and partition.is_held:
                 self._entry(tp).is_held = True
@@ -369,6 +370,7 @@ class PartitionAssignments:
         assert partition.state is LeadershipState.CLAIMING
         partition.state = LeadershipState.LEADING
         partition.log = log
+        self._note_place(tp)
 
     def _put_off(self, tp: TopicPartition, obstacle: Obstacle, why: str, due_ms: float) -> None:
         partition = self._not_led[tp]
@@ -459,6 +461,7 @@ class PartitionAssignments:
         partition.state = LeadershipState.RELEASED
         partition.released_revision = log.leader_revision + 1
         self._not_led[_tp(log)] = partition
+        self._misplaced.pop(_tp(log), None)
         return True
 
     # ── Entries ──
@@ -468,6 +471,15 @@ class PartitionAssignments:
         if partition is None:
             partition = self._partitions[tp] = self._not_led[tp] = _Partition()
         return partition
+
+    def _note_place(self, tp: TopicPartition) -> None:
+        """The place of *tp* in the plan, or what leads it, has changed."""
+        partition = self._partitions.get(tp)
+        is_elsewhere = self.plan.get(tp, self._node_id) != self._node_id
+        if partition is not None and partition.log is not None and is_elsewhere:
+            self._misplaced[tp] = partition
+        else:
+            self._misplaced.pop(tp, None)
 
     def _of(self, log: PartitionLog) -> _Partition:
         """The partition if *log* is its log; otherwise an empty UNASSIGNED one."""
@@ -514,7 +526,10 @@ class PartitionAssignments:
             assert partition.retained is None or partition.state not in LED
             assert (tp in self._unreadable) == (partition.obstacle is Obstacle.UNREADABLE)
             assert (tp in self._damaged) == (partition.obstacle is Obstacle.DAMAGED)
+            is_misplaced = log is not None and self.plan.get(tp, self._node_id) != self._node_id
+            assert is_misplaced == (tp in self._misplaced)
         assert self._not_led.keys() <= self._partitions.keys()
+        assert self._misplaced.keys() <= self._partitions.keys()
 
 
 def _tp(log: PartitionLog) -> TopicPartition:

@@ -1,6 +1,6 @@
 """Claims the partitions that are placed on this session, as the cluster changes.
 
-    view changes ──▶ plan: partition ──▶ node
+    view changes ──thread──▶ plan: partition ──▶ node, and what differs from the one before
         placed here, led by no live session ──▶ claim, read what was committed ──▶ lead
         needs an object that cannot be read, or lacks a key ──▶ again later (`assignment`)
 
@@ -16,13 +16,15 @@ Shell.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
 
-from driftlog_agents.cluster.placement import place
+from driftlog_agents.cluster.placement import Plan, place, plan_after
+from driftlog_agents.cluster.view import TopicEntry, placement_order
 from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.leadership.assignment import AttemptResult, PartitionAssignments
 from driftlog_agents.log.leadership.session_status import SessionStatus
@@ -113,16 +115,18 @@ class PartitionClaims:
             version = (nodes, view.topics_version)
             if version == self._planned:
                 return
-            order = view.placement_order()
-            if len(nodes) > 1 and sum(count for _, count in order) > _PLACED_HERE:
-                plan = await self._offload(place, order, nodes)
+            before, topics = self._assignments.plan, list(view.topics.values())
+            if sum(entry.topic.partitions for entry in topics) > _PLACED_HERE:
+                plan = await self._offload(_plan_of, before, topics, nodes)
+                if self._assignments.plan is not before:
+                    continue  # `leave` and `run` may plan at the same time
             else:
-                plan = place(order, nodes)
+                plan = _plan_of(before, topics, nodes)
             since_ms = self._assignments.planned_ms
             if self._planned is None or self._planned[0] != nodes:
                 since_ms = self._now_ms()
             self._planned = version
-            view.plan = plan
+            view.plan = plan.nodes
             self._assignments.placed(plan, since_ms)
             self._cluster.wake()
 
@@ -222,15 +226,22 @@ class PartitionClaims:
         mine = self._takeover.session_id
         warm: set[str] = set()
         while True:
-            leaders = self._view.leaders
             is_replanned = self._assignments.is_replanned()
+            leaders = self._view.leaders
             wanted = {
                 session_id
-                for tp in self._assignments.placed_here
+                async for tp in sliced(list(leaders))
                 if (entry := leaders.get(tp)) is not None
                 and (session_id := entry.leader.session_id) is not None
                 and session_id != mine
+                and self._assignments.is_placed_here(tp)
             }
             await self._takeover.warm_up(sorted(wanted - warm))
             warm = wanted
             await self._cluster.until(is_replanned)
+
+
+def _plan_of(
+    before: Mapping[TopicPartition, int], topics: Iterable[TopicEntry], nodes: Iterable[int]
+) -> Plan:
+    return plan_after(before, place(placement_order(topics), nodes))

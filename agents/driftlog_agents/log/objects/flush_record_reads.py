@@ -135,7 +135,11 @@ class FlushRecordReads:
         """Ids of the topics that exist; None: a topic's key cannot be read."""
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         try:
-            topics = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
+            return {
+                topic.topic_id
+                async for kv in sliced(kvs)
+                for topic in self._unknown_keys.decoded([kv], decode_topic, parse_topic_key)
+            }
         except CorruptError as error:
             self._log.error(
                 "topics_unreadable",
@@ -144,4 +148,3 @@ class FlushRecordReads:
                 "deleted topics stay",
             )
             return None
-        return {topic.topic_id for topic in topics}

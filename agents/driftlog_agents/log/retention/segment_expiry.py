@@ -95,9 +95,10 @@ class SegmentExpiry:
         tick_s = min(max(interval_s / _TICKS, _SHORTEST_TICK_S), _LONGEST_TICK_S)
         while True:
             await asyncio.sleep(tick_s)
+            logs = [log async for log in sliced(self._logs())]
             due = [
                 log
-                async for log in sliced(self._checks.due(self._logs(), self._now_ms() / 1000))
+                async for log in sliced(self._checks.due(logs, self._now_ms() / 1000))
                 if not topics.get(log.topic, _KEEPS_ALL).keeps_all
             ]
             if due:

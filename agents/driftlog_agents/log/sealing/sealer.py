@@ -238,7 +238,7 @@ class Sealer:
             async for log, end in sliced(self._local_copies.look(led, topics, self._now_ms())):
                 if end:
                     self.sealed_cache.forget(log, end)
-            logs = [log for log in led if can_be_sealed(log)]
+            logs = [log async for log in sliced(led) if can_be_sealed(log)]
             was_behind = self.lag.behind
             self.lag.update(fullness(logs, self._settings))
             self._backpressure.set("sealing", held=self.lag.held)

@@ -4,7 +4,7 @@ If it failed: a partition would be served without a claim, released with flushes
 never claimed again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from driftlog_agents.cluster.placement import Plan, plan_after
 from driftlog_agents.cluster.view import ClusterView, LeaderEntry, SessionEntry, TopicEntry
 from driftlog_agents.log.leadership.assignment import (
     AttemptReport,
@@ -63,7 +64,7 @@ class Case:
 
     def placed(self, node: int = ME) -> None:
         """The partition is placed on *node*."""
-        self.machine.placed({TP: node}, 0.0)
+        self.machine.placed(plan_after(self.machine.plan, {TP: node}), 0.0)
 
     def shows(self, session: str | None, revision: int) -> None:
         """The view shows this leader key."""
@@ -93,6 +94,62 @@ class Case:
         """Of the partition."""
         self.machine.check()
         return self.machine.state(TP)
+
+
+# ── Plans ──
+
+
+class CountedPlan(Mapping[TopicPartition, int]):
+    """Node id by partition, and how often one was looked up; nothing may go through all."""
+
+    def __init__(self, nodes: dict[TopicPartition, int]) -> None:
+        self._nodes = nodes
+        self.lookups = 0
+
+    def __getitem__(self, tp: TopicPartition) -> int:
+        self.lookups += 1
+        return self._nodes[tp]
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        raise AssertionError("goes through all partitions")
+
+    def __len__(self) -> int:
+        raise AssertionError("goes through all partitions")
+
+
+def test_a_new_topic_takes_work_for_its_own_partitions_only() -> None:
+    """
+    Else each topic that is created beside 40,000 partitions stops the event loop.
+    """
+    case = Case()
+    many = [TopicPartition(TOPIC, number) for number in range(1_000)]
+    here = dict.fromkeys(many, ME)
+    case.machine.placed(plan_after({}, here), 0.0)
+    case.machine.claims_due(case.view, 0.0)
+    logs = {tp: log_of(tp) for tp in many}
+    case.machine.attempt_ended(many, AttemptResult(logs=logs, unreadable={}, damaged={}), 0.0)
+    new = [TopicPartition(UUID(int=2), number) for number in range(3)]
+    plan = CountedPlan(here | {new[0]: ME, new[1]: OTHER, new[2]: ME})
+
+    case.machine.placed(Plan(plan, new), 0.0)
+    moved = list(case.machine.to_move())
+
+    assert [LeadershipState.UNCLAIMED, LeadershipState.UNASSIGNED] == [
+        case.machine.state(tp) for tp in new[:2]
+    ]
+    assert [] == moved
+    assert plan.lookups < 20
+
+
+def test_what_differs_between_two_plans_is_named() -> None:
+    """
+    A partition that is not named is neither claimed nor handed over.
+    """
+    tps = [TopicPartition(TOPIC, number) for number in range(4)]
+    before = {tps[0]: ME, tps[1]: ME, tps[2]: OTHER}
+    plan = plan_after(before, {tps[0]: ME, tps[1]: OTHER, tps[3]: ME})
+
+    assert sorted(tps[1:]) == sorted(plan.changed)
 
 
 # ── Claims ──
@@ -426,7 +483,8 @@ class AnySchedule(RuleBasedStateMachine):
 
     @rule(nodes=st.lists(st.sampled_from((ME, OTHER)), min_size=3, max_size=3))
     def placed(self, nodes: list[int]) -> None:
-        self.machine.placed(dict(zip(self.TPS, nodes, strict=True)), self.now_ms)
+        placed = dict(zip(self.TPS, nodes, strict=True))
+        self.machine.placed(plan_after(self.machine.plan, placed), self.now_ms)
 
     @rule(tp=partitions)
     def seen(self, tp: TopicPartition) -> None:
@@ -581,7 +639,8 @@ class AnySchedule(RuleBasedStateMachine):
         for tp, entry in self.keys.items():
             if entry.leader.session_id == THEIRS:
                 self._store(tp, None)
-        self.machine.placed(dict.fromkeys(self.TPS, ME), self.now_ms)
+        here = dict.fromkeys(self.TPS, ME)
+        self.machine.placed(plan_after(self.machine.plan, here), self.now_ms)
         for log in self.logs.values():
             log.high_watermark = log.log_end
             self.machine.resume(log)
