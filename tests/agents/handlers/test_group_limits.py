@@ -19,6 +19,10 @@ from driftlog_agents.handlers.api import (
     sync_group,
 )
 from driftlog_agents.handlers.common.context import AnswerBytes
+from driftlog_agents.protocol.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    encode_subscription,
+)
 from driftlog_agents.protocol.errors import ErrorCode, OverLimitError
 from driftlog_agents.protocol.messages import consumer_group_describe as cd
 from driftlog_agents.protocol.messages import describe_groups as dg
@@ -118,6 +122,50 @@ async def test_a_member_says_no_more_than_it_may(tmp_path: Path) -> None:
         assert (ErrorCode.NONE, ErrorCode.INVALID_REQUEST) == (joined.error_code, assigned)
         assert ["g"] == list(agent.broker.groups.groups)
         assert 3 == refused(agent, "driftlog.max.group.member.bytes")
+
+
+def subscription(*names: str) -> bytes:
+    """A classic member's metadata."""
+    said = ConsumerProtocolSubscription(topics=list(names), owned_partitions=[])
+    return encode_subscription(1, said)
+
+
+@pytest.mark.parametrize(
+    ("names", "answer", "refusals"),
+    [
+        ([f"{number}" for number in range(70)], ErrorCode.INVALID_REQUEST, 1),
+        (["x" * 1_000, "y" * 1_000], ErrorCode.INVALID_REQUEST, 1),
+        (["x" * 1_000], ErrorCode.NONE, 0),
+    ],
+    ids=["many", "long", "few"],
+)
+async def test_names_of_a_classic_member_count_in_a_group_of_kip_848(
+    tmp_path: Path, names: list[str], answer: int, refusals: int
+) -> None:
+    """
+    The group keeps them beside the metadata: without this it would hold many times what it may.
+    """
+    async with agent_of(tmp_path, driftlog_max_group_member_bytes=4 * KiB) as agent:
+        await make(agent, t=1)
+        await join_consumer(agent, "m", group_id="g", subscribed_topic_names=["t"])
+        joined = await join(agent, "g", subscription(*names), protocol_type="consumer")
+
+        assert (answer, refusals) == (
+            joined.error_code,
+            refused(agent, "driftlog.max.group.member.bytes"),
+        )
+
+
+async def test_a_classic_member_without_protocols_is_refused(tmp_path: Path) -> None:
+    """
+    By the group's protocol, and the connection stays.
+    """
+    async with agent_of(tmp_path) as agent:
+        await make(agent, t=1)
+        await join_consumer(agent, "m", group_id="g", subscribed_topic_names=["t"])
+        joined = await join(agent, "g", protocols=0, protocol_type="consumer")
+
+        assert ErrorCode.INCONSISTENT_GROUP_PROTOCOL == joined.error_code
 
 
 async def test_a_member_has_no_more_protocols_than_clients_have(tmp_path: Path) -> None:

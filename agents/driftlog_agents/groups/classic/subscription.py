@@ -16,6 +16,13 @@ Pure.
 
 import struct
 from collections.abc import Collection, Iterable
+from typing import Final
+
+_COUNTED: Final = struct.Struct(">hi")
+"""The version and the number of topics."""
+
+_LENGTH_BYTES: Final = 2
+"""Bytes of a name's length: no name takes fewer."""
 
 
 def subscribed_topics(
@@ -27,10 +34,10 @@ def subscribed_topics(
         among: other topics are left out; None: none is.
     """
     try:
-        _, count = struct.unpack_from(">hi", metadata)
+        _, count = _COUNTED.unpack_from(metadata)
         if count < 0:
             return None
-        at, topics = 6, set[str]()
+        at, topics = _COUNTED.size, set[str]()
         for _ in range(count):
             (length,) = struct.unpack_from(">h", metadata, at)
             end = at + 2 + length
@@ -46,6 +53,16 @@ def subscribed_topics(
     if length > len(metadata) - at - 4:
         return None
     return frozenset(topics)
+
+
+def named_topics(metadata: bytes) -> int:
+    """The number of topics that *metadata* names, without a look at the names: at most as many as
+    fit into it; 0 if it is no subscription."""
+    if len(metadata) < _COUNTED.size:
+        return 0
+    count: int
+    _, count = _COUNTED.unpack_from(metadata)
+    return max(0, min(count, (len(metadata) - _COUNTED.size) // _LENGTH_BYTES))
 
 
 def all_subscribed_topics(

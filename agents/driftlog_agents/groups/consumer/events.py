@@ -44,6 +44,8 @@ class TakenEvent:
     request_id: int | None = None
     refusal: Callable[[ErrorCode, str | None], object] = lambda _error, _message: None
     request: object = None
+    describes: bool = False
+    """The event describes every member of the group."""
 
     @classmethod
     def of(
@@ -68,7 +70,7 @@ class TakenEvent:
         def event(_: int) -> list[ConsumerEffect]:
             return [Answer(request_id, describe())]
 
-        return cls(event, request_id, _refused_description)
+        return cls(event, request_id, _refused_description, describes=True)
 
     def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
         """The error answer, if the event is a request."""

@@ -39,6 +39,7 @@ from driftlog_agents.groups.classic.messages import (
     SyncRequest,
 )
 from driftlog_agents.groups.classic.stored_value import ClassicValue
+from driftlog_agents.groups.classic.subscription import named_topics
 from driftlog_agents.groups.consumer.classic_members import ClassicSide
 from driftlog_agents.groups.consumer.events import ConsumerEffect, TakenEvent
 from driftlog_agents.groups.consumer.membership import Membership
@@ -92,6 +93,9 @@ class ConsumerGroup:
 
     long_events: ClassVar[int] = 100
     """The same of more events: each takes some 50 µs."""
+
+    long_members: ClassVar[int] = 200
+    """The same of more members that events describe or remove: each takes some 10 µs."""
 
     long_names: ClassVar[int] = 20_000
     """The same if members subscribe to more names, of topics that exist or not, times events: one
@@ -218,9 +222,9 @@ class ConsumerGroup:
         """Memory of its assignments."""
         return PARTITION_BYTES * self._group.assigned
 
-    def assigned_growth_bytes(self, request: ConsumerHeartbeat) -> int:
-        """At most so much memory more once the topics of *request* are assigned."""
-        return 2 * PARTITION_BYTES * self._group.new_partitions(request, self._topics)
+    def assigned_growth_bytes(self, names: Iterable[str], regex: str | None) -> int:
+        """At most so much memory more once the topics of *names* and *regex* are assigned."""
+        return 2 * PARTITION_BYTES * self._group.new_partitions(names, regex, self._topics)
 
     @property
     def is_deciding(self) -> bool:
@@ -415,8 +419,9 @@ class ConsumerGroup:
     def _takes_long(self, queue: Sequence[TakenEvent]) -> bool:
         if len(queue) > self.long_events:
             return True
-        asked = (each.request for each in queue)
-        brought = sum(len(a.topic_names or ()) for a in asked if isinstance(a, ConsumerHeartbeat))
+        if sum(map(self._touched_members, queue)) > self.long_members:
+            return True
+        brought = sum(_brought_names(taken.request) for taken in queue)
         if (self._group.state.named + brought) * len(queue) > self.long_names:
             return True
         assigned = self._group.assigned // 2  # The target, and what members have.
@@ -426,12 +431,19 @@ class ConsumerGroup:
         for taken in queue:
             match taken.request:
                 case ConsumerHeartbeat() as request:
-                    partitions += self._group.new_partitions(request, self._topics)
+                    names, regex = request.topic_names or (), request.topic_regex
+                    partitions += self._group.new_partitions(names, regex, self._topics)
                 case JoinRequest():
                     partitions += self._topics.partitions  # Its topics are not read yet.
                 case _:
                     pass
         return partitions > self.long_partitions
+
+    def _touched_members(self, taken: TakenEvent) -> int:
+        """Members that the event describes or removes, at most."""
+        if taken.describes:
+            return len(self._group.state.members)
+        return len(taken.request.members) if isinstance(taken.request, LeaveRequest) else 0
 
     def _decided(self, queue: Sequence[TakenEvent], now_ms: int) -> _Decision:
         """Decide; this changes the members and their state, and nothing else of the group."""
@@ -508,6 +520,17 @@ class ConsumerGroup:
     def _refuse_held(self, error: ErrorCode) -> list[ConsumerEffect]:
         held, self._held = self._held, []
         return [refused for _, taken in held for refused in taken.refused(error)]
+
+
+def _brought_names(request: object) -> int:
+    """Names of topics that *request* subscribes to, at most."""
+    match request:
+        case ConsumerHeartbeat():
+            return len(request.topic_names or ())
+        case JoinRequest():
+            return sum(named_topics(protocol.metadata) for protocol in request.protocols[:1])
+        case _:
+            return 0
 
 
 def _stale(member: ConsumerGroupMember) -> ErrorCode:

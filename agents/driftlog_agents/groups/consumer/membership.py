@@ -149,11 +149,12 @@ class Membership:
             self._subscribed = key, count
         return count
 
-    def new_partitions(self, request: ConsumerHeartbeat, topics: ClusterTopics) -> int:
-        """Partitions of *topics* to which *request* is the first to subscribe, at most."""
-        if request.topic_regex and not self.state.subscribers_of(request.topic_regex):
+    def new_partitions(self, names: Iterable[str], regex: str | None, topics: ClusterTopics) -> int:
+        """Partitions of *topics* that no member before has subscribed to by *names* or *regex*, at
+        most."""
+        if regex and not self.state.subscribers_of(regex):
             return topics.partitions
-        there = (name for name in request.topic_names or () if name in topics.by_name)
+        there = (name for name in names if name in topics.by_name)
         return sum(topics.by_name[name].partitions for name in self.state.unsubscribed(there))
 
     def refuse_if_full(self, member_id: str) -> None:

@@ -9,6 +9,8 @@ Shell.
 
 from collections.abc import Awaitable, Callable
 
+from driftlog_agents.groups.classic.messages import JoinRequest
+from driftlog_agents.groups.classic.subscription import named_topics, subscribed_topics
 from driftlog_agents.groups.consumer.messages import (
     JOIN_EPOCH,
     ConsumerHeartbeat,
@@ -16,6 +18,8 @@ from driftlog_agents.groups.consumer.messages import (
     DescribedConsumerGroup,
 )
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
+from driftlog_agents.groups.sizes import ELEMENT_BYTES, texts_bytes
 from driftlog_agents.groups.storage_format import CONSUMER
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
@@ -44,10 +48,31 @@ async def heartbeat(
     if machine is None:
         why = f"Group {group_id} is not a consumer group."
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
-    group.admit(beat.member_id, beat.said_bytes, machine.assigned_growth_bytes(beat))
+    growth_bytes = machine.assigned_growth_bytes(beat.topic_names or (), beat.topic_regex)
+    group.admit(beat.member_id, beat.said_bytes, growth_bytes)
     answer = await group.ask(lambda request_id, now_ms: machine.heartbeat(request_id, beat, now_ms))
     assert isinstance(answer, ConsumerHeartbeatResponse)
     return answer
+
+
+def admit_classic(groups: GroupCoordinator, group: ServedGroup, joining: JoinRequest) -> None:
+    """Refuse a member of the classic protocol as `heartbeat` refuses one of KIP-848: beside what it
+    has sent, the group keeps the names of its topics.
+
+    Raises:
+        RefusedError: a limit refuses the member.
+    """
+    machine = group.consumer
+    if machine is None:
+        group.admit(joining.member_id, joining.said_bytes)
+        return
+    metadata = joining.protocols[0].metadata if joining.protocols else b""
+    # Before the names are read: one of a few bytes takes more in memory.
+    least_bytes = joining.said_bytes + ELEMENT_BYTES * named_topics(metadata)
+    groups.budget.refuse_member(group.group_id, least_bytes)
+    names = subscribed_topics(metadata) or frozenset()
+    said_bytes = joining.said_bytes + texts_bytes(names)
+    group.admit(joining.member_id, said_bytes, machine.assigned_growth_bytes(names, None))
 
 
 async def describe(

@@ -16,6 +16,7 @@ from driftlog_agents.groups.classic.messages import (
     refuse_join,
     unknown_group,
 )
+from driftlog_agents.groups.coordinator.consumer_requests import admit_classic
 from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
@@ -96,7 +97,7 @@ async def _joined(
             assert isinstance(answer, JoinResponse)
             return answer
         group = there
-    group.admit(joining.member_id, joining.said_bytes)
+    admit_classic(groups, group, joining)
     machine = group.machine
     answer = await group.ask(
         lambda request_id, now_ms: machine.join(request_id, joining, now_ms), context.on_close
