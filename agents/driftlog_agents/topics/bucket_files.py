@@ -10,7 +10,8 @@
    its create finds its number taken, or creates a version that is not the newest.
 2. Only the agent that wrote a version deletes old ones: each change writes one, so their number is
    bounded by count, and the collector's grace could not bound it.  A version goes only behind newer
-   ones in a listing, so nothing ever deletes the newest.
+   ones in a listing, so nothing ever deletes the newest.  One of these is a minute old: also a
+   listing that lacks what was just put shows it, and no writer takes the number of a deleted one.
 3. The oldest version with the policy ``compact`` stays: it explains to `driftlog segments verify`
    the gaps of a compaction that ended half-way (`verification/partition_verifier`).
 
@@ -51,11 +52,12 @@ KEPT: Final = 8
 """Newest versions that stay.  More: a reader may be slower between its listing and its read, and a
 restore has more to fall back on where files are damaged."""
 
-MOST_VERSIONS: Final = 16
-"""Versions of a topic that wait for no deletion.  More: fewer requests, longer listings."""
+SETTLED_MS: Final = 60_000
+"""Age from which each listing shows an object.  Larger: a topic that is altered often has more
+files."""
 
-_DELETED_AT_ONCE: Final = 32
-"""Most versions that one change deletes, after it has read them."""
+_FEWEST_DELETED, _MOST_DELETED = 8, 32
+"""Versions that one change deletes, after it has read them.  More: fewer changes have to."""
 
 T = TypeVar("T")
 
@@ -87,7 +89,7 @@ class TopicBucketFiles:
 
     async def _write(self, engine: Engine, topic: Topic, *, is_put: bool) -> None:
         while True:
-            keys, newest = await self._repeat(engine, lambda: self._newest(topic))
+            old, newest = await self._repeat(engine, lambda: self._newest(topic))
             kv = await engine.session.read(topic_key(topic.name))  # behind the listing
             now = None if kv is None else topic_of(kv)
             if now is None or now.topic_id != topic.topic_id:
@@ -104,7 +106,7 @@ class TopicBucketFiles:
                 break
             is_put = False  # that version was created since the put: an equal one is enough
             await asyncio.sleep(_RETRY.wait_s)  # the listing may not show it yet
-        await self._delete_old(engine, keys)
+        await self._delete_old(engine, old)
 
     async def mark_deleted(self, engine: Engine, topic: Topic) -> None:
         """Write ``deleted.json``; an existing one is kept."""
@@ -139,24 +141,26 @@ class TopicBucketFiles:
         return found
 
     async def _newest(self, topic: Topic) -> tuple[list[str], TopicFile | None]:
-        """The keys of the topic's versions, ascending, and the newest version."""
-        keys = await self._keys(topic)
+        """The keys of the topic's old versions, ascending, and the newest version."""
+        keys, old = await self._keys(topic)
         while keys:
             newest = keys[-1]
             try:
-                return keys, bucket_files.decode_topic(await self._host.objects.get(newest))
+                return old, bucket_files.decode_topic(await self._host.objects.get(newest))
             except (CorruptError, NotFoundError) as error:
-                keys = await self._keys(topic)
+                keys, old = await self._keys(topic)
                 if keys[-1:] > [newest]:
                     continue  # other agents have written newer ones, and may have deleted this one
                 # The caller writes a newer version.
                 self._log.error("topic_file_damaged", object=newest, error=str(error))
                 version = layout.parse_topic_key(newest).version
-                return keys, TopicFile(version, replace(topic, partitions=0))
+                return old, TopicFile(version, replace(topic, partitions=0))
         return [], None
 
-    async def _keys(self, topic: Topic) -> list[str]:
+    async def _keys(self, topic: Topic) -> tuple[list[str], list[str]]:
+        """The keys of the topic's versions, ascending; and those of them that are old."""
         keys: list[str] = []
+        settled: list[str] = []
         async for page in self._host.objects.list(
             layout.topic_file_prefix(topic.name, topic.topic_id)
         ):
@@ -164,21 +168,23 @@ class TopicBucketFiles:
                 with suppress(ValueError):  # a mark, or an unrecognised object
                     layout.parse_topic_key(info.key)
                     keys.append(info.key)
-        return keys
+                    if page.store_now_ms - info.modified_ms >= SETTLED_MS:
+                        settled.append(info.key)
+        kept = {*keys[-KEPT:], *settled[-1:]}
+        return keys, [key for key in settled if key not in kept]
 
-    async def _delete_old(self, engine: Engine, keys: list[str]) -> None:
-        """Delete the oldest versions of *keys*, which were listed."""
-        if len(keys) <= MOST_VERSIONS:
+    async def _delete_old(self, engine: Engine, old: list[str]) -> None:
+        if len(old) < _FEWEST_DELETED:
             return
         try:
             async with asyncio.timeout(_RETRY.timeout_s):
-                old = await self._superseded(keys[:-KEPT][:_DELETED_AT_ONCE])
+                superseded = await self._superseded(old[:_MOST_DELETED])
                 await engine.session.ownership.hold()
-                await self._host.objects.delete(old)
+                await self._host.objects.delete(superseded)
         except NO_ANSWER as error:
             self._log.warning(
                 "old_topic_files_left",
-                object=keys[0],
+                object=old[0],
                 error=repr(error),
                 advice="no action needed if the bucket is away: the topic's next change deletes "
                 "them.  Else allow the agent to delete objects under topics/",
