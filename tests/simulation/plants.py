@@ -40,7 +40,12 @@ from tests.simulation.one_sided import has_refusals
 from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
 from tests.simulation.restored import has_restore
-from tests.simulation.restored_planted import RESTORED_BUGS, RESTORED_GROUP_BUGS
+from tests.simulation.restored_planted import (
+    RESTORED_BUGS,
+    RESTORED_GROUP_BUGS,
+    RESTORED_TOPIC_BUGS,
+)
+from tests.simulation.restored_topics import has_altered_topic
 from tests.simulation.retention_planted import RETENTION_BUGS, both, by_size, by_time
 from tests.simulation.runner import run_seed
 from tests.simulation.slow_upkeep import has_slow_consolidation, has_slow_sealing
@@ -183,6 +188,8 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "an_older_snapshot_of_groups": (20_048, 20_078),
     "a_snapshot_has_a_later_revision_than_its_groups": (20_018, 20_048),
     "snapshots_of_groups_are_put_once": (20_048, 20_068),
+    "numbers_of_topic_files_are_free_again": (25_004,),
+    "topic_files_go_before_the_next_is_there": (25_004, 25_002),
     "collected_before_grace": (10_001,),
     "grace_by_an_agents_clock": (10_080,),
     "names_used_for_later_pages": (10_001,),
@@ -328,6 +335,7 @@ PLANTED: Final[tuple[Planted, ...]] = (
     *_all(STORE_LOSS_BUGS, has_store_loss),
     *_all(RESTORED_BUGS, has_restore, says="was acknowledged"),
     *_all(RESTORED_GROUP_BUGS, _has_restored_groups),
+    *_all(RESTORED_TOPIC_BUGS, has_altered_topic, says="topic file"),
     *_all(UNAVAILABLE_BUGS, lambda s: has_untrue_absence(s) or has_hanging_bucket(s)),
     *_all(BUCKET_BUGS, lambda s: has_foreign_objects(s) and has_ending(s)),
     *_all(ENDING_BUGS, has_ending, says="left at the end"),

@@ -8,7 +8,7 @@ In seeds of their own, with no other phase:
 1. What an old agent acknowledged with acks=all, at any time, is in the restored log at its offset.
 2. Once the restore has waited, nothing is acknowledged that was not committed before.
 3. Every old agent that has something to commit ends, and is not started again.
-4. Groups come back as `restored_groups` says.
+4. Groups come back as `restored_groups` says, and topics as `restored_topics` does.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from tests.simulation.format_levels import first_cluster
 from tests.simulation.loop import NOBODY
 from tests.simulation.oracle import GONE, Place
 from tests.simulation.restored_groups import RestoredGroups
+from tests.simulation.restored_topics import RestoredTopics, has_altered_topic
 from tests.support.agent_ports import spool
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -57,6 +58,7 @@ class RestoredBeside:
         """What was committed when the restore had waited; None: it has not yet."""
         self._begins = asyncio.Event()
         self._groups = RestoredGroups(world)
+        self._topics = RestoredTopics(world)
 
     # ── What the world asks ──
 
@@ -89,6 +91,12 @@ class RestoredBeside:
         loop = asyncio.get_running_loop()
         producing = loop.create_task(self._produce(), context=NOBODY.copy())
         consuming = self._groups.start()
+        altering: list[asyncio.Task[None]] = []
+        if has_altered_topic(world.seed):
+            altering = [
+                loop.create_task(work, context=NOBODY.copy())
+                for work in (self._topics.run(), self._topics.watch())
+            ]
         await asyncio.sleep(rng.uniform(3, 45))
         await self._groups.check_before_faults()
         faults = [
@@ -113,9 +121,11 @@ class RestoredBeside:
         world.expect(report.is_whole, f"not restored: {report}")
         await self._check()
         await self._groups.check(self._metadata)
+        await self._topics.check_restored(self._metadata)
         await asyncio.gather(*faults)
         await self._all_end()
-        producing.cancel()
+        for task in (producing, *altering):
+            task.cancel()
         if consuming is not None:
             consuming.cancel()
         await self._check()
@@ -124,6 +134,7 @@ class RestoredBeside:
         await until_old_agents_stop(lambda what, count: None)
         self._ends = dict(self._world.ledger.ends)
         self._world.ledger.close()
+        self._topics.waited()
 
     async def _produce(self) -> None:
         while True:

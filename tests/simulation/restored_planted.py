@@ -12,6 +12,9 @@ from driftlog_agents.groups import group_snapshots
 from driftlog_agents.groups.group_snapshots import GroupSnapshots
 from driftlog_agents.restore.evidence_reads import EvidenceReads
 from driftlog_agents.restore.metadata_writes import MetadataWrites
+from driftlog_agents.topics import bucket_files as topic_files
+from driftlog_agents.topics.bucket_files import TopicBucketFiles
+from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import GroupSnapshot, decode_group_snapshot
@@ -119,6 +122,29 @@ def snapshots_of_groups_are_put_once(patch: pytest.MonkeyPatch) -> None:
     """An agent takes groups for unchanged by their number alone."""
     patch.setattr(group_snapshots, "_seen", lambda kvs: (0, len(kvs)))
 
+
+def numbers_of_topic_files_are_free_again(patch: pytest.MonkeyPatch) -> None:
+    """Old files of a topic go though a listing may lack all that stay."""
+    patch.setattr(topic_files, "SETTLED_MS", 0)
+
+
+def topic_files_go_before_the_next_is_there(patch: pytest.MonkeyPatch) -> None:
+    """A change deletes the versions that it has listed, and then writes its own."""
+    original = TopicBucketFiles._newest
+
+    async def newest(self: TopicBucketFiles, topic: Topic) -> Any:
+        found = await original(self, topic)
+        keys, _ = await self._keys(topic)
+        await self._host.objects.delete(keys)
+        return found
+
+    patch.setattr(TopicBucketFiles, "_newest", newest)
+
+
+RESTORED_TOPIC_BUGS: tuple[Plant, ...] = (
+    numbers_of_topic_files_are_free_again,
+    topic_files_go_before_the_next_is_there,
+)
 
 RESTORED_GROUP_BUGS: tuple[Plant, ...] = (
     groups_are_not_written,

@@ -21,6 +21,8 @@ from driftlog_spark_reader import (
     UnknownTopicError,
     read_topic,
 )
+from driftlog_spark_reader.bucket.catalog import find_topic
+from driftlog_spark_reader.bucket.local_files import LocalFiles
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.manifest import SetLogStart
@@ -443,6 +445,23 @@ def test_damage_names_the_object(
         read_topic(spark, str(tmp_path), "hurt").collect()
 
     assert what == "segment" or isinstance(caught.value, DamagedTopicError)
+
+
+def test_a_topic_that_is_altered_meanwhile_is_not_damaged(tmp_path: Path) -> None:
+    """
+    Agents write newer versions of its file, and delete old ones behind the listing.
+    """
+    topic = SealedTopic(str(tmp_path), "altered", partitions=3).create()
+    listed = tmp_path / layout.topic_key("altered", topic.topic_id, 1)
+
+    class Altered(LocalFiles):
+        def read(self, key: str) -> bytes | None:
+            if listed.exists() and listed.match(f"*/{key}"):
+                listed.rename(tmp_path / layout.topic_key("altered", topic.topic_id, 2))
+            return super().read(key)
+
+    assert 3 == find_topic(Altered(str(tmp_path)), "altered", None).partitions
+    assert not listed.exists()
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])

@@ -126,6 +126,8 @@ class EvidenceReads:
             try:
                 topic = bucket_files.decode_topic(await self.get(key)).topic
             except (CorruptError, NotFoundError) as error:
+                if isinstance(error, NotFoundError) and await self._has_newer_files(folder):
+                    return await self._topic(folder, partitions)
                 self._report.unreadable[key] = f"{error or 'missing'}; {_SET_CONFIGS}"
                 continue
             is_newest = key == folder.files[-1]
@@ -147,6 +149,16 @@ class EvidenceReads:
             partitions=max(count, 1),
             configs=dict(_KEEP_ALL),
         )
+
+    async def _has_newer_files(self, folder: BucketTopic) -> bool:
+        """Lists the topic's files again; whether agents have written newer versions meanwhile, for
+        which they delete old ones."""
+        listed, folder.files = folder.files, []
+        async for page in self._pages(layout.topic_file_prefix(folder.name, folder.topic_id)):
+            folder.files += [
+                info.key for info in page.objects if _parsed(info.key, layout.parse_topic_key)
+            ]
+        return folder.files[-1:] > listed[-1:]
 
     async def flushes(self, evidence: FlushEvidence, needed_until_ms: float) -> int:
         """Add every flush object and final head to *evidence*; returns when the listing ended, by

@@ -128,7 +128,7 @@ class TopicReconciler:
                 if self._host.engine is not engine:
                     return
                 try:
-                    await self._files.update(engine, topic)
+                    await self._files.repair(engine, topic)
                 except CorruptError as error:
                     self._log.error(
                         "topic_file_not_checked",

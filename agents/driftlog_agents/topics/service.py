@@ -13,7 +13,7 @@
    by this session or, after a crash, by the next one and by the other agents (`reconcile`).
 2. The tombstone decides a deletion: while it exists, no late copy of a create or change restores
    the topic.  The topic's objects are deleted later (`log/garbage/collector`).
-3. The newest file of a topic equals its key (`topics/bucket_files`).
+3. The newest file of a topic has every answered change (`topics/bucket_files`).
 4. After the answer, a change is visible at every live agent, unless an agent is silent until the
    client's timeout, or this agent leaves.  Each agent puts the revision of the topics that it has
    seen into its session's key.  A change that is done is never answered with an error.

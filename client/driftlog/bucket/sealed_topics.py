@@ -68,7 +68,7 @@ async def read_topics(
         for folder in await topic_folders(store, location, names):
             if folder.is_deleted or not folder.files:
                 continue
-            topic = decode_topic(await store.get(folder.files[-1])).topic
+            topic = await _newest(store, folder)
             begins(topic.name)
             gate = asyncio.Semaphore(_AT_ONCE)
             partitions = await asyncio.gather(
@@ -220,6 +220,19 @@ async def folders(
         if slash:
             found.append(name)
         after = f"{prefix}{name}0" if slash else keys[0]  # 0: the character behind the slash
+
+
+async def _newest(store: ObjectStore, folder: TopicFolder) -> Topic:
+    """The topic by its newest version, which agents may delete behind the listing once they have
+    written newer ones."""
+    while True:
+        try:
+            return decode_topic(await store.get(folder.files[-1])).topic
+        except NotFoundError:
+            again = await topic_folder(store, folder.name, folder.topic_id)
+            if again.files[-1:] <= folder.files[-1:]:
+                raise
+            folder = again
 
 
 async def _partition(

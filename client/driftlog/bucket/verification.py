@@ -142,11 +142,17 @@ async def _topic(reads: ObjectReads, folder: TopicFolder, found: Verification) -
 
 
 async def _newest(reads: ObjectReads, folder: TopicFolder, found: Verification) -> Topic | None:
-    """The newest version that can be read; the ones above it are damage."""
+    """The newest version that can be read; the ones above it are damage, unless agents have deleted
+    them behind the listing."""
     for key in reversed(folder.files):
         try:
             return decode_topic(await reads.get_whole(key)).topic
-        except (CorruptError, NotFoundError) as error:
+        except CorruptError as error:
+            found.topic_files[key] = str(error)
+        except NotFoundError as error:
+            again = await topic_folder(reads.store, folder.name, folder.topic_id)
+            if again.files[-1:] > folder.files[-1:]:
+                return await _newest(reads, again, found)
             found.topic_files[key] = str(error)
     return None
 

@@ -137,8 +137,13 @@ def _topic(files: Files, name: str, topic_id: UUID, names: list[str]) -> Topic:
         folder = layout.topic_file_prefix(name, topic_id)
         raise DamagedTopicError(f"{files.path(folder)}: the topic's file is missing; {DAMAGED}")
     key = layout.topic_key(name, topic_id, int(versions[-1].removesuffix(".json")))
+    body = files.read(key)
+    if body is None:
+        again = files.names(layout.topic_file_prefix(name, topic_id))
+        if max(filter(_VERSION.fullmatch, again), default="") > versions[-1]:
+            return _topic(files, name, topic_id, again)  # agents have written newer ones
     try:
-        topic = decode_topic(_present(files, key)).topic
+        topic = decode_topic(_present(files, key) if body is None else body).topic
     except CorruptError as error:
         raise DamagedTopicError(f"{files.path(key)}: {error}; {DAMAGED}") from error
     if (topic.name, topic.topic_id) != (name, topic_id):

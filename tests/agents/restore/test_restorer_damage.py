@@ -13,6 +13,7 @@ from driftlog_metadata.schema.keys import CLUSTER_KEY, leader_key, topic_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.witness.witness import StoreWitness
 from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import TopicFile, encode_topic
 from driftlog_tiering.verification.object_reads import ObjectReads
 from driftlog_tiering.verification.partition_verifier import PartitionVerifier
 from tests.agents.log.lives import SETTINGS, Life, on_virtual_time
@@ -260,6 +261,30 @@ async def test_what_an_interrupted_attempt_to_seal_left_is_no_damage() -> None:
     life = await world.come_back()
     assert {0: b"a"} == await records(life)
     life.kill()
+
+
+@on_virtual_time
+async def test_a_topic_that_is_altered_while_a_dry_run_reads_is_not_damaged() -> None:
+    """
+    Agents write newer versions of its file, and delete old ones behind the listing.
+    """
+    world = await lost_after(b"a")
+    topic, get = world.topics["t"], world.bucket.get
+    (listed,) = world.bucket.keys(layout.topic_file_prefix("t", topic.topic_id))
+
+    async def altered(key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key == listed and world.bucket.keys(listed):
+            newer = layout.topic_key("t", topic.topic_id, 2)
+            await world.bucket.put(newer, [encode_topic(TopicFile(2, topic))])
+            await world.bucket.delete([listed])
+        return await get(key, start, end)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.bucket, "get", altered)
+        report = await world.restore(dry_run=True)
+
+    assert [layout.topic_key("t", topic.topic_id, 2)] == world.bucket.keys("/topic/")
+    assert {} == report.unreadable
 
 
 @on_virtual_time

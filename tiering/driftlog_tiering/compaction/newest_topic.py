@@ -1,6 +1,8 @@
 """The newest file of a topic, for a job: `newest_topic`.
 
     list the topic's files ──▶ newest version ──▶ versions behind it, one by one ──▶ deleted?
+         ▲                          │ agents have written newer ones, and deleted it
+         └──────────────────────────┘
 
 An agent answers a change of configs after the topic's file has it: a job that reads a partition's
 manifest first, and then this file, finds no record in that manifest that was acknowledged after the
@@ -27,14 +29,16 @@ async def newest_topic(store: ObjectStore, name: str, topic_id: UUID) -> Topic |
         CorruptError: the file is damaged.
         UnavailableError, OutcomeUnknownError, TimeoutError: the store.
     """
-    newest, body = 0, None
-    async for page in store.list(layout.topic_file_prefix(name, topic_id)):
-        for info in page.objects:
-            with suppress(ValueError):  # a mark, or an unrecognised object
-                newest = max(newest, layout.parse_topic_key(info.key).version)
-    with suppress(NotFoundError):
-        if newest:
+    newest = await _listed(store, name, topic_id)
+    body = None
+    while newest:
+        with suppress(NotFoundError):
             body = await store.get(layout.topic_key(name, topic_id, newest))
+            break
+        listed, newest = newest, await _listed(store, name, topic_id)
+        if newest <= listed:
+            break
+    with suppress(NotFoundError):
         while True:
             body = await store.get(layout.topic_key(name, topic_id, newest + 1))
             newest += 1
@@ -42,3 +46,13 @@ async def newest_topic(store: ObjectStore, name: str, topic_id: UUID) -> Topic |
         await store.get(layout.deleted_key(name, topic_id))
         return None
     return None if body is None else decode_topic(body).topic
+
+
+async def _listed(store: ObjectStore, name: str, topic_id: UUID) -> int:
+    """The newest version in a listing; 0: it shows none."""
+    newest = 0
+    async for page in store.list(layout.topic_file_prefix(name, topic_id)):
+        for info in page.objects:
+            with suppress(ValueError):  # a mark, or an unrecognised object
+                newest = max(newest, layout.parse_topic_key(info.key).version)
+    return newest

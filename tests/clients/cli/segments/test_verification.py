@@ -5,11 +5,14 @@ If it failed: a cron job would call a damaged bucket right, or one that does not
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from driftlog import cli
 from driftlog_tiering.formats import layout
+from driftlog_tiering.foundation.types import Buffer
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 from tests.support.s3_servers import S3Server, moto_endpoint, moto_s3
 from tests.support.sealed_topics import Message, SealedTopic
 
@@ -211,3 +214,28 @@ def test_in_s3(
     out = capsys.readouterr().out
     assert f"flights-0: [1, 2) missing: {second.key}: a segment" in out
     assert first.key not in out
+
+
+@pytest.mark.parametrize("command", [("verify",), ("segments", "list")])
+def test_a_topic_that_is_altered_meanwhile_is_not_damaged(
+    topic: SealedTopic,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    """
+    Agents write newer versions of its file, and delete old ones behind the listing.
+    """
+    listed = Path(topic.location) / layout.topic_key("flights", topic.topic_id, 1)
+    get = DirectoryObjectStore.get
+
+    async def altered(self: DirectoryObjectStore, key: str, *which: Any) -> Buffer:
+        if listed.exists() and listed.match(f"*/{key}"):
+            listed.rename(Path(topic.location) / layout.topic_key("flights", topic.topic_id, 2))
+        return await get(self, key, *which)
+
+    monkeypatch.setattr(DirectoryObjectStore, "get", altered)
+
+    assert 0 == cli.main([*command, "flights", "--store", topic.location])
+    assert "flights" in capsys.readouterr().out
+    assert not listed.exists()
