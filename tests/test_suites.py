@@ -7,7 +7,15 @@ import ast
 import re
 from pathlib import Path
 
-from tests.support.suites import ORDER, REAL_PROCESSES, SUITES, TESTS, entry_of
+from tests.support.suites import (
+    ORDER,
+    REAL_PROCESSES,
+    SUITES,
+    TESTS,
+    entry_of,
+    may_have_tests_of,
+    suite_of,
+)
 
 FILES = sorted(TESTS.rglob("test_*.py"))
 
@@ -39,6 +47,22 @@ def test_the_table_has_no_entry_without_a_use() -> None:
     missing = {entry for entry in named if not (TESTS / entry).exists()}
 
     assert (set(), set(), set()) == (set(SUITES) - used, repeated, missing)
+
+
+def test_a_run_leaves_out_no_file_with_tests_of_its_suite() -> None:
+    """
+    `make test` imports the files of its suite only; `make verify` its own, those with the mark,
+    and those that run on older etcds.  (`conftest.py` refuses a mark that a file does not show.)
+    """
+    of_test, of_verify = (
+        {path for path in FILES if may_have_tests_of(path, suite)} for suite in ("test", "verify")
+    )
+    both = {path.relative_to(TESTS).as_posix() for path in of_test & of_verify}
+
+    assert set(FILES) == of_test | of_verify
+    assert {path for path in FILES if suite_of(path) == "test"} == of_test
+    assert {"simulation/test_simulation.py", "contract/test_metadata_store.py"} <= both
+    assert "tiering/formats/test_layout.py" not in both
 
 
 def test_each_file_says_what_breaks_if_it_fails() -> None:

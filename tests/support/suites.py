@@ -5,6 +5,7 @@ file in `make test` belongs to `make verify` by `pytest.mark.verify`, which stan
 Shell.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
@@ -124,6 +125,8 @@ ORDER: Final = (
 """Files and folders whose tests begin first: one after the other they take minutes, and would be
 what a run waits for at its end.  Seeds of the simulation are last: they are short and many."""
 
+_BRINGS_VERIFY: Final = re.compile(r"\bmark\.verify\b|\bEACH_VERSION\b")
+
 
 @cache
 def rank_of(path: Path) -> int:
@@ -153,6 +156,18 @@ def entry_of(path: Path) -> str | None:
     below = path.relative_to(TESTS)
     names = [folder.as_posix() for folder in (below, *below.parents)]
     return next((name for name in names if name in SUITES), None)
+
+
+@cache
+def may_have_tests_of(path: Path, suite: Suite) -> bool:
+    """Whether the file *path* can have tests of *suite*: if not, a run of it need not import it.
+
+    A file of `make test` has tests of `make verify` only where its text has the mark, or the list
+    that brings it.
+    """
+    if suite_of(path) == suite:
+        return True
+    return suite == "verify" and bool(_BRINGS_VERIFY.search(path.read_text()))
 
 
 @cache
