@@ -53,8 +53,8 @@ BAD: dict[str, tuple[int, bytes | bytearray | Callable[[], bytearray] | None]] =
     "two batches": (INVALID_RECORD, good() + good()),
     "no batch, null": (INVALID_RECORD, None),
     "no batch, empty": (INVALID_RECORD, b""),
-    "half a header": (CORRUPT_MESSAGE, good()[:30]),
-    "a batch cut short": (CORRUPT_MESSAGE, good(b"x" * 100)[:-10]),
+    "half a header": (INVALID_RECORD, good()[:30]),
+    "a batch cut short": (INVALID_RECORD, good(b"x" * 100)[:-10]),
     "a length that is too small": (
         CORRUPT_MESSAGE,
         with_field(good(), batches.LENGTH, 3, crc=False),

@@ -13,6 +13,18 @@ from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettin
 from driftlog_agents.configs.definitions import InvalidConfigError, Value, with_values
 
 
+def checked(name: str, text: str) -> Value:
+    """The value of the config *name*, which an agent takes at its start.
+
+    Raises:
+        InvalidConfigError: *text* is no value of it.
+    """
+    value = STARTUP_CONFIGS[name].checked(text)
+    if value == [] and name != "log.cleanup.policy":  # Without one, all records are kept.
+        raise InvalidConfigError(f"{name} needs at least one value")
+    return value
+
+
 def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> BrokerSettings:
     """*settings*, changed by *assignments*: ``NAME=VALUE`` each.
 
@@ -27,17 +39,14 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
         name = name.strip()
         if not equals:
             raise InvalidConfigError(f"{assignment!r} is not NAME=VALUE")
-        config = STARTUP_CONFIGS.get(name)
-        if config is None:
+        if name not in STARTUP_CONFIGS:
             raise InvalidConfigError(_unknown(name))
         if name in given:
             raise InvalidConfigError(
                 f"{name} is given twice, as {given[name]!r} and as {text!r}: give it once"
             )
         given[name] = text
-        values[name] = value = config.checked(text)
-        if value == [] and name != "log.cleanup.policy":  # Without one, all records are kept.
-            raise InvalidConfigError(f"{name} needs at least one value")
+        values[name] = checked(name, text)
     settings = replace(with_values(settings, values), given=settings.given | given.keys())
     classic, consumer = settings.groups.classic, settings.groups.consumer
     if classic.min_session_timeout_ms > classic.max_session_timeout_ms:

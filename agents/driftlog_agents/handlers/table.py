@@ -127,6 +127,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
         ApiKey.OFFSET_DELETE: offset_delete.handle,
         ApiKey.OFFSET_FETCH: offset_fetch.handle,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+        ApiKey.SASL_HANDSHAKE: security_disabled.sasl_handshake,
         ApiKey.SYNC_GROUP: sync_group.handle,
         ApiKey.UNREGISTER_BROKER: unregister_broker.handle,
         ApiKey.UPDATE_FEATURES: update_features.handle,

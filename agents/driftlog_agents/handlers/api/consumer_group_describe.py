@@ -4,6 +4,7 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager#consumerGroupDes
 Shell.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -41,13 +42,19 @@ async def handle(
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     wanted = dict.fromkeys(request.group_ids)
-    groups = await each(
+    found = await each(
         wanted, lambda group_id: _described(broker, group_id, context), DESCRIBED_AT_ONCE
     )
-    for group in groups:
+    for group in found:
         if not group.error_code:
             group.authorized_operations = operations
-    return ConsumerGroupDescribeResponse(groups=groups)
+    described = dict(zip(wanted, found, strict=True))
+    named = Counter(request.group_ids)
+    async for group_id, times in sliced(named.items()):
+        if times > 1:
+            context.answer.add((times - 1) * message_bytes(described[group_id]))
+    # Kafka describes a group as often as it is named.
+    return ConsumerGroupDescribeResponse(groups=[described[name] for name in request.group_ids])
 
 
 async def _described(broker: Broker, group_id: str, context: RequestContext) -> DescribedGroup:

@@ -69,7 +69,7 @@ def _coordinator(broker: Broker, key_type: int, key: str, context: RequestContex
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = "This version has no transactions: use an idempotent producer without an id."
     elif key_type == SHARE:
-        code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "There are no share groups."
+        code, message = ErrorCode.INVALID_REQUEST, "There are no share groups."
     else:
         code, message = ErrorCode.INVALID_REQUEST, _MALFORMED
     return Coordinator(

@@ -61,7 +61,7 @@ async def handle(
     """
     version = context.api_version
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-    topics = await _topics(broker, request, context)
+    topics = await _topics(broker, request, context, operations)
     there = sum(topic.partitions for topic in topics if isinstance(topic, Topic))
     await context.room(there * _PARTITION_BYTES)
     reachable = nodes(broker, context.listener)
@@ -88,7 +88,7 @@ async def handle(
 
 
 async def _topics(
-    broker: Broker, request: MetadataRequest, context: RequestContext
+    broker: Broker, request: MetadataRequest, context: RequestContext, operations: int
 ) -> list[Topic | MetadataResponseTopic]:
     """The requested topics, and an error for each that does not exist."""
     asked, version = request.topics, context.api_version
@@ -119,7 +119,7 @@ async def _topics(
         version < 4 or request.allow_auto_topic_creation
     )
     refused = await _create_missing(broker, names) if create else {}
-    return [_by_name(broker, name, refused.get(name)) async for name in sliced(names)]
+    return [_by_name(broker, name, refused.get(name), operations) async for name in sliced(names)]
 
 
 def _by_id(broker: Broker, asked: MetadataRequestTopic) -> Topic | MetadataResponseTopic:
@@ -127,20 +127,21 @@ def _by_id(broker: Broker, asked: MetadataRequestTopic) -> Topic | MetadataRespo
     return topic or _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
 
 
-def _by_name(broker: Broker, name: str, refused: ErrorCode | None) -> Topic | MetadataResponseTopic:
+def _by_name(
+    broker: Broker, name: str, refused: ErrorCode | None, operations: int
+) -> Topic | MetadataResponseTopic:
     topic = broker.topics.by_name.get(name)
-    if topic is not None:
-        return topic
-    if refused is not None:
-        return _failed(refused, name, NULL_UUID)
+    return topic or _failed(refused or _missing(broker, name), name, NULL_UUID, operations)
+
+
+def _missing(broker: Broker, name: str) -> ErrorCode:
     try:
         check_topic_name(name)
     except RefusedError as error:
-        return _failed(error.code, name, NULL_UUID)
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return error.code
     if not broker.topics.known:
-        code = ErrorCode.LEADER_NOT_AVAILABLE  # The topic may exist.
-    return _failed(code, name, NULL_UUID)
+        return ErrorCode.LEADER_NOT_AVAILABLE  # The topic may exist.
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _create_missing(broker: Broker, names: Iterable[str]) -> dict[str, ErrorCode]:
@@ -220,8 +221,15 @@ async def _described(
     )
 
 
-def _failed(code: ErrorCode, name: str | None, topic_id: UUID) -> MetadataResponseTopic:
-    """An answer with an error, without authorized operations."""
+def _failed(
+    code: ErrorCode, name: str | None, topic_id: UUID, operations: int = NOT_ASKED
+) -> MetadataResponseTopic:
+    """An answer with an error.  Kafka tells the operations on a topic that is named, there or not,
+    and those on none that is asked for by its id."""
     return MetadataResponseTopic(
-        error_code=code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+        error_code=code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=operations,
     )

@@ -1,7 +1,8 @@
-"""ACLs and delegation tokens of a cluster without an authorizer and without authentication.
+"""ACLs, delegation tokens and SASL of a cluster without an authorizer and without authentication.
 
 There is no authorizer, and every listener is plain text: the answers are Kafka's errors for that.
-Source: kafka.server.AclApis, kafka.server.KafkaApis#handleDescribeTokensRequest.
+Source: kafka.server.AclApis, kafka.server.KafkaApis#handleDescribeTokensRequest,
+#handleSaslHandshakeRequest.
 Shell.
 """
 
@@ -27,6 +28,10 @@ from driftlog_agents.protocol.messages.describe_acls import (
 from driftlog_agents.protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
+)
+from driftlog_agents.protocol.messages.sasl_handshake import (
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
 
 _NO_AUTHORIZER: Final = "No Authorizer is configured."
@@ -69,3 +74,14 @@ async def describe_delegation_token(
     return DescribeDelegationTokenResponse(
         error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     )
+
+
+async def sasl_handshake(
+    broker: Broker, request: SaslHandshakeRequest, context: RequestContext
+) -> SaslHandshakeResponse:
+    """Answer a SaslHandshake request: no mechanism.
+
+    A client that is set to authenticate fails at once and says why.  It would take a closed
+    connection for a fault of the network, and try for ever.
+    """
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

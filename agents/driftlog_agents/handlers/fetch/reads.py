@@ -24,6 +24,7 @@ from driftlog_agents.handlers.fetch.bucket_reads import (
     BucketRead,
     BucketReads,
 )
+from driftlog_agents.handlers.fetch.request import UNKNOWN
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.local_plan import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -44,6 +45,7 @@ from driftlog_tiering.foundation.types import Buffer
 _ZSTD_FROM_VERSION: Final = 10
 _TOPIC_IDS_FROM_VERSION: Final = 13
 _READ_COMMITTED: Final = 1
+_ISOLATION_LEVELS: Final = (0, _READ_COMMITTED)
 _SMALL_BYTES: Final = 1024
 """Batches of a smaller average size are joined once: each buffer of an answer is handled five times
 until it is written."""
@@ -161,13 +163,17 @@ class FetchReads:
         topic_id: UUID,
         asked: FetchPartition,
     ) -> tuple[PartitionData, PartitionLog | None]:
-        """The partition's answer without records, and its log if it can be read."""
+        """The partition's answer without records, and its log if it can be read.
+
+        Kafka names aborted transactions where the partition is not there (none), and where it is
+        read as committed; they are null with any other error.
+        """
         data = PartitionData(
             partition_index=asked.partition,
             high_watermark=-1,
             last_stable_offset=-1,
             log_start_offset=-1,
-            aborted_transactions=[] if self._request.isolation_level == _READ_COMMITTED else None,
+            aborted_transactions=None,
             records=[],
         )
         if engine is None or not engine.ready.is_set():
@@ -176,6 +182,8 @@ class FetchReads:
         log = log_of(entry, asked.partition)
         if log is None:
             data.error_code = self._not_led(topic, topic_id, asked.partition)
+            if data.error_code in UNKNOWN:
+                data.aborted_transactions = []
             return data, None
         if log.state is State.CLOSED or not engine.session.alive:
             data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -184,14 +192,19 @@ class FetchReads:
             # The log's end is not known: no offset is out of range, and none is the end.
             data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return data, None
+        if self._request.isolation_level not in _ISOLATION_LEVELS:
+            data.error_code = ErrorCode.INVALID_REQUEST
+            return data, None
         if not self._check_epochs(data, log, asked):
+            return data, None
+        if not log.log_start <= asked.fetch_offset <= max(log.log_end, log.high_watermark):
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             return data, None
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.high_watermark
         data.log_start_offset = log.log_start
-        if not log.log_start <= asked.fetch_offset <= max(log.log_end, log.high_watermark):
-            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-            return data, None
+        if self._request.isolation_level == _READ_COMMITTED:
+            data.aborted_transactions = []
         return data, log
 
     def _check_epochs(self, data: PartitionData, log: PartitionLog, asked: FetchPartition) -> bool:

@@ -16,7 +16,8 @@ from driftlog_agents.protocol.messages.fetch import (
 MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
 
-_UNKNOWN: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Errors of partitions that are not there."""
 
 
 def is_large(request: FetchRequest) -> bool:
@@ -60,4 +61,4 @@ def has_error(responses: list[FetchableTopicResponse], partitions: int) -> bool:
         for data in topic.partitions
         if data.error_code or data.diverging_epoch.epoch >= 0
     ]
-    return bool(failed) and (len(failed) == partitions or not _UNKNOWN.issuperset(failed))
+    return bool(failed) and (len(failed) == partitions or not UNKNOWN.issuperset(failed))

@@ -95,10 +95,11 @@ class BatchChecks:
 def too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
     """The error of records over max.message.bytes.
 
-    Several batches for one partition get an error of their own: each may be within the limit.
+    Several batches for one partition get an error of their own: each may be within the limit.  So
+    does one that is cut off.
     """
     size = len(records)
-    if size >= batches.HEADER_BYTES and batches.parse_header(records).size_bytes < size:
+    if size < batches.HEADER_BYTES or batches.parse_header(records).size_bytes != size:
         return bad_batch(records, Reason.LENGTH)
     return RefusedError(
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -109,11 +110,17 @@ def too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
 def bad_batch(records: memoryview, reason: int) -> RefusedError:
     """The error of a batch that the kernel refused for *reason*.
 
-    The kernel finds several batches by their length; Kafka has an error of its own for them.
+    The kernel finds several batches, and one that is cut off, by their length.  For Kafka that is
+    not one batch, which is final: clients send a corrupt one again.
     """
-    if reason == Reason.LENGTH and len(records) >= batches.HEADER_BYTES:
-        header = batches.parse_header(records)
-        if batches.HEADER_BYTES <= header.size_bytes < len(records):
+    if reason == Reason.LENGTH:
+        here = len(records)
+        size = (
+            batches.parse_header(records).size_bytes if here >= batches.HEADER_BYTES else here + 1
+        )
+        if size > here:
+            return RefusedError(ErrorCode.INVALID_RECORD, "a record batch that is cut off")
+        if size >= batches.HEADER_BYTES:
             return RefusedError(
                 ErrorCode.INVALID_RECORD, "more than one record batch for one partition"
             )

@@ -68,6 +68,18 @@ _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
 
+_BY_THE_LOG: Final = frozenset(
+    {
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    }
+)
+"""Errors that Kafka's log finds while it appends: their answers have its start, others −1
+(ReplicaManager#appendRecordsToLeader)."""
+
 
 class ProduceHandler:
     """Handles Produce requests for one agent."""
@@ -176,7 +188,7 @@ class ProduceHandler:
         try:
             self._partition(engine, topic, partition, records, acks, version, one, one)
         except RefusedError as error:
-            self._refused(one, error)
+            self._refused(one, error, _log_of(engine, topic, partition))
         if acks < 0 and not one.done:
             self._timeouts.expect(one, one, timeout_ms)
 
@@ -213,7 +225,7 @@ class ProduceHandler:
     def may_wait(self, topic: str | None, data: PartitionProduceData) -> bool:
         """Whether a batch may have to wait for admission, by its header and its partition alone."""
         engine = self._engine()
-        log = None if engine is None or topic is None else engine.log(topic, data.index)
+        log = _log_of(engine, topic, data.index)
         if log is None or topic is None:
             return False
         if log.busy or log.parked or log.paused or log.state is State.LOADING:
@@ -275,7 +287,7 @@ class ProduceHandler:
                 engine, topic, data.index, data.records, acks, version, waiter, pending.slot
             )
         except RefusedError as error:
-            self._refused(waiter, error)
+            self._refused(waiter, error, _log_of(engine, topic, data.index))
 
     def _all_admitted(self, pending: SeveralBatches, slot: Slot, request: ProduceRequest) -> None:
         if request.acks == 0:
@@ -407,14 +419,19 @@ class ProduceHandler:
         try:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
         except RefusedError as error:
-            self._refused_late(acks, slot, waiter, error)
+            self._refused_late(acks, slot, waiter, error, log)
 
     def _refused_late(
-        self, acks: int, slot: Slot, waiter: ProduceWaiter, error: RefusedError
+        self,
+        acks: int,
+        slot: Slot,
+        waiter: ProduceWaiter,
+        error: RefusedError,
+        log: PartitionLog,
     ) -> None:
         """Refuse a batch that had to wait; with acks=0 its turn is over, and the connection
         closes."""
-        self._refused(waiter, error)
+        self._refused(waiter, error, log)
         if acks == 0:
             slot.connection.hang_up("produce_refused", f"acks=0 and {error.code.name}")
 
@@ -462,10 +479,10 @@ class ProduceHandler:
                 await engine.admits(log)
                 self._admit(engine, log, limits, records, checked, acks, slot, waiter)
             except RefusedError as error:
-                self._refused_late(acks, slot, waiter, error)
+                self._refused_late(acks, slot, waiter, error, log)
             except CorruptError as error:
                 refused = RefusedError(ErrorCode.INVALID_RECORD, str(error))
-                self._refused_late(acks, slot, waiter, refused)
+                self._refused_late(acks, slot, waiter, refused, log)
             except UnavailableError:
                 waiter.lost(log)
             except AssertionError:
@@ -481,15 +498,23 @@ class ProduceHandler:
 
     # ── Errors and time ──
 
-    def _refused(self, waiter: ProduceWaiter, error: RefusedError) -> None:
+    def _refused(
+        self, waiter: ProduceWaiter, error: RefusedError, log: PartitionLog | None
+    ) -> None:
         self.errors += 1
         if error.code is ErrorCode.MESSAGE_TOO_LARGE:
             self._broker.refusals.count(MAX_MESSAGE_BYTES)
         named = error.records if isinstance(error, RefusedRecordsError) else ()
-        waiter.refuse(error.code, str(error) or None, named)
+        message = None if error.message is None else str(error)
+        start = log.log_start if log is not None and error.code in _BY_THE_LOG else -1
+        waiter.refuse(error.code, message, named, start)
 
     def sweep(self, now_ms: float) -> None:
         """Answer requests whose timeout has passed, and time the next request; call it a few times
         a second."""
         self._timeouts.sweep(now_ms)
         self._due, self._waiter = True, self._timed_waiter
+
+
+def _log_of(engine: Engine | None, topic: str | None, partition: int) -> PartitionLog | None:
+    return None if engine is None or topic is None else engine.log(topic, partition)

@@ -247,16 +247,22 @@ class OneBatchWaiter(Slot):
     def unsynced(self, log: PartitionLog) -> None:
         self.timeouts.expect(self, self, self.timeout_ms)
 
-    def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
+    def refuse(
+        self,
+        code: ErrorCode,
+        message: str | None,
+        named: BadRecords = (),
+        log_start_offset: int = -1,
+    ) -> None:
         """Answer with an error; *named*: the records that caused it, if not the whole batch did."""
         if self.done:
             return
         self.done = True
-        self.connection.on_loop(partial(self._refuse, code, message, named))
-
-    def _refuse(self, code: ErrorCode, message: str | None, named: BadRecords) -> None:
         answer = PartitionProduceResponse(index=self.partition)
-        _fail(answer, code, message, named)
+        _fail(answer, code, message, named, log_start_offset)
+        self.connection.on_loop(partial(self._refuse, answer))
+
+    def _refuse(self, answer: PartitionProduceResponse) -> None:
         response = ProduceResponse(
             responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
         )
@@ -300,10 +306,16 @@ class TimedOneBatchWaiter(OneBatchWaiter):
         self._answered("synced")
         super().committed(log)
 
-    def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
+    def refuse(
+        self,
+        code: ErrorCode,
+        message: str | None,
+        named: BadRecords = (),
+        log_start_offset: int = -1,
+    ) -> None:
         """See `OneBatchWaiter`."""
         self._answered(code.name)
-        super().refuse(code, message, named)
+        super().refuse(code, message, named, log_start_offset)
 
     def _answered(self, outcome: str) -> None:
         if self.done:
@@ -353,12 +365,18 @@ class PartitionWaiter:
     def unsynced(self, log: PartitionLog) -> None:
         self.pending.unsynced()
 
-    def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
+    def refuse(
+        self,
+        code: ErrorCode,
+        message: str | None,
+        named: BadRecords = (),
+        log_start_offset: int = -1,
+    ) -> None:
         """Set the partition's answer to an error; *named* as in `OneBatchWaiter.refuse`."""
         if self.answer.error_code == OPEN:
             named = named[: self.pending.nameable]
             self.pending.nameable -= len(named)
-            _fail(self.answer, code, message, named)
+            _fail(self.answer, code, message, named, log_start_offset)
             self.pending.one_done()
 
     def lost(self, log: PartitionLog) -> None:
@@ -369,7 +387,11 @@ ProduceWaiter = OneBatchWaiter | PartitionWaiter
 
 
 def _fail(
-    answer: PartitionProduceResponse, code: ErrorCode, message: str | None, named: BadRecords = ()
+    answer: PartitionProduceResponse,
+    code: ErrorCode,
+    message: str | None,
+    named: BadRecords = (),
+    log_start_offset: int = -1,
 ) -> None:
     answer.error_code = code
     answer.error_message = message
@@ -379,4 +401,4 @@ def _fail(
     ]
     answer.base_offset = -1
     answer.log_append_time_ms = -1
-    answer.log_start_offset = -1
+    answer.log_start_offset = log_start_offset

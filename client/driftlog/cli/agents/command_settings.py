@@ -5,6 +5,7 @@ Shell.
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 
 from driftlog.cli.agents.settings_file import LARGEST_BYTES, SettingsFileError, read_settings
@@ -36,10 +37,10 @@ def settle(options: argparse.Namespace, command: str, elsewhere: dict[str, str])
         BrokerSettings,
     )
     from driftlog_agents.configs.definitions import InvalidConfigError  # noqa: PLC0415
-    from driftlog_agents.configs.start_configs import with_configs  # noqa: PLC0415
+    from driftlog_agents.configs.start_configs import checked, with_configs  # noqa: PLC0415
 
     configs = [
-        StartConfig(name=name, check=config.checked, default=config.default)
+        StartConfig(name=name, check=partial(checked, name), default=config.default)
         for name, config in STARTUP_CONFIGS.items()
     ]
     resolution = Resolution(command, options.start_options, configs, elsewhere)

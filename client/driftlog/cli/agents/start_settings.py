@@ -280,8 +280,7 @@ class Resolution:
                 self._found.options[name] = SettingValue(name, parsed, source)
             else:
                 text = value if isinstance(value, str) else ",".join(value)
-                if self._configs[name].check(text) == []:
-                    raise ValueError(f"{name} needs at least one value")
+                self._configs[name].check(text)
                 self._found.configs[name] = SettingValue(name, text, source)
         except ValueError as error:
             said = str(error)

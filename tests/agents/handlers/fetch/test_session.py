@@ -92,11 +92,11 @@ class Agent:
             data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif log.state is State.OFFLINE:
             data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        elif not log.log_start <= asked.fetch_offset <= log.high_watermark:
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         else:
             data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start
-            if not log.log_start <= asked.fetch_offset <= log.high_watermark:
-                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-            elif asked.fetch_offset < log.high_watermark:
+            if asked.fetch_offset < log.high_watermark:
                 data.records = [b"records"]
         return data
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from driftlog.cli.agents.start_settings import (
 )
 from driftlog.cli.common.parsers import commands_of
 from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
+from driftlog_agents.configs.start_configs import checked
 from tests.support.components import REPOSITORY
 
 CONFIGS = [
-    StartConfig(name=name, check=config.checked, default=config.default)
+    StartConfig(name=name, check=partial(checked, name), default=config.default)
     for name, config in STARTUP_CONFIGS.items()
 ]
 
@@ -96,6 +98,14 @@ def test_a_later_list_replaces_an_earlier_one() -> None:
     found = resolved(file, variables).options["listener"]
     assert ["C://127.0.0.1:3", "D://127.0.0.1:4"] == found.value
     assert Origin.ENVIRONMENT is found.source.origin
+
+
+@pytest.mark.parametrize("file", ["log.cleanup.policy = []", 'log.cleanup.policy = ""'])
+def test_topics_may_have_no_cleanup_policy(file: str) -> None:
+    """
+    Kafka 4 starts with an empty ``log.cleanup.policy``, and keeps all records; a file may say so.
+    """
+    assert ("log.cleanup.policy=",) == resolved(file).assignments
 
 
 def test_every_setting_may_stand_in_the_file_and_in_a_variable() -> None:
