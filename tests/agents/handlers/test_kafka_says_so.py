@@ -578,6 +578,21 @@ CASES: Final[tuple[Case, ...]] = (
     ("metadata by id", ApiKey.METADATA, 12, metadata(ids=[STRANGE])),
     ("metadata twice", ApiKey.METADATA, 12, metadata("a.b", "a.b")),
     ("metadata, operations", ApiKey.METADATA, 9, metadata("a.b", operations=True)),
+    *(
+        (
+            f"metadata {version}, operations of unknown topics",
+            ApiKey.METADATA,
+            version,
+            metadata("a.b", "u1", "b b", "", operations=True),
+        )
+        for version in (8, 12)
+    ),
+    (
+        "metadata by id, operations",
+        ApiKey.METADATA,
+        12,
+        metadata(ids=[STRANGE], operations=True),
+    ),
     ("metadata 13", ApiKey.METADATA, 13, metadata("assigned")),
     ("pages", ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, pages(limit=3)),
     ("pages, some", ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, pages("c", "a.b", "zz", "b b", "c")),

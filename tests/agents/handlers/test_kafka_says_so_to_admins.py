@@ -28,6 +28,7 @@ from driftlog_agents.protocol.messages import elect_leaders as el
 from driftlog_agents.protocol.messages import list_config_resources as lcr
 from driftlog_agents.protocol.messages import list_partition_reassignments as lpr
 from driftlog_agents.protocol.messages import produce as pr
+from driftlog_agents.protocol.messages import sasl_handshake as sh
 from driftlog_agents.protocol.messages import unregister_broker as ub
 from driftlog_agents.protocol.messages import update_features as uf
 from tests.agents.handlers.asking import new
@@ -373,6 +374,15 @@ CASES: Final[tuple[Case, ...]] = (
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         0,
         dus.DescribeUserScramCredentialsRequest(users=[]),
+    ),
+    *(
+        (
+            f"wants to authenticate {version}",
+            ApiKey.SASL_HANDSHAKE,
+            version,
+            sh.SaslHandshakeRequest(mechanism="PLAIN"),
+        )
+        for version in (0, 1)
     ),
     *(
         (f"tokens {version}", ApiKey.DESCRIBE_DELEGATION_TOKEN, version, request)

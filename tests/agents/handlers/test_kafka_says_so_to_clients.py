@@ -15,9 +15,12 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import consumer_group_describe as cgd
 from driftlog_agents.protocol.messages import create_topics as ct
 from driftlog_agents.protocol.messages import delete_records as dr
 from driftlog_agents.protocol.messages import fetch as fe
+from driftlog_agents.protocol.messages import find_coordinator as fc
 from driftlog_agents.protocol.messages import produce as pr
 from driftlog_agents.protocol.types import NULL_UUID
 from driftlog_tiering.batches.batch import NO_TIMESTAMP, parse_header
@@ -25,7 +28,14 @@ from driftlog_tiering.foundation.types import Buffer
 from tests.agents.handlers.asking import new
 from tests.agents.handlers.test_kafka_says_so import offsets
 from tests.agents.handlers.test_offsets_api import batch
-from tests.clients.batches import ATTRIBUTES, MAX_TIMESTAMP, with_field
+from tests.clients.batches import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    COUNT,
+    MAX_TIMESTAMP,
+    good,
+    with_field,
+)
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import KafkaPeer, kafka_jars
 from tests.support.wire import ask
@@ -46,6 +56,10 @@ class Side:
     def __init__(self, port: int) -> None:
         self._port = port
         self._topics = 0
+
+    def ask(self, key: ApiKey, version: int, request: Any) -> Any:
+        """The answer to any request."""
+        return ask(self._port, key, version, request)
 
     def topic(self, *sent: Buffer, partitions: int = 1, **configs: str) -> str:
         """A topic with these batches in each of its partitions."""
@@ -110,6 +124,24 @@ class Side:
         found = [(t.topic, p.error_code, len(p.records)) for t in told for p in t.partitions]
         return sorted(found), waited
 
+    def told(self, topic: str, offset: int, level: int, version: int) -> tuple[Any, ...]:
+        """Error, offsets and aborted transactions of a Fetch."""
+        part = fe.FetchPartition(fetch_offset=offset, partition_max_bytes=1_000)
+        named = fe.FetchTopic(topic=topic, partitions=[part])
+        request = fe.FetchRequest(min_bytes=0, isolation_level=level, topics=[named])
+        (told,) = ask(self._port, ApiKey.FETCH, version, request).responses[0].partitions
+        offsets_told = told.high_watermark, told.last_stable_offset, told.log_start_offset
+        return told.error_code, *offsets_told, told.aborted_transactions
+
+    def refused(self, topic: str, data: Buffer) -> tuple[int, int, int]:
+        """Error, base offset and log start of a Produce."""
+        part = pr.PartitionProduceData(index=0, records=memoryview(bytearray(data)))
+        named = pr.TopicProduceData(name=topic, partition_data=[part])
+        request = pr.ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=[named])
+        answer = ask(self._port, ApiKey.PRODUCE, 9, request)
+        (told,) = answer.responses[0].partition_responses
+        return told.error_code, told.base_offset, told.log_start_offset
+
     def header(self, topic: str) -> tuple[int, int]:
         """Attributes and max timestamp of the first batch, as a consumer gets it."""
         partition = fe.FetchPartition(fetch_offset=0)
@@ -154,6 +186,67 @@ def epoch(side: Side, field: str, value: int) -> Any:
     return side.fetch(side.topic(batch(1)), **{field: value})
 
 
+def kept(side: Side) -> str:
+    """A topic of three records, from offset 1 on."""
+    topic = side.topic(batch(1, 2, 3), retention_ms="-1")
+    request = dr.DeleteRecordsRequest(
+        topics=[
+            dr.DeleteRecordsTopic(
+                name=topic, partitions=[dr.DeleteRecordsPartition(partition_index=0, offset=1)]
+            )
+        ],
+        timeout_ms=20_000,
+    )
+    assert side.ask(ApiKey.DELETE_RECORDS, 2, request).topics[0].partitions[0].error_code == 0
+    return topic
+
+
+def levels(side: Side) -> Any:
+    topic = kept(side)
+    return [
+        side.told(name, offset, level, version)
+        for version in (4, 6, 11, 12)
+        for level in (0, 1)
+        for name, offset in ((topic, 1), (topic, 3), (topic, 0), (topic, 99), ("nope", 0))
+    ]
+
+
+def refusal(side: Side, data: Buffer) -> Any:
+    topic = kept(side)
+    side.refused(topic, batch(1, producer_id=10, producer_epoch=3, base_sequence=0))
+    return side.refused(topic, data)
+
+
+def groups(side: Side, *names: str) -> list[tuple[str, int]]:
+    """The answers of ConsumerGroupDescribe, when there is a coordinator."""
+    find = fc.FindCoordinatorRequest(coordinator_keys=list(names))
+    describe = cgd.ConsumerGroupDescribeRequest(group_ids=list(names))
+    while True:
+        side.ask(ApiKey.FIND_COORDINATOR, 4, find)  # Kafka makes the topic of its groups
+        told = side.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe).groups
+        if not {group.error_code for group in told} & _NOT_YET:
+            return sorted((group.group_id, group.error_code) for group in told)
+        time.sleep(0.1)
+
+
+_NOT_YET: Final = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+
+
+BAD: Final[dict[str, Buffer]] = {
+    "a gap": batch(1, producer_id=10, producer_epoch=3, base_sequence=9),
+    "an old epoch": batch(1, producer_id=10, producer_epoch=1, base_sequence=1),
+    "a wrong count": with_field(batch(1), COUNT, 5),
+    "a wrong CRC": with_field(batch(1), COUNT, 5, crc=False),
+    "the control bit": with_field(batch(1), ATTRIBUTES, 0x20),
+    "a base offset": with_field(batch(1), BASE_OFFSET, 5),
+    "too much": good(b"x" * 2_000_000),
+}
+
+
 CASES: Final[dict[str, Callable[[Side], Any]]] = {
     **{f"max timestamp {n}": partial(max_timestamp, said=n) for n in (5_000, 0, -1)},
     "no timestamps": lambda side: side.offset(side.topic(batch(-1, -1)), LARGEST),
@@ -172,6 +265,11 @@ CASES: Final[dict[str, Callable[[Side], Any]]] = {
             ("last_fetched_epoch", 0),
         )
     },
+    "offsets and aborted transactions": levels,
+    **{f"log start with {what}": partial(refusal, data=data) for what, data in BAD.items()},
+    "a consumer group twice": lambda side: groups(side, "none", "other", "none"),
+    "half a batch": lambda side: side.refused(side.topic(), batch(1)[:90])[:2],
+    "half a header": lambda side: side.refused(side.topic(), batch(1)[:30])[:2],
     "the zero id": lambda side: side.fetch(NULL_UUID),
     "a strange id": lambda side: side.fetch(UUID(int=7)),
     "an unknown topic": lambda side: side.fetch("nope"),

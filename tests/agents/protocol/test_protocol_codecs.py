@@ -13,6 +13,7 @@ import kafka.protocol.admin
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
+import kafka.protocol.sasl
 import pytest
 from kafka.protocol.data_container import DataContainer
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -178,6 +179,7 @@ def _kafka_python_class(api: Api[Any, Any], kind: str) -> Any:
         kafka.protocol.consumer,
         kafka.protocol.metadata,
         kafka.protocol.producer,
+        kafka.protocol.sasl,
     ):
         found = getattr(module, f"{api.name}{kind}", None)
         if found is not None:
