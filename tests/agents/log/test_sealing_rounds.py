@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.clocks import Clocks
+from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -106,6 +107,31 @@ async def while_it_runs(work: Callable[[], Awaitable[None]], until: Callable[[],
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize("works", ["run", "hold_back"])
+async def test_very_many_partitions_are_looked_through_in_slices(works: str) -> None:
+    """
+    40,000 of them took 40 ms of the event loop each second, in one step.
+    """
+    subject = Subject(*(make_log() for _ in range(2_000)))
+    ticks = longest = 0
+
+    def clock_s() -> float:
+        nonlocal ticks
+        ticks += 1
+        return ticks * SLICE_S / 100
+
+    measure_by(asyncio.get_running_loop(), clock_s)
+    running = asyncio.ensure_future({"run": subject.run, "hold_back": subject.hold_back}[works]())
+    async with asyncio.timeout(10):
+        while ticks < 2_000:
+            before = ticks
+            await asyncio.sleep(0)
+            longest = max(longest, ticks - before)
+    running.cancel()
+
+    assert longest < 200
 
 
 async def test_what_cannot_be_sealed_is_bounded_while_sealing_never_pauses() -> None:

@@ -75,6 +75,16 @@ class SealAttempts:
         """Where the next segment of *log* ends on the way to *wanted*."""
         return min(wanted, seal_end(log, segment_bytes(self._settings, topic)))
 
+    def may_have_work(self, log: PartitionLog, manifest: Manifest | None) -> bool:
+        """Whether a round needs *log*, whose manifest was last read as *manifest*: most of very
+        many partitions are idle."""
+        return (
+            bool(log.slices or log.damage)
+            or log in self._blocked
+            or is_behind(log, manifest)
+            or is_ahead_at_takeover(log, manifest)
+        )
+
     def work(
         self,
         logs: list[PartitionLog],
@@ -83,7 +93,8 @@ class SealAttempts:
         now_ms: float,
         wall_ms: float,
     ) -> Work:
-        """The attempts of a round; *known*: the manifest as last read here."""
+        """The attempts of a round for *logs*, those with `may_have_work`; *known*: the manifest as
+        last read here."""
         self._edits = {log: e for log, e in self._edits.items() if log.state is not State.CLOSED}
         self._blocked.keep_only(lambda log: log.state not in NOT_SERVED)
         # A blocked partition has its damage noted, so it is not due.

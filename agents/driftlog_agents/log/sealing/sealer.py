@@ -134,16 +134,17 @@ class Sealer:
         False: nothing was sealed.
         """
         self.sealed_cache.trim()
-        policies = self._partitions.seal_policies()
+        policies, known = self._partitions.seal_policies(), self._manifests.known
+        logs: list[PartitionLog] = []
         async for log in sliced(self._partitions.logs()):
-            if log.slices:
+            if self._attempts.may_have_work(log, known(log)):
                 policies.get(log.topic)  # computes what has changed, before one step needs all
-        logs = self._partitions.logs()
+                logs.append(log)
         self._report_full(logs)
         work = self._attempts.work(
             logs,
             policies,
-            self._manifests.known,
+            known,
             self._now_ms(),
             float(self._wall_ms()),
         )
