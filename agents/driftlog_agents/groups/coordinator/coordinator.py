@@ -132,7 +132,7 @@ class GroupCoordinator:
         self.page_text_bytes = max(
             _PAGE_TEXT_BYTES, _PAGE_TEXTS * settings.offset_metadata_max_bytes
         )
-        self.writes = GroupWrites(engine.session, self.counted)
+        self.writes = GroupWrites(engine.session, self.counted, engine.ports.quota)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
         """Loaded groups, by id."""

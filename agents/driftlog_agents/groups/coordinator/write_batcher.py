@@ -16,6 +16,9 @@ has a nonce: one such value in the store proves that the whole transaction was a
 2. `refused` means that a key of the group differs from the write's revisions: another agent
    coordinates the group, and this write will never apply.  (After a lost answer, a late copy of
    the transaction applies only if none of its keys has changed.)
+3. While the metadata store has little room, the bytes of all writes are limited by the second:
+   etcd keeps each value until it compacts, and one client may rewrite a large group at each
+   heartbeat.  Decisions that wait meanwhile are combined, so the writes of most groups only wait.
 
 Shell.
 """
@@ -31,6 +34,7 @@ import structlog
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import session_key
 from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.quota import Quota, QuotaRoom
 from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPS,
@@ -55,6 +59,11 @@ _MAX_KEYS: Final = MAX_TXN_OPS - 2
 
 _GATHER_BYTES: Final = 1_000_000
 """Bytes of one transaction, after which the next begins; a single write may be larger."""
+
+
+SCARCE_BYTES_PER_S: Final = 2_000_000
+"""Bytes that an agent writes while the metadata store has little room.  etcd that is compacted each
+minute keeps two minutes of them: 240 MB.  More: fewer such agents fill it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +123,10 @@ _Batch = list[tuple[Writer, GroupWrite]]
 class GroupWrites:
     """See the module.  `run` while the session lives."""
 
-    def __init__(self, session: Session, counted: Counter[str]) -> None:
+    def __init__(self, session: Session, counted: Counter[str], quota: Quota) -> None:
         self._session = session
         self._counted = counted
+        self._quota = quota
         self._log = structlog.get_logger()
         self._waiting: dict[Writer, None] = {}
         self._awake = asyncio.Event()
@@ -146,7 +156,18 @@ class GroupWrites:
                     )
                 else:
                     limit.release()
+                wait_s = self._pause_s(batch)
                 del batch  # A reference would keep its groups in memory until the next batch.
+
+                if wait_s:
+                    self._counted["driftlog_group_write_pauses"] += 1
+                    await asyncio.sleep(wait_s)
+
+    def _pause_s(self, batch: _Batch) -> float:
+        """How long the next transaction waits for the bytes of *batch*."""
+        if self._quota.room is QuotaRoom.ENOUGH:
+            return 0.0
+        return sum(write.size_bytes for _, write in batch) / SCARCE_BYTES_PER_S
 
     async def _gather(self) -> _Batch:
         batch: _Batch = []
