@@ -60,17 +60,10 @@ def never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_a_probe(patch: pytest.MonkeyPatch) -> None:
-    async def hand_over(self: Handover) -> None:
-        while True:
-            version = self._assignments.version
-            if not self._next():
-                await self._cluster.until(self._assignments.is_newer_than(version))
-            elif (wait_ms := self._not_yet_ms()) > 0:
-                await asyncio.sleep(wait_ms / 1000)
-            else:
-                await self._move(self._next())
+    async def unprobed(_: Handover) -> bool:
+        return True
 
-    patch.setattr(Handover, "run", hand_over)
+    patch.setattr(Handover, "_bucket_answers", unprobed)
 
 
 def moved_without_a_probe(patch: pytest.MonkeyPatch) -> None:

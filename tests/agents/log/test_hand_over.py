@@ -5,14 +5,16 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.foundation.types import Buffer
-from tests.agents.log.leadership.test_handover import Load, joined
+from tests.agents.log.leadership.test_handover import Load, LossyReleases, joined
 from tests.agents.log.lives import ONE, Bucket, Life, Request, World, now_ms, on_virtual_time
 from tests.agents.log.test_claims import led_by_all
 from tests.support.memory_object_store import MemoryObjectStore
@@ -105,6 +107,32 @@ async def test_a_bucket_that_hangs_behind_the_probe_keeps_no_partition_from_bein
     assert (moved, stayed) == later
     assert {"committed"} == {await request.answer() for request in waiting}
     assert busy & set(led(second))
+
+
+@on_virtual_time
+async def test_busy_and_idle_partitions_of_one_hand_over_are_released_together() -> None:
+    """
+    Otherwise the receiver takes them one attempt after the other, and the last ones wait for all
+    attempts.
+    """
+    world = World(t=12)
+    world.bucket = OnlyProbes()
+    stores: list[LossyReleases] = []
+
+    def counting(store: MetadataStore) -> MetadataStore:
+        stores.append(LossyReleases(store))
+        return cast(MetadataStore, stores[-1])
+
+    first = await world.start(metadata=counting)
+    second = await joined(first)
+    await second.engine.ready.wait()
+    world.bucket.put_s = 0.7  # in flight when the first partitions may move
+    busy = [first.produce(b"v", partition=partition) for partition in range(0, 12, 2)]
+    await led_by_all(world, first, second)
+
+    assert 1 == stores[0].asked
+    assert {"committed"} == {await request.answer() for request in busy}
+    assert {n % 2 for n in led(second)} == {0, 1}
 
 
 class Pipelined(Load):

@@ -1,9 +1,9 @@
 """Hands over partitions that are led here and placed elsewhere.
 
     some at a time, while the bucket answers:
-        cut ──▶ what is in flight committed within a second? ──no──▶ not now
-                      └─yes─▶ batches wait ──▶ cut ──▶ committed within a second?
-                             admit them, not now ◀──no──┘     └─yes─▶ stop, release
+        cut ──▶ what is in flight committed within a second? ──no──▶ not now; the others go on
+                      └─yes─▶ batches wait ──▶ cut ──▶ all committed within a second?
+                             admit them, not now ◀──no──┘     └─yes─▶ stop, release together
 
 1. A released partition has no batch in flight: the release is sent when every admitted batch is
    committed, and is repeated until it is answered.
@@ -124,7 +124,7 @@ class Handover:
                 await self._cluster.until(self._assignments.is_newer_than(version))
             elif (wait_ms := self._not_yet_ms()) > 0:
                 await asyncio.sleep(wait_ms / 1000)
-            elif not await self._probes.succeeded_since(self._now_ms() - _PROBED_MS):
+            elif not await self._bucket_answers():
                 await asyncio.sleep(self._settings.settle_ms / 1000)
             else:
                 await self._move(self._next())
@@ -141,17 +141,20 @@ class Handover:
         return next_to_move(self._assignments.to_move(), agents, self._settings)
 
     async def _move(self, logs: Sequence[PartitionLog]) -> None:
-        """Hands over *logs*: idle ones at once, the others after their last flush."""
-        idle = [log for log in logs if is_flushed(log)]
-        busy = [log for log in logs if not is_flushed(log)]
-        await self._retire(idle)
-        flushed = await self._flush(busy)
+        """Hands over *logs* after their last flush, together: each release costs its receiver an
+        attempt, and the next attempt waits for it."""
+        flushed = await self._flush(logs)
+        if len(flushed) < len(logs) and not await self._bucket_answers():
+            return
         may_move = set(self._next())
         movable = [log for log in flushed if log in may_move]
         moved = await self._stop(movable)
-        if len(flushed) == len(busy) and len(moved) == len(movable):
+        if len(flushed) == len(logs) and len(moved) == len(movable):
             self._flush_deadline.met()
-        await self._led_by_others([*idle, *moved])
+        await self._led_by_others(moved)
+
+    async def _bucket_answers(self) -> bool:
+        return await self._probes.succeeded_since(self._now_ms() - _PROBED_MS)
 
     async def _flush(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         """Flushes what is in flight of *logs*; returns those committed within the deadline."""
@@ -173,24 +176,24 @@ class Handover:
         return found
 
     async def _stop(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
-        """Releases those of *logs* that are flushed, or that flush within the deadline while their
-        batches wait.  The others stay served.  Returns the released ones."""
-        stopped = [log for log in logs if is_flushed(log) and self._assignments.is_leading(log)]
-        await self._retire(stopped)
+        """Releases *logs* together if they flush within the deadline while their batches wait;
+        otherwise the bucket may hang, and they stay served.  Returns the released ones."""
         paused = [log for log in logs if may_pause(log) and self._assignments.pause(log)]
         for log in paused:
             self._partitions.pause(log)
-        late: list[PartitionLog] = []
+        stopped: dict[PartitionLog, None] = {}
         try:
-            await self._flush(paused)
-            late = [log for log in paused if is_flushed(log)]
+            if len(await self._flush(paused)) == len(paused):
+                ours = set(paused)
+                free = (log for log in logs if log in ours or self._assignments.is_leading(log))
+                stopped = dict.fromkeys(log for log in free if is_flushed(log))
         finally:
             for log in paused:
-                if log not in late and self._assignments.resume(log):
+                if log not in stopped and self._assignments.resume(log):
                     self._partitions.resume(log)
             self._cluster.wake()
-        await self._retire(late)  # in the same turn: no batch was admitted since
-        return [*stopped, *late]
+        await self._retire(stopped)  # in the same turn: no batch was admitted since
+        return list(stopped)
 
     async def _retire(self, logs: Iterable[PartitionLog]) -> None:
         """Stops and releases *logs*, which have no batch in flight, for good."""
@@ -287,6 +290,9 @@ class Handover:
         """
         left = flushed = list(logs)
         while left:
+            await self._retire(
+                log for log in flushed if is_flushed(log) and self._assignments.is_leading(log)
+            )
             await self._stop(flushed)
             left = [log for log in left if self._assignments.is_led(log)]
             await self._cluster.until(self._assignments.none_is_stopping(left))
