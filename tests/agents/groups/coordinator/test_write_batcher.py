@@ -4,12 +4,12 @@ import asyncio
 from collections import Counter
 
 from driftlog_agents.groups.coordinator.write_batcher import (
-    SCARCE_BYTES_PER_S,
+    BYTES_PER_S,
     GroupWrite,
     GroupWrites,
 )
 from driftlog_metadata.schema.keys import group_key
-from driftlog_metadata.stores.quota import Quota, Usage
+from driftlog_metadata.stores.quota import Quota, QuotaRoom, Usage
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 
 _LARGE = 900_000
@@ -54,7 +54,7 @@ def _used(share: float) -> Usage:
 
 
 @on_virtual_time
-async def test_writes_of_groups_are_limited_while_the_store_has_little_room() -> None:
+async def test_writes_of_groups_are_limited_and_more_while_the_store_has_little_room() -> None:
     """
     A small group, whose writes wait beside those of the large one, is written each second.
     """
@@ -66,23 +66,39 @@ async def test_writes_of_groups_are_limited_while_the_store_has_little_room() ->
     running = asyncio.get_running_loop().create_task(writes.run())
     for group in (large, small):
         writes.wake(group)
-    await asyncio.sleep(2)
-    unlimited = len(large.stored_ms) * _LARGE / 2
-
-    quota.told([_used(0.61)])
-    await asyncio.sleep(1)
-    began_ms = now_ms()
-    await asyncio.sleep(20)
-    lately = [at for at in large.stored_ms if at >= began_ms]
+    per_second: dict[QuotaRoom, float] = {}
+    for share in (0.1, 0.61):
+        quota.told([_used(share)])
+        await asyncio.sleep(3)  # What was written at once is paid for.
+        began_ms = now_ms()
+        await asyncio.sleep(20)
+        written = sum(at >= began_ms for at in large.stored_ms) * _LARGE
+        per_second[quota.room] = written / 20
     waits = [b - a for a, b in zip(small.stored_ms, small.stored_ms[1:], strict=False)]
-    quota.told([_used(0.1)])
-    await asyncio.sleep(1)
-    again_ms = now_ms()
-    await asyncio.sleep(1)
     running.cancel()
 
-    assert unlimited > 50 * SCARCE_BYTES_PER_S
-    assert len(lately) * _LARGE <= 20 * SCARCE_BYTES_PER_S + _LARGE
-    assert max(waits) <= 1_000
+    assert set(per_second) == {QuotaRoom.ENOUGH, QuotaRoom.SCARCE}
+    for room, found in per_second.items():
+        assert 0.8 * BYTES_PER_S[room] < found <= BYTES_PER_S[room] + _LARGE / 20
+    assert max(waits) <= 1_500
     assert counted["driftlog_group_write_pauses"] > 0
-    assert sum(at >= again_ms for at in large.stored_ms) * _LARGE > 10 * SCARCE_BYTES_PER_S
+
+
+@on_virtual_time
+async def test_what_many_groups_commit_at_once_does_not_wait() -> None:
+    """
+    Ten writes of a hundred groups are sent without a pause.
+    """
+    world = World()
+    life = await world.start()
+    counted = Counter[str]()
+    writes = GroupWrites(life.engine.session, counted, Quota())
+    groups = [Group(writes, f"group-{n}", 10_000) for n in range(100)]
+    running = asyncio.get_running_loop().create_task(writes.run())
+    for group in groups:
+        writes.wake(group)
+    while not all(len(group.stored_ms) >= 10 for group in groups):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    running.cancel()
+
+    assert counted["driftlog_group_write_pauses"] == 0
