@@ -26,7 +26,7 @@ _SELECTS: Final[dict[str, Suite]] = {"not verify": "test", "verify": "verify"}
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Modules and tests are no garbage: Python searches them for none, neither now nor while tests
-    run.  The search is a quarter of a collection, and a third of the CPU of all unit tests."""
+    run.  The search was a quarter of a collection, and a third of the CPU of many unit tests."""
     gc.disable()
     try:
         return (yield)
