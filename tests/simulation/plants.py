@@ -125,7 +125,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "sealed_ends_of_old_leaders": (35, 2, 52),
     "moved_without_producers": (25, 22, 5),
     "two_plans": (2, 12, 5),
-    "sessions_read_while_they_change": (112, 118, 172, 12),
+    "sessions_read_while_they_change": (412, 432, 635, 598),
     "never_steps_down": (302, 815, 308),
     "nobody_says_that_it_could": (302, 325, 308),
     "others_are_better_always": (315, 305, 805),
