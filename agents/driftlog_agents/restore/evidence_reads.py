@@ -153,12 +153,14 @@ class EvidenceReads:
     async def _has_newer_files(self, folder: BucketTopic) -> bool:
         """Lists the topic's files again; whether agents have written newer versions meanwhile, for
         which they delete old ones."""
-        listed, folder.files = folder.files, []
+        files: list[str] = []
         async for page in self._pages(layout.topic_file_prefix(folder.name, folder.topic_id)):
-            folder.files += [
-                info.key for info in page.objects if _parsed(info.key, layout.parse_topic_key)
-            ]
-        return folder.files[-1:] > listed[-1:]
+            keys = (info.key for info in page.objects)
+            files += [key for key in keys if _parsed(key, layout.parse_topic_key)]
+        if files[-1:] <= folder.files[-1:]:
+            return False
+        folder.files = files
+        return True
 
     async def flushes(self, evidence: FlushEvidence, needed_until_ms: float) -> int:
         """Add every flush object and final head to *evidence*; returns when the listing ended, by

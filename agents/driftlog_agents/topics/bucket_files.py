@@ -7,7 +7,8 @@
 1. The newest file has every change that was answered, at every moment.  A writer reads the key
    behind its listing, so a version that it creates has all changes of the versions before it.
    Each change writes a version, also where the newest is equal: a writer that was held up before
-   its create finds its number taken, or creates a version that is not the newest.
+   its create finds its number taken, or creates a version that is not the newest.  Nor does an
+   equal one say that it is the newest: a listing may lack the one that was put last.
 2. Only the agent that wrote a version deletes old ones: each change writes one, so their number is
    bounded by count, and the collector's grace could not bound it.  A version goes only behind newer
    ones in a listing, so nothing ever deletes the newest.  One of these is a minute old: also a
@@ -104,8 +105,7 @@ class TopicBucketFiles:
                 lambda w=where, b=body: self._create_object(engine, w, b),  # type: ignore[misc]
             ):
                 break
-            is_put = False  # that version was created since the put: an equal one is enough
-            await asyncio.sleep(_RETRY.wait_s)  # the listing may not show it yet
+            await asyncio.sleep(_RETRY.wait_s)  # the listing may not show that version yet
         await self._delete_old(engine, old)
 
     async def mark_deleted(self, engine: Engine, topic: Topic) -> None:
@@ -180,7 +180,8 @@ class TopicBucketFiles:
             async with asyncio.timeout(_RETRY.timeout_s):
                 superseded = await self._superseded(old[:_MOST_DELETED])
                 await engine.session.ownership.hold()
-                await self._host.objects.delete(superseded)
+                if superseded:
+                    await self._host.objects.delete(superseded)
         except NO_ANSWER as error:
             self._log.warning(
                 "old_topic_files_left",

@@ -4,6 +4,7 @@ Real engines write the bucket; then objects are damaged or gone.
 """
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -285,6 +286,42 @@ async def test_a_topic_that_is_altered_while_a_dry_run_reads_is_not_damaged() ->
 
     assert [layout.topic_key("t", topic.topic_id, 2)] == world.bucket.keys("/topic/")
     assert {} == report.unreadable
+
+
+@on_virtual_time
+@pytest.mark.parametrize("lists_older", [True, False])
+async def test_a_newest_file_that_is_gone_is_not_replaced_by_the_one_before(
+    lists_older: bool,
+) -> None:
+    """
+    Its configs are not known, and the older file's retention would delete records.
+    """
+    world = await lost_after(b"a")
+    topic, get = world.topics["t"], world.bucket.get
+    older = replace(topic, configs={"retention.ms": "1000"})
+    (first,) = world.bucket.keys(layout.topic_file_prefix("t", topic.topic_id))
+    newest = layout.topic_key("t", topic.topic_id, 3)
+    for version in (2, 3):
+        where = layout.topic_key("t", topic.topic_id, version)
+        await world.bucket.put(where, [encode_topic(TopicFile(version, older))])
+
+    async def lost(key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key == newest:
+            await world.bucket.delete([newest])
+            if not lists_older:
+                world.bucket.hidden_keys = set(world.bucket.keys("/topic/"))
+        return await get(key, start, end)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.bucket, "get", lost)
+        report = await world.restore(dry_run=False)
+    world.bucket.hidden_keys = set()
+
+    kv = await world.metadata.get(topic_key("t"))
+    assert kv is not None
+    assert decode_topic(kv.value).configs["retention.ms"] == "-1"
+    assert newest in report.unreadable
+    assert first in world.bucket.keys("/topic/")
 
 
 @on_virtual_time

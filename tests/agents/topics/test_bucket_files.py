@@ -291,6 +291,23 @@ async def test_a_listing_that_lacks_what_was_just_put_frees_no_number() -> None:
     assert retention(60) == altered.newest().configs
 
 
+@on_virtual_time
+async def test_a_change_back_is_not_answered_behind_a_version_that_a_listing_lacks() -> None:
+    """
+    A restore would take the configs that the client has just taken back.
+    """
+    altered = await Altered.begin()
+    files, _ = altered.agent(Random(1))
+    await altered.alter(files, retention(1))
+    await altered.alter(files, retention(2))
+    altered.world.bucket.hidden_keys = {altered.keys[-1]}
+    await asyncio.gather(
+        altered.alter(files, retention(1)), _shown_in(altered.world.bucket, seconds=5)
+    )
+
+    assert retention(1) == altered.newest().configs
+
+
 async def _shown_in(bucket: Bucket, *, seconds: float) -> None:
     await asyncio.sleep(seconds)
     bucket.hidden_keys = set()
