@@ -30,7 +30,7 @@ NOT_SERVED: Final = {
     ),
     **dict.fromkeys(
         (
-            *("SaslHandshake", "SaslAuthenticate", "AlterUserScramCredentials"),
+            *("SaslAuthenticate", "AlterUserScramCredentials"),
             *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"),
         ),
         "clients are not authenticated yet",

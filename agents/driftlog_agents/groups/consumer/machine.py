@@ -411,15 +411,19 @@ class ConsumerGroup:
         assert not self.is_busy
         self._group.topics, self._group.settings = self._topics, self._settings
         decide = partial(self._decided, queue, now_ms)
-        if not self._takes_long(queue):
+        if not self._takes_long(queue, now_ms):
             return self._take_effect(decide(), now_ms)
         self._deciding = queue
         return [DecideLong(decide)]
 
-    def _takes_long(self, queue: Sequence[TakenEvent]) -> bool:
+    def _takes_long(self, queue: Sequence[TakenEvent], now_ms: int) -> bool:
         if len(queue) > self.long_events:
             return True
-        if sum(map(self._touched_members, queue)) > self.long_members:
+        members = sum(map(self._touched_members, queue))
+        due_ms = self._group.timers.next_ms
+        if due_ms is not None and due_ms <= now_ms:
+            members += len(self._group.state.members)  # The sessions of all may end together.
+        if members > self.long_members:
             return True
         brought = sum(_brought_names(taken.request) for taken in queue)
         if (self._group.state.named + brought) * len(queue) > self.long_names:

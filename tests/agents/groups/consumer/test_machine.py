@@ -761,6 +761,7 @@ def test_a_thousand_members_that_time_out_at_once_are_one_write() -> None:
         group.join(f"member-{i}")
     group.holds = True
     group.pass_time(45_000)
+    group.decide()
 
     [persist] = group.to_store
     assert len(persist.puts) <= 33
@@ -807,6 +808,7 @@ def test_members_that_fall_silent_together_go_together() -> None:
     group.holds = True
 
     group.pass_time(46_000)
+    group.decide()
 
     assert 1 == len(group.to_store)
     group.store()
@@ -925,6 +927,20 @@ def test_very_many_members_leave_off_the_event_loop() -> None:
     assert isinstance(left, LeaveResponse)
     assert {ErrorCode.NONE} == {member.error for member in left.members}
     assert names[:1] == list(group.machine.members)
+
+
+def test_very_many_members_expire_off_the_event_loop() -> None:
+    """
+    A client that had joined them all is gone: their sessions end together.
+    """
+    group, names = crowd()
+    group.pass_time(3_600_000)
+    assert group.to_decide is not None
+    assert names == list(group.machine.members)
+    group.holds = False
+    group.decide()
+
+    assert [] == list(group.machine.members)
 
 
 def test_many_names_of_a_classic_member_are_read_off_the_event_loop() -> None:
