@@ -12,6 +12,7 @@ import pytest
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.foundation.types import Buffer
 from tests.agents.log.leadership.test_handover import Load, LossyReleases, joined
@@ -245,6 +246,28 @@ async def test_each_partition_is_given_up_as_soon_as_nothing_of_it_is_in_flight(
     assert admitting.done()
     assert {"committed"} == {await request.answer() for request in waiting}
     assert first.engine.log("t", 0) is not log
+
+
+@on_virtual_time
+async def test_what_is_flushed_in_time_is_given_up_though_another_flush_is_late() -> None:
+    """
+    Under load it would be busy again, and an agent that leaves would keep all for one.
+    """
+    world, first = await written_once()
+    world.bucket.put_s = 0.6
+    in_time = first.produce(b"in time", partition=0)
+    await asyncio.sleep(0.3)  # its flush is on its way
+    world.bucket.put_s = 5.0
+    late = first.produce(b"late", partition=1)
+    logs = [first.log(partition) for partition in (0, 1)]
+    giving = asyncio.create_task(first.engine.handover.give_up(logs))
+    await asyncio.sleep(0.1)
+    admitting = [asyncio.create_task(first.engine.admits(log)) for log in logs]
+    await asyncio.wait(admitting)
+
+    assert [UnavailableError, type(None)] == [type(task.exception()) for task in admitting]
+    await giving
+    assert {"committed"} == {await in_time.answer(), await late.answer()}
 
 
 @on_virtual_time

@@ -2,7 +2,7 @@
 
     some at a time, while the bucket answers:
         cut ──▶ what is in flight committed within a second? ──no──▶ not now; the others go on
-                      └─yes─▶ batches wait ──▶ cut ──▶ all committed within a second?
+                      └─yes─▶ batches wait ──▶ cut ──▶ committed within a second?
                              admit them, not now ◀──no──┘     └─yes─▶ stop, release together
 
 1. A released partition has no batch in flight: the release is sent when every admitted batch is
@@ -176,17 +176,22 @@ class Handover:
         return found
 
     async def _stop(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
-        """Releases *logs* together if they flush within the deadline while their batches wait;
-        otherwise the bucket may hang, and they stay served.  Returns the released ones."""
+        """Releases *logs* together that flush within the deadline while their batches wait.  If one
+        is late, the bucket may hang: it stays served, and so do those that had nothing to flush.
+        Returns the released ones."""
         paused = [log for log in logs if may_pause(log) and self._assignments.pause(log)]
         for log in paused:
             self._partitions.pause(log)
         stopped: dict[PartitionLog, None] = {}
         try:
-            if len(await self._flush(paused)) == len(paused):
-                ours = set(paused)
-                free = (log for log in logs if log in ours or self._assignments.is_leading(log))
-                stopped = dict.fromkeys(log for log in free if is_flushed(log))
+            flushed = set(await self._flush(paused))
+            is_late = len(flushed) < len(paused)
+            free = (
+                log
+                for log in logs
+                if log in flushed or (not is_late and self._assignments.is_leading(log))
+            )
+            stopped = dict.fromkeys(log for log in free if is_flushed(log))
         finally:
             for log in paused:
                 if log not in stopped and self._assignments.resume(log):
