@@ -173,7 +173,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "fetch_ignores_log_start": (19, 39, 25),
     "fetch_leaves_out_the_first_batch": (16, 19, 22),
     "fetches_not_told_of_the_end": (566, 1539, 546),
-    "list_offsets_ignores_log_start": (295, 589, 2389),
+    "list_offsets_ignores_log_start": (289, 4495, 2995, 3975),
     "what_is_not_committed_expires": (270, 247, 249),
     "segments_expire_by_their_smallest_timestamp": (465, 470, 494),
     "what_is_not_adopted_counts_twice": (1553, 3953),
