@@ -532,8 +532,11 @@ class Engine:
         the last call."""
         edited = self.manifests.take_edited()
         if edited and not self._upkept.are_rewritten_here:
-            own = {TopicPartition(log.topic_id, log.partition) for log in self._upkept.merged()}
-            edited = [(topic, tp) for topic, tp in edited if tp in own]
+            edited = [
+                (topic, tp)
+                for topic, tp in edited
+                if (log := self.find(tp)) is not None and self._upkept.merges(log)
+            ]
         return [*edited, *self._delegated.take_edited()]
 
     async def read_manifest(self, log: PartitionLog) -> Manifest:

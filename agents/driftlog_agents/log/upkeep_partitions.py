@@ -53,11 +53,17 @@ class UpkeepPartitions:
         return keeps_upkeep(self._view, self._roles)
 
     def merged(self) -> Iterator[PartitionLog]:
-        """The partitions that the session merges: with others' merges, what it compacts would
-        become void again and again."""
+        """The partitions that the session merges."""
+        return (log for log in self._led() if self.merges(log))
+
+    def merges(self, log: PartitionLog) -> bool:
+        """Whether the session merges *log*, which it leads: with others' merges, what it compacts
+        would become void again and again."""
+        if not self._has_policy(log):
+            return False
         if self.are_rewritten_here:
-            return self.led()
-        return (log for log in self.compacted() if log.topic in self._compacted_topics)
+            return True
+        return not has_own_policy(self._view, log.topic_id) and log.topic in self._compacted_topics
 
     def compacted(self) -> Iterator[PartitionLog]:
         """The partitions that the session compacts, if their topics are: others' work is only what
