@@ -208,7 +208,7 @@ class Limits:
         8 * MiB, "Most bytes that members of one group have sent: metadata and assignments."
     )
     driftlog_max_group_member_bytes: int = setting(
-        MiB, "Most bytes of one member of a group: metadata and assignment."
+        MiB, "Most bytes of one member of a group: metadata, names of topics, and assignment."
     )
     driftlog_max_rebalance_timeout_ms: int = setting(
         1_800_000, "Longest rebalance timeout of a member of a group."

@@ -126,7 +126,7 @@ class EvidenceReads:
             try:
                 topic = bucket_files.decode_topic(await self.get(key)).topic
             except (CorruptError, NotFoundError) as error:
-                if isinstance(error, NotFoundError) and await self._has_newer_files(folder):
+                if isinstance(error, NotFoundError) and await self._take_newer_files(folder):
                     return await self._topic(folder, partitions)
                 self._report.unreadable[key] = f"{error or 'missing'}; {_SET_CONFIGS}"
                 continue
@@ -150,9 +150,9 @@ class EvidenceReads:
             configs=dict(_KEEP_ALL),
         )
 
-    async def _has_newer_files(self, folder: BucketTopic) -> bool:
-        """Lists the topic's files again; whether agents have written newer versions meanwhile, for
-        which they delete old ones."""
+    async def _take_newer_files(self, folder: BucketTopic) -> bool:
+        """Lists the topic's files again, and gives *folder* those if agents have written newer
+        versions meanwhile, for which they delete old ones; False: there is none."""
         files: list[str] = []
         async for page in self._pages(layout.topic_file_prefix(folder.name, folder.topic_id)):
             keys = (info.key for info in page.objects)

@@ -9,12 +9,13 @@
    Each change writes a version, also where the newest is equal: a writer that was held up before
    its create finds its number taken, or creates a version that is not the newest.  Nor does an
    equal one say that it is the newest: a listing may lack the one that was put last.
-2. Only the agent that wrote a version deletes old ones: each change writes one, so their number is
-   bounded by count, and the collector's grace could not bound it.  A version goes only behind newer
-   ones in a listing, so nothing ever deletes the newest.  One of these is a minute old: also a
-   listing that lacks what was just put shows it, and no writer takes the number of a deleted one.
-3. The oldest version with the policy ``compact`` stays: it explains to `driftlog segments verify`
-   the gaps of a compaction that ended half-way (`verification/partition_verifier`).
+2. Who writes or checks a topic's file deletes old versions, not the collector: each change writes
+   one, so they are bounded by count, and a grace could not bound them.  A version goes only behind
+   newer ones in a listing, so nothing ever deletes the newest.  One of these is a minute old: also
+   a listing that lacks what was just put shows it.  So a writer takes the number of a deleted
+   version only if it listed before the deletion, and its version is then not the newest.
+3. The oldest version with the policy ``compact`` stays: it explains to `driftlog verify` the gaps
+   of a compaction that ended half-way (`verification/partition_verifier`).
 
 Requests are repeated while the session lives, but deletions: the next change deletes what is left.
 
@@ -58,7 +59,8 @@ SETTLED_MS: Final = 60_000
 files."""
 
 _FEWEST_DELETED, _MOST_DELETED = 8, 32
-"""Versions that one change deletes, after it has read them.  More: fewer changes have to."""
+"""Versions that one change or check deletes, after it has read them, and before it is answered.
+More: fewer changes have to."""
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from driftlog_agents.handlers.fetch.bucket_reads import (
     BucketRead,
     BucketReads,
 )
-from driftlog_agents.handlers.fetch.request import UNKNOWN
+from driftlog_agents.handlers.fetch.request import UNKNOWN_PARTITION
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.local_plan import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
@@ -182,7 +182,7 @@ class FetchReads:
         log = log_of(entry, asked.partition)
         if log is None:
             data.error_code = self._not_led(topic, topic_id, asked.partition)
-            if data.error_code in UNKNOWN:
+            if data.error_code in UNKNOWN_PARTITION:
                 data.aborted_transactions = []
             return data, None
         if log.state is State.CLOSED or not engine.session.alive:

@@ -16,7 +16,9 @@ from driftlog_agents.protocol.messages.fetch import (
 MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
 
-UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+UNKNOWN_PARTITION: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+)
 """Errors of partitions that are not there."""
 
 
@@ -61,4 +63,4 @@ def has_error(responses: list[FetchableTopicResponse], partitions: int) -> bool:
         for data in topic.partitions
         if data.error_code or data.diverging_epoch.epoch >= 0
     ]
-    return bool(failed) and (len(failed) == partitions or not UNKNOWN.issuperset(failed))
+    return bool(failed) and (len(failed) == partitions or not UNKNOWN_PARTITION.issuperset(failed))

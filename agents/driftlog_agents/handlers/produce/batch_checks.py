@@ -115,10 +115,8 @@ def bad_batch(records: memoryview, reason: int) -> RefusedError:
     """
     if reason == Reason.LENGTH:
         here = len(records)
-        size = (
-            batches.parse_header(records).size_bytes if here >= batches.HEADER_BYTES else here + 1
-        )
-        if size > here:
+        has_header = here >= batches.HEADER_BYTES
+        if not has_header or (size := batches.parse_header(records).size_bytes) > here:
             return RefusedError(ErrorCode.INVALID_RECORD, "a record batch that is cut off")
         if size >= batches.HEADER_BYTES:
             return RefusedError(

@@ -117,11 +117,11 @@ class PartitionClaims:
                 return
             before, topics = self._assignments.plan, list(view.topics.values())
             if sum(entry.topic.partitions for entry in topics) > _PLACED_HERE:
-                plan = await self._offload(_plan_of, before, topics, nodes)
+                plan = await self._offload(plan_of, before, topics, nodes)
                 if self._assignments.plan is not before:
                     continue  # `leave` and `run` may plan at the same time
             else:
-                plan = _plan_of(before, topics, nodes)
+                plan = plan_of(before, topics, nodes)
             since_ms = self._assignments.planned_ms
             if self._planned is None or self._planned[0] != nodes:
                 since_ms = self._now_ms()
@@ -241,7 +241,8 @@ class PartitionClaims:
             await self._cluster.until(is_replanned)
 
 
-def _plan_of(
+def plan_of(
     before: Mapping[TopicPartition, int], topics: Iterable[TopicEntry], nodes: Iterable[int]
 ) -> Plan:
+    """The plan that puts *topics* on *nodes*, in place of *before*."""
     return plan_after(before, place(placement_order(topics), nodes))

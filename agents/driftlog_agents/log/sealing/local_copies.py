@@ -40,8 +40,8 @@ class LocalCopies:
     def look(
         self, logs: Iterable[PartitionLog], topics: Container[str], now_ms: float
     ) -> Iterator[tuple[PartitionLog, int]]:
-        """Each of *logs* with the offset below which its local copies are too old, 0: none are;
-        nothing before the next look is due.  The caller may take slices of the event loop.
+        """Each of *logs*, with the offset below which its local copies are too old; 0: none are.
+        Yields nothing until the next look is due.  The caller may take slices of the event loop.
 
         *topics*: the names of those that are compacted now; the partitions learn it.
         """
