@@ -31,8 +31,9 @@ _CONSOLIDATION: Final = (51,)
 _UNSEALED_BYTES: Final = 2_000
 _RECORDS: Final = 12
 _ON_ITS_WAY_BYTES: Final = 8_000
-"""What memory may hold (6,000), and what is committed between two looks at the bound.  A look may be
-0.4 s away: a seal that lets producers go on can leave so little that the agent looks less often."""
+"""What memory may hold (6,000), and what is committed between two looks at the bound.  A look may
+be 0.4 s away: a seal that lets producers go on can leave so little that the agent looks less often.
+"""
 _ON_THEIR_WAY: Final = 10
 _STEP_S: Final = 3.0
 _LASTS_S: Final = 40.0

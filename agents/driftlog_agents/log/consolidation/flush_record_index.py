@@ -11,13 +11,10 @@ Pure.
 
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import Final
-from uuid import UUID
 
 from driftlog_metadata.schema.codec import encode_flush_record
 from driftlog_metadata.schema.model import FlushRecord, TopicPartition
 
-_GONE: Final = 2**63 - 1
 """The sealed end of a partition whose topic is gone: none of its batches is needed."""
 
 
@@ -129,11 +126,6 @@ class FlushRecordIndex:
             self.drop(known)
         return forgotten
 
-    def topic_gone(self, topic_id: UUID) -> list[FlushRecordEntry]:
-        """Notes that the topic was deleted; returns the records to delete."""
-        gone = [tp for tp in self._partitions if tp.topic_id == topic_id]
-        return [known for tp in gone for known in self.sealed(tp, _GONE)]
-
     def drop(self, known: FlushRecordEntry) -> None:
         """Removes a record from the index, whether it is needed or not."""
         del self._records[known.key]
@@ -151,6 +143,10 @@ class FlushRecordIndex:
         """The known sealed end of *tp*; 0 if no record has a slice of it."""
         part = self._partitions.get(tp)
         return 0 if part is None else part.sealed_end
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Partitions of which a record has a slice, sealed or not."""
+        return self._partitions
 
     def unsealed(self) -> list[TopicPartition]:
         """Partitions of which a known record may have, or had, an unsealed slice."""

@@ -27,6 +27,7 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.log.consolidation.final_heads import FinalHeads
 from driftlog_agents.log.consolidation.flush_record_index import (
@@ -39,7 +40,7 @@ from driftlog_agents.log.consolidation.gc_schedule import (
     RewriteSchedule,
     hold_back,
 )
-from driftlog_agents.log.consolidation.managed_records import reads_of
+from driftlog_agents.log.consolidation.managed_records import GONE, reads_of
 from driftlog_agents.log.consolidation.policy import (
     ConsolidationSettings,
 )
@@ -349,7 +350,7 @@ class FlushRecordGc:
 
     async def _look_for_sealed(self) -> None:
         elsewhere: list[TopicPartition] = []
-        for tp in self.state.unsealed():
+        async for tp in sliced(self.state.unsealed()):
             log = self._sessions.find(tp)
             if log is not None and log.state is not State.CLOSED:
                 self.sealed(tp, log.sealed_end)
@@ -372,7 +373,8 @@ class FlushRecordGc:
         there = await self._reads.topic_ids()
         if there is None:
             return  # the unreadable topic may be any of them
-        self.state.topics_gone(suspects - there)
+        async for tp in sliced(self.state.topics_gone(suspects - there)):
+            self.state.sealed(tp, GONE)
         self._delete_soon()
 
     # ── Consolidate ──

@@ -40,7 +40,7 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import MAX_TXN_OPS, KeyValue
 from driftlog_tiering.formats.flush_object import Footer
 
-_GONE: Final = 2**63 - 1
+GONE: Final = 2**63 - 1
 """The sealed end of a partition whose topic is deleted."""
 
 _PREFIX_FROM: Final = MAX_TXN_OPS
@@ -114,7 +114,7 @@ class ManagedFlushRecords:
     def sealed_end(self, tp: TopicPartition) -> int:
         """The offset below which no batch of *tp* is needed; also called from worker threads."""
         if tp.topic_id in self._gone:
-            return _GONE
+            return GONE
         sessions = tuple(self._sessions.values())  # copied at once: the event loop may change it
         return max(managed.index.sealed_end(tp) for managed in sessions)
 
@@ -145,12 +145,20 @@ class ManagedFlushRecords:
         suspects, self._suspects = self._suspects, set()
         return suspects
 
-    def topics_gone(self, topic_ids: Iterable[UUID]) -> None:
-        """These topics are deleted, by a read that began after every known record was known."""
+    def topics_gone(self, topic_ids: Collection[UUID]) -> list[TopicPartition]:
+        """These topics are deleted, by a read that began after every known record was known.
+
+        Returns their partitions that records have: the caller notes that these are sealed below
+        `GONE`.
+        """
         for topic_id in topic_ids:
             self._gone.add(topic_id)
-            for managed in self._sessions.values():
-                self._forget(managed.index.topic_gone(topic_id))
+        return [
+            tp
+            for managed in self._sessions.values()
+            for tp in managed.index.partitions()
+            if tp.topic_id in topic_ids
+        ]
 
     # ── Dead sessions ──
 

@@ -100,19 +100,13 @@ class _DryRun:
         found = Report(
             bucket_files.decode_cluster(body).cluster_id, bucket_files.decode_grace(body)
         )
-        live = {
-            topic.topic_id: topic
-            for topic in self._unknown_keys.decoded(
-                await self._reads.prefix(TOPICS_PREFIX), decode_topic, parse_topic_key
-            )
-        }
+        kvs = await self._reads.prefix(TOPICS_PREFIX)
+        topics = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
+        live = {topic.topic_id: topic for topic in topics}
         deleted = await self._deleted(objects)
-        imports = {
-            topic.topic_id
-            for topic in self._unknown_keys.decoded(
-                await self._reads.prefix(IMPORTS_PREFIX), decode_topic, parse_import_key
-            )
-        }
+        kvs = await self._reads.prefix(IMPORTS_PREFIX)
+        imported = self._unknown_keys.decoded(kvs, decode_topic, parse_import_key)
+        imports = {topic.topic_id for topic in imported}
         pages = ObjectPages(objects, _RETRY, 0, PutTimes(found.grace))
         reads = PartitionReads(self._reads, pages, self._unknown_keys, self._offload)
 
@@ -166,7 +160,7 @@ class _DryRun:
     async def _deleted(self, objects: ObjectStore) -> dict[UUID, Topic]:
         """The topics whose deletion goes on; notes when each was marked."""
         kvs = await self._reads.prefix(DELETED_PREFIX)
-        topics = self._unknown_keys.decoded(kvs, decode_topic, parse_deleted_key)
+        topics = list(self._unknown_keys.decoded(kvs, decode_topic, parse_deleted_key))
         for topic in topics:
             mark = layout.deleted_key(topic.name, topic.topic_id)
             async for page in objects.list(mark):

@@ -72,10 +72,11 @@ def _decode(
 ) -> NamedFlushObjects:
     try:
         found = unknown_keys.decoded(records, decode_flush_record, parse_flush_key)
+        named = frozenset(record.object_key for record in found)
         last = None if session is None else _last_committed(head)
     except CorruptError as error:
         return NamedFlushObjects(session_id, frozenset(), None, str(error))
-    return NamedFlushObjects(session_id, frozenset(record.object_key for record in found), last)
+    return NamedFlushObjects(session_id, named, last)
 
 
 def _last_committed(head: KeyValue | None) -> int:

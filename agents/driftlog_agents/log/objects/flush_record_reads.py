@@ -135,11 +135,8 @@ class FlushRecordReads:
         """Ids of the topics that exist; None: a topic's key cannot be read."""
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         try:
-            return {
-                topic.topic_id
-                async for kv in sliced(kvs)
-                for topic in self._unknown_keys.decoded([kv], decode_topic, parse_topic_key)
-            }
+            topics = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
+            return {topic.topic_id async for topic in sliced(topics)}
         except CorruptError as error:
             self._log.error(
                 "topics_unreadable",

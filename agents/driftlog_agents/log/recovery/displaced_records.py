@@ -27,6 +27,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import Entry
@@ -165,7 +166,7 @@ class DisplacedRecords:
         """
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         topics = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
-        there = {topic.topic_id for topic in topics}
+        there = {topic.topic_id async for topic in sliced(topics)}
         return {tp for tp in unknown if tp.topic_id not in there}
 
     def _drop(self, directory: Directory, gone: set[TopicPartition]) -> None:

@@ -17,7 +17,7 @@ records at the same offsets (the metadata store went back).
 Pure.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
@@ -27,7 +27,6 @@ from driftlog_agents.log.sealing.policy import (
     SealSettings,
     TopicSealPolicy,
     can_be_sealed,
-    due,
     fullness,
     seal_end,
     segment_bytes,
@@ -49,10 +48,6 @@ class SealStep(Enum):
     ADD_SEGMENTS = "add segments"
     MOVE_LOG_START = "move log start"
     NOTHING = "nothing"
-
-
-Work = list[tuple[PartitionLog, int]]
-"""Partitions and the end up to which each is sealed; 0: only its log start moves."""
 
 
 class SealAttempts:
@@ -85,32 +80,28 @@ class SealAttempts:
             or is_ahead_at_takeover(log, manifest)
         )
 
-    def work(
-        self,
-        logs: list[PartitionLog],
-        topics: Mapping[str, TopicSealPolicy],
-        known: Callable[[PartitionLog], Manifest | None],
-        now_ms: float,
-        wall_ms: float,
-    ) -> Work:
-        """The attempts of a round for *logs*, those with `may_have_work`; *known*: the manifest as
-        last read here."""
+    def forget_ended(self) -> None:
+        """Drop what is noted of partitions that are led no more."""
         self._edits = {log: e for log, e in self._edits.items() if log.state is not State.CLOSED}
         self._blocked.keep_only(lambda log: log.state not in NOT_SERVED)
-        # A blocked partition has its damage noted, so it is not due.
-        work = due(logs, self._settings, topics, now_ms, wall_ms)
-        work.extend(
-            (log, self.next_end(log, log.high_watermark, topics.get(log.topic)))
-            for log in logs
-            if log in self._blocked and not self._blocked.waits(log, now_ms)
-        )
-        work.extend(
-            (log, 0)
-            for log in logs
-            if not self._blocked.waits(log, now_ms)
-            and (is_behind(log, known(log)) or is_ahead_at_takeover(log, known(log)))
-        )
-        return work
+
+    def repeated_end(
+        self,
+        log: PartitionLog,
+        topic: TopicSealPolicy | None,
+        manifest: Manifest | None,
+        now_ms: float,
+    ) -> int | None:
+        """Up to where *log* is attempted though it is not due; None: it is not.
+
+        0: its key and its *manifest* differ, no segment is added.  More: it was blocked for long
+        enough.  (Its damage is noted, so it is never due.)
+        """
+        if self._blocked.waits(log, now_ms):
+            return None
+        if log in self._blocked:
+            return self.next_end(log, log.high_watermark, topic)
+        return 0 if is_behind(log, manifest) or is_ahead_at_takeover(log, manifest) else None
 
     def newly_full(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
         """Keeps partitions that cannot be sealed from growing for ever; returns those that take no

@@ -10,7 +10,7 @@ data cannot be sealed, and is never due; such partitions have the same bounds fo
 Pure.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,48 +76,49 @@ class TopicSealPolicy:
     """No batch waits longer, whatever the other settings: `retention.ms`.  None: no limit."""
 
 
+_USUAL: Final = TopicSealPolicy()
+
+
 def can_be_sealed(log: PartitionLog) -> bool:
     """Whether sealing can reduce the unsealed data of *log*: it is led, and nothing is damaged."""
     return not log.damage and log.state in (State.ONLINE, State.LOADING)
 
 
-def due(
-    logs: Iterable[PartitionLog],
-    settings: SealSettings,
-    sealing_of: Mapping[str, TopicSealPolicy],
-    now_ms: float,
-    wall_ms: float,
-) -> list[tuple[PartitionLog, int]]:
-    """Partitions to seal now and the end of each, the most urgent first.
+class DuePartitions:
+    """Which partitions to seal now, of those that it looks at one after the other.
 
-    *now_ms* never goes back; *wall_ms* is the time since 1970, as flushes are stamped.
+    Args:
+        settings: the agent's.
+        now_ms: never goes back.
+        wall_ms: the time since 1970, as flushes are stamped.
     """
-    candidates = [log for log in logs if log.slices and can_be_sealed(log)]
-    chosen = [
-        log
-        for log in candidates
-        if _is_due(
-            log,
-            settings,
-            sealing_of.get(log.topic, TopicSealPolicy()),
-            log.unsealed_age_ms(now_ms, wall_ms),
-        )
-    ]
-    # Near twice the bounds the fullest is sealed even when others are due: those may keep failing.
-    if (full := fullness(candidates, settings)) > _NEAR or (full > 1 and not chosen):
-        batches = sum(log.unsealed_batches for log in candidates)
-        by_batches = batches > settings.unsealed_batches
-        fullest = max(
-            (log for log in candidates if log not in chosen),
-            key=lambda log: log.unsealed_batches if by_batches else log.unsealed_bytes,
-            default=None,
-        )
-        if fullest is not None:
-            chosen.append(fullest)
-    chosen.sort(key=lambda log: -log.unsealed_bytes)
-    return [
-        (log, seal_end(log, segment_bytes(settings, sealing_of.get(log.topic)))) for log in chosen
-    ]
+
+    def __init__(self, settings: SealSettings, now_ms: float, wall_ms: float) -> None:
+        self._settings, self._now_ms, self._wall_ms = settings, now_ms, wall_ms
+        self._due: list[PartitionLog] = []
+        self._others: list[PartitionLog] = []
+
+    def look(self, log: PartitionLog, topic: TopicSealPolicy | None) -> None:
+        """Whether *log*, of *topic*, is due now."""
+        if log.slices and can_be_sealed(log):
+            age_ms = log.unsealed_age_ms(self._now_ms, self._wall_ms)
+            is_due = _is_due(log, self._settings, topic or _USUAL, age_ms)
+            (self._due if is_due else self._others).append(log)
+
+    def in_order(self) -> list[PartitionLog]:
+        """Those to seal, the most urgent first."""
+        full = fullness([*self._due, *self._others], self._settings)
+        # Near twice the bounds the fullest is sealed even when others are due: those may keep
+        # failing.
+        if self._others and (full > _NEAR or (full > 1 and not self._due)):
+            self._due.append(max(self._others, key=self._size()))
+        return sorted(self._due, key=lambda log: -log.unsealed_bytes)
+
+    def _size(self) -> Callable[[PartitionLog], int]:
+        batches = sum(log.unsealed_batches for log in (*self._due, *self._others))
+        if batches > self._settings.unsealed_batches:
+            return lambda log: log.unsealed_batches
+        return lambda log: log.unsealed_bytes
 
 
 def fullness(logs: Collection[PartitionLog], settings: SealSettings) -> float:

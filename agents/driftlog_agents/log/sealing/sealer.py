@@ -15,6 +15,7 @@ Shell.
 
 import asyncio
 from collections.abc import Container, Iterable, Mapping
+from itertools import chain
 from typing import Final, NoReturn, Protocol
 
 import structlog
@@ -34,6 +35,7 @@ from driftlog_agents.log.sealing.local_copies import LocalCopies
 from driftlog_agents.log.sealing.manifest_edits import ManifestEdits
 from driftlog_agents.log.sealing.partition_keys import PartitionKeys
 from driftlog_agents.log.sealing.policy import (
+    DuePartitions,
     SealingLag,
     SealSettings,
     TopicSealPolicy,
@@ -134,21 +136,23 @@ class Sealer:
         False: nothing was sealed.
         """
         self.sealed_cache.trim()
-        policies, known = self._partitions.seal_policies(), self._manifests.known
+        self._attempts.forget_ended()
+        now_ms = self._now_ms()
+        due = DuePartitions(self._settings, now_ms, float(self._wall_ms()))
+        repeated: list[tuple[PartitionLog, int]] = []
         logs: list[PartitionLog] = []
         async for log in sliced(self._partitions.logs()):
-            if self._attempts.may_have_work(log, known(log)):
-                policies.get(log.topic)  # computes what has changed, before one step needs all
+            manifest = self._manifests.known(log)
+            if self._attempts.may_have_work(log, manifest):
+                topic = self._partitions.seal_policies().get(log.topic)
                 logs.append(log)
+                due.look(log, topic)
+                end = self._attempts.repeated_end(log, topic, manifest, now_ms)
+                if end is not None:
+                    repeated.append((log, end))
         self._report_full(logs)
-        work = self._attempts.work(
-            logs,
-            policies,
-            known,
-            self._now_ms(),
-            float(self._wall_ms()),
-        )
-        attempted = {log for log, _ in work}
+        in_order = due.in_order()
+        attempted = {*in_order, *(log for log, _ in repeated)}
         self._failing = {
             log: failing
             for log, failing in self._failing.items()
@@ -156,21 +160,22 @@ class Sealer:
         }
         if (
             self.outage.since_ms is not None
-            and not (work and self._failing)
+            and not (attempted and self._failing)
             and not any(map(self._attempts.is_blocked, logs))
         ):
             # What failed was deleted, is led by another agent, or has nothing to seal now.
             self._resumed()
             self._failing.clear()  # the next failure is the first of another outage
         before = self._counters.segments_sealed
-        waiting = iter(work)
+        ends = ((log, self.next_end(log, log.high_watermark)) for log in in_order)
+        waiting = chain(ends, repeated)
 
         async def attempts() -> None:
             for log, end in waiting:
                 await self._attempt(log, end)
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(_AT_ONCE, len(work))):
+            for _ in range(min(_AT_ONCE, len(attempted))):
                 tasks.create_task(attempts())
         return self._counters.segments_sealed > before
 

@@ -8,7 +8,7 @@ Shell.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 import structlog
@@ -58,20 +58,18 @@ class UnknownKeys:
 
     def decoded(
         self, kvs: Iterable[KeyValue], decode: Callable[[bytes], T], parse: Callable[[str], object]
-    ) -> list[T]:
-        """Values, without those of foreign keys that cannot be read.
+    ) -> Iterator[T]:
+        """Yields the values, without those of foreign keys that cannot be read.
 
         Raises:
             CorruptError: the value of a driftlog key cannot be read.
         """
-        found: list[T] = []
         for kv in kvs:
             try:
-                found.append(decode_at(kv.key, kv.value, decode))
+                yield decode_at(kv.key, kv.value, decode)
             except CorruptError:
                 if self.is_ours(kv.key, parse):
                     raise
-        return found
 
 
 def head_of(key: str) -> str:

@@ -63,25 +63,11 @@ def test_a_record_that_nobody_needs_is_handed_back_at_once() -> None:
     assert ("/1", 0) == (known.key, len(index))
 
 
-def test_a_deleted_topic_needs_nothing() -> None:
-    """
-    All its partitions at once; records that others need stay until those are sealed.
-    """
-    index = FlushRecordIndex()
-    index.add("/1", record(1), [(A0, 1), (A1, 1)])
-    index.add("/2", record(2), [(A1, 2), (B0, 2)])
-
-    assert ["/1"] == keys(index.topic_gone(A))
-    assert [] == index.topic_gone(A)
-    assert ["/2"] == keys(index.sealed(B0, 2))
-    assert 0 == len(index)
-
-
 def test_partitions_of_which_nothing_is_known_release_nothing() -> None:
     """
     Sealed by somebody else, or twice.
     """
-    assert ([], []) == (FlushRecordIndex().sealed(A0, 10), FlushRecordIndex().topic_gone(A))
+    assert [] == FlushRecordIndex().sealed(A0, 10)
 
 
 STEPS = st.one_of(
@@ -127,7 +113,8 @@ def test_exactly_what_is_sealed_or_gone_everywhere_is_forgotten(
                 forgotten = index.sealed(tp, end)
             case UUID():
                 sealed |= {tp: GONE for tp in PLACES if tp.topic_id == step}
-                forgotten = index.topic_gone(step)
+                gone = [tp for tp in index.partitions() if tp.topic_id == step]
+                forgotten = [known for tp in gone for known in index.sealed(tp, GONE)]
         left = {
             key: [(tp, end) for tp, end in ends if end > sealed.get(tp, 0)]
             for key, ends in needed.items()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from driftlog_agents.log.consolidation.flush_record_index import SessionFlushRecords
-from driftlog_agents.log.consolidation.managed_records import ManagedFlushRecords, reads_of
+from driftlog_agents.log.consolidation.managed_records import GONE, ManagedFlushRecords, reads_of
 from driftlog_metadata.schema.codec import encode_partition_state
 from driftlog_metadata.schema.keys import flush_key, partition_key
 from driftlog_metadata.schema.model import FlushRecord, PartitionState, TopicPartition
@@ -90,7 +90,8 @@ class RecordsMachine(RuleBasedStateMachine):
         self.state.suspect(A)
         gone = self.state.take_suspects() - ({A} if exists and A not in self.gone else set())
         self.gone |= gone
-        self.state.topics_gone(gone)
+        for tp in self.state.topics_gone(gone):
+            self.state.sealed(tp, GONE)
 
     @precondition(lambda self: not self.held)
     @rule()

@@ -195,11 +195,11 @@ def test_a_blocked_partition_is_tried_again_when_it_is_due_and_reported_once_a_m
     attempts = SealAttempts(SealSettings(), lambda: 1.0)
     log = log_of()
     reported = [attempts.blocked(log, "missing", ms) for ms in (0.0, 1_000.0, 61_000.0)]
-    early = attempts.work([log], {}, lambda _: None, 61_001.0, 0.0)
-    due = attempts.work([log], {}, lambda _: None, 130_000.0, 0.0)
+    early = attempts.repeated_end(log, None, None, 61_001.0)
+    due = attempts.repeated_end(log, None, None, 130_000.0)
 
     assert [True, False, True] == reported
-    assert ([], [(log, 0)]) == (early, due)
+    assert (None, 0) == (early, due)
     assert "missing" == log.damage
 
 

@@ -1,6 +1,7 @@
 """The sealing policy chooses the partition that is due, and the right end."""
 
 from array import array
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 import pytest
@@ -8,12 +9,13 @@ import pytest
 from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.sealing.policy import (
+    DuePartitions,
     SealingLag,
     SealSettings,
     TopicSealPolicy,
-    due,
     fullness,
     seal_end,
+    segment_bytes,
 )
 from driftlog_tiering.foundation.types import MiB
 
@@ -39,6 +41,23 @@ def make_log(
         stored_at = StoredAt("flush", 0)
         log.restore(TailSlice(base, base + 10, data, 0, batches, int(size * MiB), stored_at), 0)
     return log
+
+
+def due(
+    logs: Iterable[PartitionLog],
+    settings: SealSettings,
+    topics: Mapping[str, TopicSealPolicy],
+    now_ms: float,
+    wall_ms: float,
+) -> list[tuple[PartitionLog, int]]:
+    """Those of *logs* to seal, and the end of each one's next segment."""
+    partitions = DuePartitions(settings, now_ms, wall_ms)
+    for log in logs:
+        partitions.look(log, topics.get(log.topic))
+    return [
+        (log, seal_end(log, segment_bytes(settings, topics.get(log.topic))))
+        for log in partitions.in_order()
+    ]
 
 
 def chosen(

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.garbage.common.garbage_objects import Deleter
 from driftlog_agents.log.garbage.common.metadata_reads import MOST_FAILURES, CollectorReads
@@ -140,8 +141,8 @@ class SealedCollection:
         if share is None:
             return False
         kvs = await self._metadata.prefix(TOPICS_PREFIX)
-        known = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
-        known.sort(key=_prefix)
+        decoded = self._unknown_keys.decoded(kvs, decode_topic, parse_topic_key)
+        known = sorted([topic async for topic in sliced(decoded)], key=_prefix)
         at, of = share
         topics = known[len(known) * at // of : len(known) * (at + 1) // of]
         began_ms = 0
