@@ -205,8 +205,7 @@ class Dispatcher:
         elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
             raise OverLimitError(
                 _REQUEST_BYTES,
-                f"a {key.kafka_name} request of {len(frame)} bytes, and {most} are allowed "
-                f"({_REQUEST_BYTES})",
+                f"a {key.kafka_name} request of {len(frame)} bytes, and {most} are allowed",
             )
         elif key is ApiKey.FETCH:
             self._counts[key] += 1

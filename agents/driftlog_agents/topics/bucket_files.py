@@ -222,7 +222,12 @@ class TopicBucketFiles:
 
     async def _repeat(self, engine: Engine, request: Callable[[], Awaitable[T]]) -> T:
         async def failed(error: Exception) -> None:
-            self._log.warning("topic_file_request_repeated", error=repr(error))
+            self._log.warning(
+                "topic_file_request_repeated",
+                error=repr(error),
+                advice="the change of a topic waits for the bucket: repair the bucket, or the "
+                "agent's access to topics/ in it",
+            )
             if not engine.session.alive or self._host.engine is not engine:
                 raise FencedError("the session ended while the bucket did not answer") from error
 

@@ -249,8 +249,8 @@ _ADVICE: Final[dict[int, str]] = {
     5: "The partition has no leader right now: try again in some seconds.",
     6: "Another agent leads the partition now: try again.",
     7: "The agents did not answer in time: read their log, and try again.",
-    10: "The batch is larger than the topic allows: raise the topic's max.message.bytes, or lower "
-    "max_message_bytes and batch_bytes.",
+    10: "The batch is larger than the topic allows: raise the topic's max.message.bytes, or send "
+    "smaller batches and records.",
     12: "Commit shorter metadata.",
     14: "The group's coordinator is loading: try again.",
     15: "The group has no coordinator right now: try again.",
@@ -290,6 +290,8 @@ _ADVICE: Final[dict[int, str]] = {
     68: "Stop the group's members first, and wait until their sessions have ended.",
     69: "Check the name: Admin().groups.list() shows the groups.",
     76: "Choose another compression.",
+    81: "The group has as many members as the agents' group.max.size allows: stop one, or raise "
+    "it.",
     82: "Another member runs with the same group.instance.id: give each its own.",
     86: "Stop the members that read the topic first.",
     87: "The topic does not take such a record: a compacted topic needs a key.",

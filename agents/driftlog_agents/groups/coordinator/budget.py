@@ -31,6 +31,8 @@ _SCARCE_GROWTH_BYTES: Final = 64 * 1024
 """Growth by one request that is accepted whatever room the metadata store has: a consumer that
 joins, and its first commit of 200 partitions."""
 
+_ADVICE: Final = "find the client by its address; if it is a good one, raise that config"
+
 _MEMBER: Final = "driftlog.max.group.member.bytes"
 _GROUP: Final = "driftlog.max.group.bytes"
 _GROUPS: Final = "driftlog.max.groups"
@@ -88,6 +90,8 @@ class GroupBudget:
                 client=ASKING.get(),
                 group=group_id,
                 limit="quota of the metadata store",
+                advice="make room in etcd, or raise its quota (docs/operate.md): until then groups "
+                "grow by 64 KiB at once at most",
             )
             why = "The metadata store has little room: groups grow by 64 KiB at once at most."
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
@@ -118,7 +122,13 @@ class GroupBudget:
     def full(self, group_id: str, limit: str) -> None:
         """Count and log that a group refused a member by the config *limit*."""
         self.refusals.count(limit)
-        self._log.warning("group_limit_reached", client=ASKING.get(), group=group_id, limit=limit)
+        self._log.warning(
+            "group_limit_reached",
+            client=ASKING.get(),
+            group=group_id,
+            limit=limit,
+            advice=_ADVICE,
+        )
 
     def _refused(
         self, group_id: str, code: ErrorCode, limit: str, most: int, wanted: int
@@ -131,5 +141,6 @@ class GroupBudget:
             limit=limit,
             most=most,
             wanted=wanted,
+            advice=_ADVICE,
         )
         return RefusedError(code, f"{limit} is {most}, and this would make it {wanted}.")

@@ -14,6 +14,7 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import Node, node_of
 from driftlog_agents.handlers.common.context import RequestContext
+from driftlog_agents.handlers.common.producer_ids import log_transactional_id
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.find_coordinator import (
     Coordinator,
@@ -39,6 +40,8 @@ async def handle(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     """Answer *request*."""
+    if request.key_type == TRANSACTION:
+        log_transactional_id((request.coordinator_keys or [request.key])[0], context)
     if context.api_version >= 4:
         return FindCoordinatorResponse(
             coordinators=[

@@ -9,10 +9,9 @@ treat as final and report at once.  They retry others until they time out.
 Shell.
 """
 
-import structlog
-
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
+from driftlog_agents.handlers.common.producer_ids import log_transactional_id
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
@@ -28,13 +27,7 @@ async def handle(
     if transactional_id == "" or (request.producer_id == -1) != (request.producer_epoch == -1):
         return _failed(ErrorCode.INVALID_REQUEST)
     if transactional_id is not None:
-        structlog.get_logger().warning(
-            "transactional_id_refused",
-            client=context.client_host,
-            transactional_id=transactional_id,
-            client_id=context.client_id,
-            advice="this version has no transactions: use an idempotent producer without an id",
-        )
+        log_transactional_id(transactional_id, context)
         return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     try:
         return InitProducerIdResponse(producer_id=await broker.producer_ids.next())

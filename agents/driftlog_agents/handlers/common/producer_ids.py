@@ -26,6 +26,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor, next_block
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -75,6 +77,7 @@ class ProducerIds:
         self._end = 0
         self._failed = float("-inf"), ""
         """(time in ms, reason) of the last block that the stores did not give."""
+        self._outage = FailureTracker()
         self._log = structlog.get_logger()
 
     async def next(self) -> int:
@@ -117,12 +120,23 @@ class ProducerIds:
             failed_ms, why = self._failed
             if engine.ports.now_ms() < failed_ms + _PAUSE_MS:
                 raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, why)
+            sent_ms = engine.ports.now_ms()
             try:
                 block = await next_block(session, engine.ports.objects, self._host.node_id)
             except UnavailableError as error:
                 # Also for all callers that wait for the lock: they come one by one.
-                self._failed = engine.ports.now_ms(), str(error)
+                self._failed = now_ms, why = engine.ports.now_ms(), str(error)
+                if self._outage.failed(why, sent_ms, now_ms):
+                    self._log.warning(
+                        "producer_ids_failed",
+                        error=why,
+                        failures=self._outage.failures,
+                        advice="new idempotent producers wait until the bucket takes an object "
+                        "under producer-ids/, and the metadata store answers",
+                    )
                 raise
+            if self._outage.ended(engine.ports.now_ms()):
+                self._log.info("producer_ids_resumed", failures=self._outage.failures)
         except (RefusedError, FencedError, UnavailableError) as error:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
         except CorruptError as error:
@@ -136,3 +150,14 @@ class ProducerIds:
         self._session_id = session.session_id
         self._next = block.first_producer_id
         self._end = block.first_producer_id + block.size
+
+
+def log_transactional_id(transactional_id: str, context: RequestContext) -> None:
+    """Log that a client asks for transactions: there are none."""
+    structlog.get_logger().warning(
+        "transactional_id_refused",
+        client=context.client_host,
+        transactional_id=transactional_id,
+        client_id=context.client_id,
+        advice="this version has no transactions: use an idempotent producer without an id",
+    )

@@ -36,6 +36,7 @@ from driftlog.cli.records.console_properties import console_formatter
 from driftlog.cli.records.formats import Formatter, compile_format, to_json, unescape
 from driftlog.cli.records.offset_ranges import Range, ranges
 from driftlog.cli.records.positions import Position, UntilTime, Where, parse_position
+from driftlog.errors import advice
 
 _AT_ONCE: Final = 1_000
 _WAIT_S: Final = 0.2
@@ -393,7 +394,7 @@ class _RecordPrinter:
                 if self._options.exit:
                     self._open.discard(at)
             else:
-                self._error(error, f"{at[0]} [{at[1]}]: ")
+                self._error(error, f"{at[0]} [{at[1]}]: " if at[0] else "")
             return False
         end = self._ends.get(at)
         if end is not None and (message.offset() or 0) >= end - 1:
@@ -411,7 +412,7 @@ class _RecordPrinter:
                 self._progress.clear()
                 complain(f"{of}{reason(error)}; retrying")
             return
-        raise CommandError(f"{of}{reason(error)}")
+        raise CommandError(f"{of}{reason(error)}. {advice(error.code())}")
 
     def _is_done(self) -> bool:
         if self._options.count is not None and self._records >= self._options.count:

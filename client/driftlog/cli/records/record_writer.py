@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from driftlog.cli.common.output import Progress, complain, plural, size
 from driftlog.cli.connection.connection import new_client, properties, reason
 from driftlog.cli.records.formats import NewRecord
-from driftlog.errors import outcome_unknown
+from driftlog.errors import advice, outcome_unknown
 
 SAID_FAILURES: Final = 10
 """Failures that are printed one by one; the others are counted."""
@@ -154,7 +154,7 @@ class RecordWriter:
                 "give keys with -K DELIM or -k KEY",
             )
         else:
-            self._fail(where, reason(error))
+            self._fail(where, f"{reason(error)}. {advice(error.code())}")
 
     def _fail(self, where: str, why: str) -> None:
         self.failed += 1

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.handlers.common.broker import Broker
@@ -334,7 +335,8 @@ async def test_a_block_whose_object_was_not_answered_for_is_nobodys() -> None:
 @on_virtual_time
 async def test_while_the_bucket_hangs_all_who_wait_for_an_id_are_refused_together() -> None:
     """
-    Fifty clients wait as long as one, and one block is taken for all of them.
+    Fifty clients wait as long as one, and one block is taken for all of them.  The log says once
+    why: nothing else waits for the bucket, and `/readyz` says ok.
     """
     world = World(t=1)
     life = await world.start()
@@ -346,13 +348,15 @@ async def test_while_the_bucket_hangs_all_who_wait_for_an_id_are_refused_togethe
 
     world.bucket.create = hang  # type: ignore[method-assign]
     asked_ms = now_ms()
-    answers = await asyncio.gather(*(ids.next() for _ in range(50)), return_exceptions=True)
+    with capture_logs() as lines:
+        answers = await asyncio.gather(*(ids.next() for _ in range(50)), return_exceptions=True)
     took_ms = now_ms() - asked_ms
     world.bucket.create = create  # type: ignore[method-assign]
     await asyncio.sleep(1)
 
     assert {RefusedError} == {type(answer) for answer in answers}
     assert took_ms < 6_000
+    assert ["producer_ids_failed"] == [line["event"] for line in lines if "ids" in line["event"]]
     assert BLOCK_SIZE == await ids.next()
 
 
