@@ -159,6 +159,7 @@ class SimulatedAgent(Process):
                 identity=SimIdentity(node.number, first_cluster(node.world.seed), world.grace),
                 server=self.server,
                 rng=Random(world.rng.random()),
+                secrets=Random(f"secrets {self.name} {world.seed}"),
                 now_ms=world.now_ms,
                 wall_ms=node.wall.now_ms,
                 offload_seal=world.slow_upkeep.offload(workers.offload),

@@ -4,11 +4,13 @@ import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_spark_reader import (
     KAFKA_SCHEMA,
     AmbiguousTopicError,
@@ -409,6 +411,19 @@ def test_of_several_live_topics_the_id_decides(spark: SparkSession, tmp_path: Pa
     assert all(str(topic.topic_id) in str(caught.value) for topic in topics)
     chosen = read_topic(spark, root, "twice", topic_id=str(topics[1].topic_id))
     assert {0: [0]} == offsets(chosen)
+
+
+def test_objects_without_a_topic_s_file_are_no_topic_beside_one(tmp_path: Path) -> None:
+    """
+    One stray object would stop every job that reads the topic by its name.
+    """
+    topic = SealedTopic(str(tmp_path), "flights").create()
+    tp = TopicPartition(UUID(int=99), 0)
+    stray = tmp_path / layout.segment_key("flights", tp, 5, 6, "0" * 16)
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"stray")
+
+    assert topic.topic_id == find_topic(LocalFiles(str(tmp_path)), "flights", None).topic_id
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ class RunningAgent:
             identity=FixedIdentity(NODE_ID, bucket),
             server=NoServer(LISTENERS),
             rng=self._rng,
+            secrets=Random(1),
             now_ms=monotonic_ms,
             wall_ms=self._wall_ms,
             offload_seal=on_threads(),

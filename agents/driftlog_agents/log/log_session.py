@@ -123,6 +123,7 @@ class Engine:
             keep_alive=ports.keep_alive,
             outage=ports.health.requests,
             ownership=ports.ownership,
+            secret=ports.secret,
         )
         offload_read = ports.offload_read or ports.offload
         self.manifests = ManifestCache(

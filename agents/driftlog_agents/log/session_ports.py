@@ -48,6 +48,9 @@ class Ports:
     offload_upkeep: Offload | None = None
     """Like *offload*, for what sealing does not wait for: compaction, merging, verification; None:
     *offload*."""
+    secret: str | None = None
+    """What other agents repeat when they have this session write a segment; None: it writes none
+    for others."""
     seal_agents: SealAgents | None = None
     """Agents that write segments for this session; None: it writes them all itself."""
     write_turns: WriteTurns = field(default_factory=WriteTurns)

@@ -193,6 +193,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             ),
             server=server,
             rng=SystemRandom(),
+            secrets=SystemRandom(),
             now_ms=now_ms,
             wall_ms=wall_ms,
             offload_seal=on_threads(pools[0]),

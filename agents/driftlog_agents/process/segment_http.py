@@ -1,6 +1,7 @@
 """The HTTP side of `segment_service`: batches come in, a segment goes to the bucket.
 
     POST /segments    frames of a `segment_request`; JSON: the reference of the segment
+                      403: it lacks the session's secret: a stranger's, or an older build's
                       429 before any batch is sent: the agent writes as many segments as it can
                       503 before any batch is sent: its threads hang, so none of them will end
                       422: a batch cannot be decoded
@@ -30,6 +31,7 @@ from driftlog_agents.log.segments.segment_request import (
     RangeBudget,
     RemoteError,
     SegmentRequest,
+    StrangerError,
     UndecodableError,
     batches_from,
     decode_request,
@@ -196,6 +198,8 @@ def _refused(error: Exception) -> web.Response:
             return _answer(429, _FULL)
         case UndecodableError():
             return _answer(422, "a batch cannot be decoded")
+        case StrangerError():
+            return _answer(403, str(error))
         case RemoteError():
             return _answer(409, str(error))
         case CorruptError():

@@ -421,8 +421,10 @@ class Restorer:
         deleted: list[Topic] = []
         names: dict[str, BucketTopic] = {}
         found = await reads.topic_files(folders.values(), flushed)
-        # A topic without a folder is the oldest: perhaps it is deleted, and its mark is gone.
-        for folder in sorted(folders.values(), key=lambda one: one.made_ms):
+        # A topic without a folder is the oldest: perhaps it is deleted, and its mark is gone.  One
+        # with a file comes before any without: a creation is answered when its file is there, so
+        # objects without one are perhaps no topic's.
+        for folder in sorted(folders.values(), key=lambda one: (bool(one.files), one.made_ms)):
             topic = found[folder.topic_id]
             if topic is None:
                 continue
@@ -433,7 +435,8 @@ class Restorer:
             if older is not None:
                 del self._topics[older.topic_id]
                 report.left_out[f"topic {folder.name}, id {older.topic_id}"] = (
-                    f"a newer topic of that name has id {folder.topic_id}; its objects stay"
+                    f"another topic of that name, with id {folder.topic_id}, is newer or has a "
+                    "file; its objects stay"
                 )
             names[folder.name] = folder
             self._topics[folder.topic_id] = topic

@@ -9,6 +9,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
                       "http_address":s,"rack":s or null,"started_at_ms":n}  or, without a role,
                      {"v":2,…,"roles":["serve" or "seal"]}
     AgentRelease     {"v":1,"release":s,"level":n}
+    secret           {"v":1,"secret":s}
     LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
     NodeIdUse        {"v":1,"directory":"…" or null,"unused_since_ms":n or null}; first releases: {}
@@ -227,6 +228,22 @@ def decode_agent_release(data: bytes) -> AgentRelease:
     """
     fields = _Fields("release of an agent", data, ("release", "level"))
     return AgentRelease(fields.string("release"), fields.number("level"))
+
+
+def encode_secret(secret: str) -> bytes:
+    """Encode the value of the key of a session's secret."""
+    return _encode(secret=secret)
+
+
+def decode_secret(data: bytes) -> str:
+    """Invert :func:`encode_secret`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a secret.
+        Neither shows the value.
+    """
+    return _Fields("secret", data, ("secret",), hides=True).string("secret")
 
 
 def encode_live_session(session: LiveSession) -> bytes:
@@ -487,17 +504,21 @@ class _Fields:
     """One decoded JSON object, read field by field with its types checked.
 
     *versions*: the fields of version 1, of version 2, …
+    *hides*: no error shows the value.
     """
 
-    def __init__(self, what: str, data: bytes, *versions: tuple[str, ...]) -> None:
+    def __init__(
+        self, what: str, data: bytes, *versions: tuple[str, ...], hides: bool = False
+    ) -> None:
         self._what = what
         self._data = data
+        self._shown = "" if hides else f": {data[:200]!r}"
         self._fields = self._parse()
         self.version = version = self.number("v")
         if version > len(versions):
             raise UnsupportedFormatError(
                 f"this {what} has format version {version}, and this driftlog reads up to "
-                f"{len(versions)}: upgrade it: {data[:200]!r}"
+                f"{len(versions)}: upgrade it{self._shown}"
             )
         if version < 1:
             raise self.corrupt(f"no version {version}")
@@ -517,7 +538,7 @@ class _Fields:
         return parsed
 
     def corrupt(self, why: str) -> CorruptError:
-        return CorruptError(f"not a {self._what} ({why}): {self._data[:200]!r}")
+        return CorruptError(f"not a {self._what} ({why}){self._shown}")
 
     def raw(self, name: str) -> object:
         if name not in self._fields:

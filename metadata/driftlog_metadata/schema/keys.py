@@ -6,6 +6,7 @@
     /driftlog/v1/agents/{node_id}                    Agent            on the session's lease
     /driftlog/v1/sessions/{session_id}               the fence        on the session's lease
     /driftlog/v1/releases/{session_id}               AgentRelease     on the session's lease
+    /driftlog/v1/secrets/{session_id}                its secret       on the session's lease
     /driftlog/v1/heads/{session_id}                  Head
     /driftlog/v1/flushes/{session_id}/{seq:020d}     FlushRecord
     /driftlog/v1/flushes/{session_id}/{seq:020d}.{level}.{index}     FlushRecord, consolidated
@@ -55,6 +56,7 @@ NODE_IDS_PREFIX: Final = f"{ROOT}/node_ids/"
 AGENTS_PREFIX: Final = f"{ROOT}/agents/"
 SESSIONS_PREFIX: Final = f"{ROOT}/sessions/"
 RELEASES_PREFIX: Final = f"{ROOT}/releases/"
+SECRETS_PREFIX: Final = f"{ROOT}/secrets/"
 HEADS_PREFIX: Final = f"{ROOT}/heads/"
 FLUSHES_PREFIX: Final = f"{ROOT}/flushes/"
 TOPICS_PREFIX: Final = f"{ROOT}/topics/"
@@ -128,6 +130,12 @@ def parse_session_key(key: str) -> str:
 def release_key(session_id: str) -> str:
     """Key of the release that the session's agent runs, and of the format level that it knows."""
     return RELEASES_PREFIX + _escape(session_id)
+
+
+def secret_key(session_id: str) -> str:
+    """Key of what a request to the session's agent repeats, to prove that its sender reads this
+    keyspace."""
+    return SECRETS_PREFIX + _escape(session_id)
 
 
 def head_key(session_id: str) -> str:

@@ -29,6 +29,7 @@ from driftlog_metadata.schema.codec import (
     encode_live_session,
     encode_node_id_use,
     encode_partition_state,
+    encode_secret,
 )
 from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
@@ -41,6 +42,7 @@ from driftlog_metadata.schema.keys import (
     node_id_key,
     partition_key,
     release_key,
+    secret_key,
     session_key,
     topic_key,
 )
@@ -88,19 +90,25 @@ def lease_id_of(session_id: str) -> int:
 
 
 def open_session(
-    agent: Agent, agent_revision: int, cluster: bytes, knows: AgentRelease | None = None
+    agent: Agent,
+    agent_revision: int,
+    cluster: bytes,
+    knows: AgentRelease | None = None,
+    secret: str | None = None,
 ) -> Txn:
     """Create the fence, the head (on no lease) and the agent's keys, all at once.
 
     *agent_revision*: that of the agent's key as it was read, 0 if it was not there.
     *cluster*: the value of the cluster's key: no session begins in another cluster's store, nor at
-    a level that the agent has not seen.  *knows*: what the agent says of itself.
+    a level that the agent has not seen.  *knows*: what the agent says of itself.  *secret*: what
+    requests of other agents to the session repeat; None: it takes none.
     Otherwise-reads: the session's key, to recognise an own attempt whose answer was lost;
     the agent's key; the head, which without the session's key proves that the session is over;
     the cluster's key.
     """
     session, head = session_key(agent.session_id), head_key(agent.session_id)
     lease = lease_id_of(agent.session_id)
+    proof = () if secret is None else (secret,)
     return Txn(
         compares=(
             CreateRevisionIs(session, 0),
@@ -115,6 +123,7 @@ def open_session(
             Put(
                 release_key(agent.session_id), encode_agent_release(knows or AgentRelease()), lease
             ),
+            *(Put(secret_key(agent.session_id), encode_secret(one), lease) for one in proof),
         ),
         otherwise=(Get(session), Get(agent_key(agent.node_id)), Get(head), Get(CLUSTER_KEY)),
     )

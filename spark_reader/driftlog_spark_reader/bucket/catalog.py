@@ -51,6 +51,8 @@ MISSING: Final = (
 def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     """The live topic of that name.
 
+    Of several, one that has a file: objects without one are perhaps no topic's.
+
     Raises:
         UnknownTopicError: the location has no such topic.
         DeletedTopicError: the topic is deleted.
@@ -67,7 +69,8 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     live = sorted(
         found for found, names in versions.items() if not _is_none(files, name, found, names)
     )
-    match live:
+    with_file = [found for found in live if any(map(_VERSION.fullmatch, versions[found]))]
+    match with_file or live:
         case []:
             raise DeletedTopicError(
                 f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and the agents delete "
@@ -79,7 +82,7 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
         case _:
             raise AmbiguousTopicError(
                 f"several topics have the name {name!r}; choose one with topic_id: "
-                f"{', '.join(map(str, live))}"
+                f"{', '.join(map(str, with_file or live))}"
             )
 
 

@@ -280,6 +280,7 @@ class Serving:
             ),
             server=self.server,
             rng=rng,
+            secrets=Random(1),
             now_ms=now_ms,
             wall_ms=wall_ms,
             offload_seal=offload,

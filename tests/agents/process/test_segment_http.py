@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -33,14 +33,19 @@ from driftlog_agents.log.segments.segment_request import (
     BusyError,
     RemoteError,
     SegmentRequest,
+    decode_request,
+    encode_request,
 )
 from driftlog_agents.log.segments.segment_service import SegmentService
 from driftlog_agents.log.segments.write_turns import AT_ONCE, WriteTurns
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.process.segment_client import HttpSegmentTransport
 from driftlog_agents.process.segment_http import SILENT_S, SegmentHttp
+from driftlog_metadata.schema.codec import encode_secret
+from driftlog_metadata.schema.keys import secret_key
 from driftlog_metadata.schema.model import ALL_ROLES, Agent, Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import BatchHeader, Codec
 from driftlog_tiering.formats.manifest import SegmentRef
@@ -90,9 +95,19 @@ class Given(RangeReader):
             self.closed += 1
 
 
-def session(cluster_id: str) -> Any:
-    """Of a cluster, as far as requests for segments need one."""
-    return SimpleNamespace(session_id="7", author=SimpleNamespace(cluster_id=cluster_id))
+SECRET = "5ec7e7"
+
+
+def session(cluster_id: str, stored: dict[str, bytes] | None = None) -> Any:
+    """Of a cluster, as far as requests for segments need one; *stored*: what it reads."""
+
+    async def read(key: str) -> KeyValue | None:
+        value = (stored or {}).get(key)
+        return None if value is None else KeyValue(key, value, 1, 1)
+
+    return SimpleNamespace(
+        session_id="7", secret=SECRET, author=SimpleNamespace(cluster_id=cluster_id), read=read
+    )
 
 
 @dataclass
@@ -116,6 +131,8 @@ class Two:
     """Whether the leader sees the other agent."""
     refusals: Refusals
     """The other agent's."""
+    stored: dict[str, bytes]
+    """What the leader reads in the metadata store."""
 
     async def write(self, *, alone: bool = False) -> tuple[list[SegmentRef], list[BatchHeader]]:
         end = sum(map(len, self.reader.given)) * RECORDS
@@ -180,6 +197,7 @@ async def two(
             Agent, SimpleNamespace(node_id=7, session_id="7", http_address=f"{host}:{port}")
         )
         full, there = [False], [True]
+        stored = {secret_key("7"): encode_secret(SECRET)}
         reader = Given(given)
         writer = SealedRangeWriter(
             offload=offload,
@@ -190,7 +208,7 @@ async def two(
                 agents=SealAgents(
                     HttpSegmentTransport(silent_s[0]), lambda _: [agent] if there[0] else []
                 ),
-                session=session("ours"),
+                session=session("ours", stored),
                 offload=offload,
                 now_ms=lambda: loop.time() * 1000,
                 is_behind=lambda: full[0],
@@ -216,6 +234,7 @@ async def two(
                 offload,
                 there,
                 refusals,
+                stored,
             )
         finally:
             await runner.cleanup()
@@ -300,7 +319,7 @@ async def test_a_leader_that_is_behind_does_not_wait_for_a_full_agent(tmp_path: 
         assert await offsets(w.objects, refs) == list(range(30 * RECORDS))
 
 
-@pytest.mark.parametrize("fault", ["cluster", "frame", "store", "gone", "role"])
+@pytest.mark.parametrize("fault", ["cluster", "frame", "store", "gone", "role", "secret"])
 async def test_an_agent_that_cannot_is_left_alone_and_the_leader_writes(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +327,8 @@ async def test_an_agent_that_cannot_is_left_alone_and_the_leader_writes(
     cluster, most = "other" if fault == "cluster" else "ours", 999 if fault == "frame" else 1 << 24
     roles = frozenset({Role.SERVE}) if fault == "role" else ALL_ROLES
     async with two(tmp_path, chunks_of(20), cluster=cluster, most=most, roles=roles) as w:
+        if fault == "secret":
+            w.stored.clear()  # as an older build, which stores none
         if fault == "gone":
             w.agent.http_address = "127.0.0.1:1"  # type: ignore[misc]
         if fault == "store":
@@ -398,7 +419,7 @@ async def test_who_sends_little_by_little_loses_its_turn(tmp_path: Path) -> None
         async def send() -> None:
             async with aclosing(slowly()) as sent:
                 await HttpSegmentTransport().write(
-                    w.agent, SegmentRequest("ours", "7", named), sent
+                    w.agent, SegmentRequest("ours", "7", named, SECRET), sent
                 )
 
         sends = [asyncio.create_task(send()) for _ in range(AT_ONCE)]
@@ -438,7 +459,7 @@ async def test_one_batch_that_is_larger_than_a_chunk_is_held_at_a_time(
             async with aclosing(w.reader.chunks(cast(PartitionLog, None), 0, 0)) as sent:
                 await HttpSegmentTransport().write(
                     w.agent,
-                    SegmentRequest("ours", "7", PartitionRange("t", TP, 0, 10 * RECORDS)),
+                    SegmentRequest("ours", "7", PartitionRange("t", TP, 0, 10 * RECORDS), SECRET),
                     sent,
                 )
 
@@ -475,6 +496,44 @@ async def test_neither_side_waits_for_the_other_for_ever(
         assert w.own.sealed_bytes > 0
 
 
+@pytest.mark.parametrize("said", ["", "7", "5ec7e8"])
+async def test_what_the_agents_tell_everybody_makes_no_segment(tmp_path: Path, said: str) -> None:
+    """
+    The cluster's id and the session's are public.  A stranger's segment under a made-up topic would
+    hide the topic of that name from a restore and from jobs; its requests would hold every turn.
+    """
+    async with two(tmp_path, chunks_of(10)) as w:
+        named = PartitionRange("t", TP, 0, 10 * RECORDS)
+
+        async def batches() -> AsyncGenerator[list[Buffer]]:
+            for chunk in w.reader.given:
+                yield chunk
+            await asyncio.Event().wait()
+
+        async with asyncio.timeout(20), aclosing(batches()) as sent:
+            with pytest.raises(RemoteError, match=r"403.*secret") as refused:
+                await HttpSegmentTransport().write(
+                    w.agent, SegmentRequest("ours", "7", named, said), sent
+                )
+        assert SECRET not in str(refused.value)
+        assert not await keys(w.objects)
+        assert not w.service.turns.taken
+
+
+def test_the_secret_of_a_request_is_not_shown() -> None:
+    """
+    Neither in a line of the log nor in an error.
+    """
+    request = SegmentRequest("ours", "7", PartitionRange("t", TP, 0, 10), SECRET)
+
+    assert SECRET not in repr(request)
+    assert request == decode_request(encode_request(request))
+    assert request.proves(SECRET)
+    assert not request.proves(None)
+    assert not replace(request, secret="").proves(None)
+    assert not replace(request, secret="\ud800").proves(SECRET)
+
+
 async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
     """A leader decides by the kind of failure."""
     async with two(tmp_path, chunks_of(10)) as w:
@@ -488,11 +547,11 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
         w.service.turns.at_once = 0
         async with aclosing(batches()) as sent:
             with pytest.raises(BusyError):
-                await transport.write(w.agent, SegmentRequest("ours", "7", named), sent)
+                await transport.write(w.agent, SegmentRequest("ours", "7", named, SECRET), sent)
         w.service.turns.at_once = AT_ONCE
         async with aclosing(batches()) as sent:
             with pytest.raises(RemoteError, match=r"409.*cluster theirs"):
-                await transport.write(w.agent, SegmentRequest("theirs", "7", named), sent)
+                await transport.write(w.agent, SegmentRequest("theirs", "7", named, SECRET), sent)
         async with aclosing(batches()) as sent:
             with pytest.raises(RemoteError, match=r"409.*session 8"):
                 await transport.write(w.agent, SegmentRequest("ours", "8", named), sent)
@@ -503,7 +562,7 @@ async def test_the_transport_says_what_it_was_answered(tmp_path: Path) -> None:
 
         async with aclosing(broken()) as sent:
             with pytest.raises(UnavailableError, match="the bucket is away"):
-                await transport.write(w.agent, SegmentRequest("ours", "7", named), sent)
+                await transport.write(w.agent, SegmentRequest("ours", "7", named, SECRET), sent)
 
 
 @pytest.mark.parametrize("fails", [False, True])

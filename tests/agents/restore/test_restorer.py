@@ -377,6 +377,31 @@ async def test_a_topic_that_only_flush_objects_know_replaces_no_other_topic() ->
 
 
 @on_virtual_time
+async def test_objects_without_a_topic_s_file_replace_no_topic() -> None:
+    """
+    A stray segment is newer than every topic; its folder would be restored in place of the records.
+    """
+    world = Lost(t=1)
+    life = await world.begin()
+    assert "committed" == await life.produce(b"v").answer()
+    await life.seal()
+    life.kill()
+    world.lose_everything()
+    stray = TopicPartition(UUID(int=99), 0)
+    await world.bucket.put(layout.segment_key("t", stray, 5, 6, "0" * 16), [b"stray"])
+
+    report = await world.restore()
+
+    kv = await world.metadata.get(topic_key("t"))
+    assert kv is not None
+    assert world.topics["t"].topic_id == decode_topic(kv.value).topic_id
+    assert [str(stray.topic_id)] == [one.split()[-1] for one in report.left_out]
+    life = await world.come_back()
+    assert {0: b"v"} == await records(life)
+    life.kill()
+
+
+@on_virtual_time
 async def test_a_deleted_topic_of_which_only_the_mark_is_left_gets_its_tombstone() -> None:
     """
     Without it the collector would never delete the mark.

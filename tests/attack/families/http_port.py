@@ -151,15 +151,15 @@ class HttpForeign(Attack):
 
 
 class HttpSegments(Attack):
-    """Requests for segments by one who knows the cluster and the session: silent ones that hold all
-    turns, frames of gigabytes, frames of small batches by the hundred thousand, batches of no
+    """Requests for segments by one who knows the cluster and the session, and not its secret:
+    silent ones, frames of gigabytes, frames of small batches by the hundred thousand, batches of no
     range."""
 
     name = "http-segments"
     item = "10"
 
     def run(self, target: Target) -> None:
-        """The agent seals its own partitions meanwhile, and takes none of it."""
+        """The agent seals its own partitions meanwhile, and looks at no batch of it."""
         head = _request_head(target)
         batch = _tiny_batch()
         many = b"".join(frame([batch * (MOST_CHUNK_BYTES // len(batch) + 2)]))
@@ -167,7 +167,7 @@ class HttpSegments(Attack):
         with contextlib.ExitStack() as stack:
             held = [stack.enter_context(_asking(target, head)) for _ in range(2 * AT_ONCE)]
             if _status(target, "POST", f"/topics/{VICTIM}/seal", {"X-Driftlog": "test"}) != 200:
-                target.fail("the agent does not seal while its turns are held")
+                target.fail("the agent does not seal while it is asked for segments")
             for each in held:
                 with contextlib.suppress(OSError):
                     each.sendall(_chunk(b"".join(frame([batch]))))
@@ -179,8 +179,8 @@ class HttpSegments(Attack):
                     answer = one.recv(4_096)
                     while one.recv(65_536):
                         pass
-                    if b" 200 " in answer:
-                        target.fail("an answer to what is no range")
+                    if answer and b" 403 " not in answer:
+                        target.fail(f"a stranger got as far as {answer[:100]!r}")
 
 
 def _asking(target: Target, head: bytes) -> socket.socket:

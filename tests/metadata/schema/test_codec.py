@@ -93,6 +93,7 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         AgentRelease("1.2.3", 2),
         '{"v":1,"release":"1.2.3","level":2}',
     ),
+    (codec.encode_secret, codec.decode_secret, "5ec7e7", '{"v":1,"secret":"5ec7e7"}'),
     (
         codec.encode_agent,
         codec.decode_agent,
@@ -223,6 +224,7 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
         codec.decode_agent_release,
         st.builds(AgentRelease, texts, int64s),
     ),
+    (codec.encode_secret, codec.decode_secret, texts),
     (
         codec.encode_agent,
         codec.decode_agent,
@@ -330,6 +332,19 @@ def test_decoders_invert_their_encoders(
     value = data.draw(values)
 
     assert value == decode(encode(value))
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"v":2,"secret":"5ec7e7"}', b'{"v":1,"was":"5ec7e7"}', b'"5ec7e7']
+)
+def test_what_is_wrong_with_a_secret_does_not_tell_it(data: bytes) -> None:
+    """
+    Errors are logged.
+    """
+    with pytest.raises(CorruptError) as refused:
+        codec.decode_secret(data)
+
+    assert "5ec7e7" not in str(refused.value)
 
 
 def test_a_flush_record_takes_150_bytes_at_most() -> None:

@@ -39,6 +39,7 @@ GOLDEN = [
         f"/driftlog/v1/groups/billing/offsets/{TOPIC_ID}/3",
     ),
     (keys.release_key("5e55"), "/driftlog/v1/releases/5e55"),
+    (keys.secret_key("5e55"), "/driftlog/v1/secrets/5e55"),
     (keys.CLUSTER_KEY, "/driftlog/v1/cluster"),
     (keys.PRODUCER_IDS_KEY, "/driftlog/v1/producer_ids"),
 ]

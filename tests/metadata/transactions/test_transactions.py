@@ -12,6 +12,7 @@ from driftlog_metadata.schema.codec import (
     decode_head,
     decode_leader,
     decode_partition_state,
+    decode_secret,
     encode_partition_state,
 )
 from driftlog_metadata.schema.keys import (
@@ -22,6 +23,7 @@ from driftlog_metadata.schema.keys import (
     leader_key,
     partition_key,
     release_key,
+    secret_key,
     session_key,
     topic_key,
 )
@@ -96,7 +98,10 @@ class World:
         before = await self.store.get(agent_key(node_id))
         result = await self.send(
             open_session(
-                agent(session_id, node_id), 0 if before is None else before.mod_revision, CLUSTER
+                agent(session_id, node_id),
+                0 if before is None else before.mod_revision,
+                CLUSTER,
+                secret="5ec7e7",
             )
         )
         assert result.succeeded
@@ -192,9 +197,16 @@ async def test_a_session_begins_with_its_fence_its_head_and_its_agent(world: Wor
     result = await world.begin(ONE, node_id=7)
 
     keys = {kv.key: kv for kv in world.snapshot()}
-    assert {session_key(ONE), head_key(ONE), agent_key(7), release_key(ONE)} == set(keys)
+    assert set(keys) == {
+        session_key(ONE),
+        head_key(ONE),
+        agent_key(7),
+        release_key(ONE),
+        secret_key(ONE),
+    }
     assert {result.revision} == {kv.create_revision for kv in keys.values()}
     assert agent(ONE, 7) == decode_agent(keys[agent_key(7)].value)
+    assert decode_secret(keys[secret_key(ONE)].value) == "5ec7e7"
     assert await world.head(ONE) == 0
     await world.end(ONE)
     assert [head_key(ONE)] == [kv.key for kv in world.snapshot()]

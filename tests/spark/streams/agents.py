@@ -190,6 +190,7 @@ class Machine:
                 identity=SimIdentity(self._number, CLUSTER, world.grace),
                 server=self.server,
                 rng=Random(self._rng.random()),
+                secrets=Random(1),
                 now_ms=world.now_ms,
                 wall_ms=world.wall_ms,
                 offload_seal=_offload,

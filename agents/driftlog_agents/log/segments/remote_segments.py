@@ -1,7 +1,7 @@
 """Has an agent with the role ``seal`` write the segment of a range.
 
-    range ──▶ an agent (`agent_choice`) ──▶ batches, sent as they are read ──▶ reference of its
-        segment; the leader commits it
+    range ──▶ an agent (`agent_choice`), its secret ──▶ batches, sent as they are read ──▶
+        reference of its segment; the leader commits it
         ╳ no answer, it left the cluster, or all are busy: another one, or the leader itself
         ╳ a batch cannot be decoded: the leader itself
 
@@ -38,8 +38,10 @@ from driftlog_agents.log.segments.segment_request import (
     written,
 )
 from driftlog_agents.log.session.session import Session
+from driftlog_metadata.schema.codec import decode_secret
+from driftlog_metadata.schema.keys import secret_key
 from driftlog_metadata.schema.model import Agent, TopicPartition
-from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches.batch import BatchHeader
 from driftlog_tiering.formats.manifest import SegmentRef
 from driftlog_tiering.foundation.types import Buffer, Offload
@@ -123,6 +125,7 @@ class RemoteSegments:
 
         Raises:
             UnavailableError: the partition is not led here any more.
+            FencedError: the session ended.
             What the source's chunks raise.
         """
         named, questions = source.named, Questions(self._pauses_s)
@@ -167,7 +170,12 @@ class RemoteSegments:
     async def _write(
         self, agent: Agent, source: RangeSource, headers: list[BatchHeader]
     ) -> SegmentRef:
-        request = SegmentRequest(self._session.author.cluster_id, agent.session_id, source.named)
+        request = SegmentRequest(
+            self._session.author.cluster_id,
+            agent.session_id,
+            source.named,
+            await self._secret_of(agent),
+        )
         async with aclosing(self._checked(source, headers)) as sent:
             sent_ms = self._now_ms()
             asking = asyncio.create_task(self._agents.transport.write(agent, request, sent))
@@ -183,6 +191,14 @@ class RemoteSegments:
             finally:
                 await ended(asking)  # no reader is left when the chunks are closed
         return written(answer, source.named, headers)
+
+    async def _secret_of(self, agent: Agent) -> str:
+        """The secret of the session of *agent*; empty: it is over, or of an older build."""
+        kv = await self._session.read(secret_key(agent.session_id))
+        try:
+            return "" if kv is None else decode_secret(kv.value)
+        except CorruptError as error:
+            raise RemoteError(str(error)) from error
 
     async def _checked(
         self, source: RangeSource, headers: list[BatchHeader]

@@ -1,6 +1,6 @@
 """What a leader sends to an agent that writes a range's segment for it, and the answer.
 
-    request   frame of JSON: cluster, session that is asked, topic, partition, range
+    request   frame of JSON: cluster, session that is asked, its secret, topic, partition, range
               frames of batches, in offset order
               an empty frame: the range is complete
     answer    JSON: the reference of the segment
@@ -8,11 +8,15 @@
 A frame is its length in bytes (4, big-endian) and its content.  Without the empty frame a range
 that was cut off would look complete.
 
+The secret stands in the metadata store alone (`keys.secret_key`): who repeats it reads that store,
+as agents do.  A request without one is of an older build, or of a stranger.
+
 Pure.
 """
 
+import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -48,6 +52,10 @@ class RemoteError(Exception):
     """The other agent gave no answer, or refused."""
 
 
+class StrangerError(RemoteError):
+    """The sender of a request does not prove that it reads the cluster's metadata store."""
+
+
 class UndecodableError(Exception):
     """The range is not one segment: a batch of it cannot be decoded, or there is too much to
     decode.  Its leader writes it itself."""
@@ -59,11 +67,19 @@ class CorruptAnswerError(CorruptError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """A request's first frame: the leader's cluster, the session that is asked, and the range."""
+    """A request's first frame: the leader's cluster, the session that is asked, and the range.
+    ``secret``: as the metadata store has it; empty: it has none."""
 
     cluster_id: str
     session_id: str
     named: PartitionRange
+    secret: str = field(default="", repr=False)
+
+    def proves(self, secret: str | None) -> bool:
+        """Whether the request repeats *secret*, which is that of the session that is asked; in a
+        time that does not tell how much of it is right."""
+        said = self.secret.encode(errors="replace")
+        return secret is not None and hmac.compare_digest(said, secret.encode())
 
 
 def frame(content: Sequence[Buffer]) -> list[Buffer]:
@@ -84,6 +100,7 @@ def encode_request(request: SegmentRequest) -> bytes:
         {
             "cluster_id": request.cluster_id,
             "session_id": request.session_id,
+            "secret": request.secret,
             "topic": named.topic,
             "topic_id": str(named.tp.topic_id),
             "partition": named.tp.partition,
@@ -105,13 +122,14 @@ def decode_request(content: Buffer) -> SegmentRequest:
         tp = TopicPartition(UUID(string(fields, "topic_id")), integer(fields, "partition"))
         named = PartitionRange(topic, tp, integer(fields, "base"), integer(fields, "end"))
         cluster_id, session_id = string(fields, "cluster_id"), string(fields, "session_id")
+        secret = string(fields, "secret") if "secret" in fields else ""
     except ValueError as error:
         raise CorruptError(f"request for segments: {error}") from error
     if not is_topic_name(topic):
         raise CorruptError(f"request for segments: not a topic name: {topic!r}")
     if named.base >= named.end:
         raise CorruptError(f"request for segments: [{named.base}, {named.end}) is empty")
-    return SegmentRequest(cluster_id, session_id, named)
+    return SegmentRequest(cluster_id, session_id, named, secret)
 
 
 class RangeBudget:

@@ -60,6 +60,7 @@ class Session:
         keep_alive: sends keep-alives from another loop; None: they are a task on the agent's event
             loop.
         ownership: whether the cluster has the bucket; None: no other cluster can get it.
+        secret: what requests of other agents to this session repeat; None: it takes none.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Session:
         keep_alive: KeepAlive | None = None,
         outage: FailureTracker | None = None,
         ownership: Ownership | None = None,
+        secret: str | None = None,
     ) -> None:
         self._store = store
         self._witness = store.witness
@@ -81,6 +83,7 @@ class Session:
         self._keep_alive = keep_alive
         self._log = structlog.get_logger()
         self.session_id = agent.session_id
+        self.secret = secret
         self.lease_id = transactions.lease_id_of(agent.session_id)
         self.revision = 0
         """Create revision of the session's key: the fence."""
@@ -133,6 +136,7 @@ class Session:
                 agent_kv.mod_revision if agent_kv else 0,
                 self.cluster,
                 self._settings.knows,
+                self.secret,
             )
             result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
             if not result.succeeded:

@@ -174,6 +174,8 @@ class AgentPorts:
     identity: Identity
     server: RequestServer
     rng: Random
+    secrets: Random
+    """Of what nobody may guess."""
     now_ms: Callable[[], float]
     """A clock that never goes back and counts the time that the machine was suspended."""
     wall_ms: Callable[[], int]
@@ -515,6 +517,7 @@ class AgentProcess:
                 ownership=self._cluster_file,
                 quota=self.quota,
                 unknown_keys=self._unknown_keys,
+                secret=f"{ports.secrets.getrandbits(128):032x}",
                 seal_agents=self._seal_agents(),
                 write_turns=self._write_turns,
                 backpressure=backpressure,
