@@ -146,6 +146,33 @@ async def test_idle_connections_make_room_for_requests(agent: Serving, port: int
     assert agent.process.refusals.counts["driftlog.http.max.connections"] >= 36
 
 
+@pytest.mark.parametrize("path", ["/imports", "/topics/t/0/loss", "/segments"])
+async def test_slow_bodies_make_room_for_a_supervisor(
+    agent: Serving, port: int, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Twenty that send a byte of their body, four at most at once: a supervisor that got no answer
+    from `/healthz` restarted a healthy agent.
+    """
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Driftlog: 1\r\n"
+    slow = []
+    answered = []
+    for _ in range(20):
+        slow.append(await asyncio.open_connection("127.0.0.1", port))
+        slow[-1][1].write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        answered.append(await status(port, "Host: 127.0.0.1"))
+    async with asyncio.timeout(60):
+        for reader, _ in slow[:-MOST]:
+            with contextlib.suppress(ConnectionError):
+                assert b"" == await reader.read()
+    for _, writer in slow:
+        writer.close()
+
+    assert [200] * 20 == answered
+    assert agent.process.refusals.counts["driftlog.http.max.connections"] >= 16
+    assert [] == [record for record in caplog.records if record.exc_info]
+
+
 @pytest.mark.parametrize("patience", [HttpPatience(first_s=1.0, idle_s=0.2)])
 async def test_a_request_that_does_not_come_is_not_waited_for(agent: Serving, port: int) -> None:
     """
