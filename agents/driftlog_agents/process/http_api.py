@@ -47,7 +47,7 @@ from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.partition_counts import Counts, PartitionCounts
 from driftlog_agents.process.segment_http import SegmentHttp
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topics.seal_quota import SEALS, SealQuota
+from driftlog_agents.topics.minute_quota import SEALS, MinuteQuota
 from driftlog_agents.topics.validation import NewTopic
 from driftlog_metadata.schema.model import Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
@@ -57,11 +57,15 @@ _SEAL_DEADLINE_S: Final = 600
 _IMPORT_S: Final = 120.0
 """Of one request of an importer: a publication reads the manifest of each partition."""
 
+_IMPORTS_PER_MINUTE: Final = 20
+"""That begin at one agent: one that is given up leaves a key and two objects until the grace."""
+
 _NO_ID: Final = str(UUID(int=0))
 _REFUSED: Final = {
     ErrorCode.TOPIC_ALREADY_EXISTS: 409,
     ErrorCode.UNKNOWN_TOPIC_ID: 404,
     ErrorCode.NOT_CONTROLLER: 503,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: 429,
 }
 """Statuses of refused imports; of all others 400."""
 
@@ -120,7 +124,8 @@ class HttpApi:
             self._serving, settings.socket_request_max_bytes, lambda: self._agent.sealing.hangs
         )
         limits = settings.limits
-        self._seals = SealQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
+        self._seals = MinuteQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
+        self._imports = MinuteQuota(_IMPORTS_PER_MINUTE, now_ms)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on *sockets*, which are bound."""
@@ -326,8 +331,14 @@ class HttpApi:
                 partitions=partitions,
                 configs={str(key): str(value) for key, value in configs.items()},
             )
+            if wait_s := self._imports.wait_s(""):
+                raise RefusedError(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                    f"{_IMPORTS_PER_MINUTE} imports began at this agent within a minute: try again "
+                    f"in {wait_s} s",
+                )
             topics = self._agent.broker.topics
-            topic = await topics.begin_import(new, timeout_s=_IMPORT_S)
+            topic = await topics.begin_import(new, client=_client(request), timeout_s=_IMPORT_S)
             author = engine.session.author
             return {
                 "topic_id": str(topic.topic_id),
@@ -354,14 +365,16 @@ class HttpApi:
                 case _:
                     raise ValueError
             topics = self._agent.broker.topics
-            await topics.publish_import(name[:_NAME], topic_id, ends, timeout_s=_IMPORT_S)
+            await topics.publish_import(
+                name[:_NAME], topic_id, ends, client=_client(request), timeout_s=_IMPORT_S
+            )
             return {}
 
         return await self._import(request, publish)
 
     async def _abandon_import(self, request: web.Request) -> web.Response:
         async def abandon(_: dict[str, Any], topic_id: UUID, engine: Engine) -> dict[str, Any]:
-            await self._agent.broker.topics.imports.abandon(engine, topic_id)
+            await self._agent.broker.topics.imports.abandon(engine, topic_id, _client(request))
             return {}
 
         return await self._import(request, abandon)
@@ -385,6 +398,10 @@ class HttpApi:
         except (StoreError, CorruptError, TimeoutError) as error:
             return error_answer(503, f"{error or 'it took too long'}: try again")
         return web.json_response(answer)
+
+
+def _client(request: web.Request) -> str:
+    return request.remote or "?"
 
 
 def _session_facts(engine: Engine, counts: Counts) -> SessionFacts:

@@ -65,7 +65,7 @@ async def test_a_seal_whose_threads_are_gone_is_no_error(
         waits, pool = asyncio.Event(), ThreadPoolExecutor(1)
         pool.shutdown()
 
-        async def seal(_: PartitionLog, __: int | None = None) -> int:
+        async def seal(log: PartitionLog, end: int | None = None) -> int:
             waits.set()
             try:
                 await asyncio.Event().wait()
