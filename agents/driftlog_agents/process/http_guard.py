@@ -6,8 +6,10 @@
                    it changes something, and has no ``X-Driftlog`` ──▶ 403
                    its body is compressed ──▶ 415: 1 MB of gzip has room for 1 GiB
 
+                   half of the connections work for others ──▶ 503, except for `OPEN_PATHS`
+
 A connection whose request waits for its body is idle (`makes_room`): others that send theirs slowly
-keep no supervisor from `/healthz`.
+keep no supervisor from `/healthz`, and neither do seals that wait for an unavailable bucket.
 
 A browser sends what any page requests, also to 127.0.0.1: such requests have an ``Origin`` of
 another host, or (DNS rebinding) that page's own name as ``Host``.  A page of another server on the
@@ -21,6 +23,7 @@ Shell.
 
 import asyncio
 import ipaddress
+import json
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +45,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _LOOK_S: Final = 1.0
 
+_FULL: Final = "the agent works on as many HTTP requests as it can: try again"
 _STOPS: Final = "the agent stops"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -160,8 +164,11 @@ class HttpGuard:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return _refused(415, "its body is compressed: send it as it is")
         connection = request.protocol
-        self._busy.add(connection)
         try:
+            if request.path in OPEN_PATHS:
+                self._busy.add(connection)
+            else:
+                self._work(connection)
             return await handler(request)
         except RuntimeError:
             if not self._stopped:
@@ -177,7 +184,14 @@ class HttpGuard:
         try:
             yield
         finally:
-            self._busy.add(connection)
+            self._work(connection)
+
+    def _work(self, connection: Any) -> None:
+        if len(self._busy) >= (self._most + 1) // 2:
+            raise web.HTTPServiceUnavailable(
+                text=json.dumps({"error": f"refused: {_FULL}"}), content_type="application/json"
+            )
+        self._busy.add(connection)
 
     def _idle(self, connection: Any) -> None:
         self._busy.discard(connection)

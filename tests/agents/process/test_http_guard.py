@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
-from driftlog_agents.process.http_guard import HttpPatience, is_foreign
+from driftlog_agents.process.http_guard import OPEN_PATHS, HttpPatience, is_foreign
 from tests.agents.network.serving import Serving, eventually
 
 MOST = 4
@@ -171,6 +172,32 @@ async def test_slow_bodies_make_room_for_a_supervisor(
     assert [200] * 20 == answered
     assert agent.process.refusals.counts["driftlog.http.max.connections"] >= 16
     assert [] == [record for record in caplog.records if record.exc_info]
+
+
+async def test_requests_that_take_long_leave_room_for_a_supervisor(
+    agent: Serving, port: int
+) -> None:
+    """
+    Seals wait for an unavailable bucket for ten minutes: half of the connections may, and are
+    others' afterwards.
+    """
+    async with agent.client() as client:
+        for topic in "tu":
+            await client.create(topic)
+            await client.produce(topic, {0: encode_batch([b"x"], timestamp_ms=1).data})
+    seal, other = ({"path": f"/topics/{topic}/seal", "method": "POST"} for topic in "tu")
+    ours = ("Host: 127.0.0.1", "X-Driftlog: 1")
+    agent.objects.writes_of = ".parquet"
+    agent.objects.writes.close()
+    waiting = [asyncio.create_task(status(port, *ours, **each)) for each in (seal, other)]
+    await eventually(lambda: agent.objects.writes.waiting == MOST // 2)
+    refused = [await status(port, *ours, **seal) for _ in range(MOST)]
+    healthy = [await status(port, "Host: 127.0.0.1", path=path) for path in sorted(OPEN_PATHS)]
+    agent.objects.writes.open()
+
+    assert [503] * MOST == refused
+    assert [200] * 3 == healthy
+    assert [200] * 3 == [*await asyncio.gather(*waiting), await status(port, *ours, **seal)]
 
 
 @pytest.mark.parametrize("patience", [HttpPatience(first_s=1.0, idle_s=0.2)])
