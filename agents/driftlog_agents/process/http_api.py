@@ -27,7 +27,7 @@ Shell.
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -40,28 +40,32 @@ from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.process.composition.agent import now_ms
-from driftlog_agents.process.http_guard import HttpGuard, HttpPatience
+from driftlog_agents.process.http_bodies import MOST_BYTES, error_answer, json_object
+from driftlog_agents.process.http_guard import GUARD, HttpGuard, HttpPatience
 from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed
 from driftlog_agents.process.partition_counts import Counts, PartitionCounts
 from driftlog_agents.process.segment_http import SegmentHttp
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topics.seal_quota import SEALS, SealQuota
+from driftlog_agents.topics.minute_quota import SEALS, MinuteQuota
 from driftlog_agents.topics.validation import NewTopic
 from driftlog_metadata.schema.model import Role, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 
 _SEAL_DEADLINE_S: Final = 600
-_BODY_S: Final = 10.0
 
 _IMPORT_S: Final = 120.0
 """Of one request of an importer: a publication reads the manifest of each partition."""
+
+_IMPORTS_PER_MINUTE: Final = 20
+"""That begin at one agent: one that is given up leaves a key and two objects until the grace."""
 
 _NO_ID: Final = str(UUID(int=0))
 _REFUSED: Final = {
     ErrorCode.TOPIC_ALREADY_EXISTS: 409,
     ErrorCode.UNKNOWN_TOPIC_ID: 404,
     ErrorCode.NOT_CONTROLLER: 503,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: 429,
 }
 """Statuses of refused imports; of all others 400."""
 
@@ -71,6 +75,9 @@ _RETRY_S: Final = 0.3
 
 _PARTITION_DIGITS: Final = 10
 """Of 2147483647; Python refuses to read a number of thousands."""
+
+_NAME: Final = 250
+"""Of a topic's name: what is cut off is too long, and is not repeated in the answer."""
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus 3 refuses what it does not know."""
@@ -117,7 +124,8 @@ class HttpApi:
             self._serving, settings.socket_request_max_bytes, lambda: self._agent.sealing.hangs
         )
         limits = settings.limits
-        self._seals = SealQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
+        self._seals = MinuteQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
+        self._imports = MinuteQuota(_IMPORTS_PER_MINUTE, now_ms)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on *sockets*, which are bound."""
@@ -125,7 +133,8 @@ class HttpApi:
         guard = self._guard = HttpGuard(
             settings.broker.limits, self._names, self._agent.refusals, self._patience
         )
-        app = web.Application(middlewares=[guard.middleware])
+        app = web.Application(middlewares=[guard.middleware], client_max_size=MOST_BYTES)
+        app[GUARD] = guard
         app.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -143,7 +152,9 @@ class HttpApi:
             ]
         )
         logging.getLogger("aiohttp.server").addFilter(_is_no_stranger)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_FINISH_S)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=_FINISH_S, auto_decompress=False
+        )
         await self._runner.setup()
         assert self._runner.server is not None
         guard.start(self._runner.server, sockets)
@@ -211,16 +222,16 @@ class HttpApi:
         topic = request.match_info["topic"]
         engine = self._serving()
         if engine is None:
-            return _error(503, _BETWEEN)
+            return error_answer(503, _BETWEEN)
         entry = engine.topics.get(topic)
         if entry is None:
-            return _error(
+            return error_answer(
                 404, f"topic {topic!r} does not exist: driftlog topics list lists the topics"
             )
         wait_s = self._seals.wait_s(topic)
         if wait_s:
             self._agent.refusals.count(SEALS)
-            return _error(
+            return error_answer(
                 429,
                 f"{topic} was sealed {self._seals.most} times in a minute ({SEALS}): try "
                 f"again in {wait_s} s.  The agent seals committed records by itself, too "
@@ -233,7 +244,7 @@ class HttpApi:
                 for log in [log for log in entry.logs if log is not None]:
                     sealed[str(log.partition)] = await self._seal_one(log)
         except (StoreError, CorruptError, TimeoutError) as error:
-            return _error(503, f"{topic} is not sealed: {error or 'it took too long'}")
+            return error_answer(503, f"{topic} is not sealed: {error or 'it took too long'}")
         return web.json_response({"topic": topic, "sealed_end": sealed})
 
     async def _seal_one(self, log: PartitionLog) -> int:
@@ -255,7 +266,7 @@ class HttpApi:
     async def _offline(self, _: web.Request) -> web.Response:
         engine = self._serving()
         if engine is None:
-            return _error(503, _BETWEEN)
+            return error_answer(503, _BETWEEN)
         await time_to_work()
         topics = engine.topics_by_id
         found = [
@@ -269,23 +280,23 @@ class HttpApi:
         return await self._of_loss(request, None)
 
     async def _accept_loss(self, request: web.Request) -> web.Response:
-        shown = await _body(request)
+        shown = await json_object(request)
         return shown if isinstance(shown, web.Response) else await self._of_loss(request, shown)
 
     async def _of_loss(self, request: web.Request, shown: dict[str, Any] | None) -> web.Response:
         engine = self._serving()
         if engine is None:
-            return _error(503, _BETWEEN)
+            return error_answer(503, _BETWEEN)
         topic, digits = request.match_info["topic"], request.match_info["partition"]
         if len(digits) > _PARTITION_DIGITS:
-            return _error(400, "the number of a partition is below 2147483648")
+            return error_answer(400, "the number of a partition is below 2147483648")
         number = int(digits)
         entry = engine.topics.get(topic)
         if entry is None or number >= entry.topic.partitions:
-            return _error(404, f"partition {topic}-{number} does not exist")
+            return error_answer(404, f"partition {topic}-{number} does not exist")
         tp = TopicPartition(entry.topic.topic_id, number)
         if engine.find(tp) is None and not engine.assignments.is_tried_here(tp):
-            return _error(
+            return error_answer(
                 421, f"{topic}-{number} is placed on another agent: send the request to that agent"
             )
         try:
@@ -294,14 +305,14 @@ class HttpApi:
                     return web.json_response((await engine.losses.examine(tp)).as_json())
                 loss = await engine.losses.accept(tp, shown, self._agent.broker.wall_ms())
         except LedElsewhereError as error:
-            return _error(421, f"{topic}-{number}: {error}")
+            return error_answer(421, f"{topic}-{number}: {error}")
         except NotLostError as error:
-            return _error(409, f"{topic}-{number}: {error}")
+            return error_answer(409, f"{topic}-{number}: {error}")
         except TimeoutError:
             goes_on = "" if shown is None else "; the agent continues: check again later"
-            return _error(503, f"{topic}-{number}: the request takes long{goes_on}")
+            return error_answer(503, f"{topic}-{number}: the request takes long{goes_on}")
         except (StoreError, CorruptError) as error:
-            return _error(503, f"{topic}-{number}: {error}")
+            return error_answer(503, f"{topic}-{number}: {error}")
         return web.json_response({"goes_on_at": loss.goes_on_at, "audit": loss.key})
 
     # ── Bulk imports ──
@@ -316,12 +327,18 @@ class HttpApi:
                 case _:
                     raise ValueError
             new = NewTopic(
-                name=name,
+                name=name[:_NAME],
                 partitions=partitions,
                 configs={str(key): str(value) for key, value in configs.items()},
             )
+            if wait_s := self._imports.wait_s(""):
+                raise RefusedError(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                    f"{_IMPORTS_PER_MINUTE} imports began at this agent within a minute: try again "
+                    f"in {wait_s} s",
+                )
             topics = self._agent.broker.topics
-            topic = await topics.begin_import(new, timeout_s=_IMPORT_S)
+            topic = await topics.begin_import(new, client=_client(request), timeout_s=_IMPORT_S)
             author = engine.session.author
             return {
                 "topic_id": str(topic.topic_id),
@@ -348,51 +365,43 @@ class HttpApi:
                 case _:
                     raise ValueError
             topics = self._agent.broker.topics
-            await topics.publish_import(name, topic_id, ends, timeout_s=_IMPORT_S)
+            await topics.publish_import(
+                name[:_NAME], topic_id, ends, client=_client(request), timeout_s=_IMPORT_S
+            )
             return {}
 
         return await self._import(request, publish)
 
     async def _abandon_import(self, request: web.Request) -> web.Response:
         async def abandon(_: dict[str, Any], topic_id: UUID, engine: Engine) -> dict[str, Any]:
-            await self._agent.broker.topics.imports.abandon(engine, topic_id)
+            await self._agent.broker.topics.imports.abandon(engine, topic_id, _client(request))
             return {}
 
         return await self._import(request, abandon)
 
     async def _import(self, request: web.Request, change: _ImportChange) -> web.Response:
-        body = await _body(request)
+        body = await json_object(request)
         if isinstance(body, web.Response):
             return body
         engine = self._serving()
         if engine is None:
-            return _error(503, _BETWEEN)
+            return error_answer(503, _BETWEEN)
         try:
             topic_id = UUID(request.match_info.get("topic_id", _NO_ID))
             async with asyncio.timeout(_IMPORT_S):
                 answer = await change(body, topic_id, engine)
         except ValueError:
-            return _error(400, "the request is none of this release: upgrade the importer")
+            return error_answer(400, "the request is none of this release: upgrade the importer")
         except RefusedError as error:
             status = _REFUSED.get(error.code, 400)
-            return _error(status, str(error))
+            return error_answer(status, str(error))
         except (StoreError, CorruptError, TimeoutError) as error:
-            return _error(503, f"{error or 'it took too long'}: try again")
+            return error_answer(503, f"{error or 'it took too long'}: try again")
         return web.json_response(answer)
 
 
-async def _body(request: web.Request) -> dict[str, Any] | web.Response:
-    """The JSON object that a client sent, or the answer to it."""
-    try:
-        async with asyncio.timeout(_BODY_S):
-            shown = await request.json()
-    except TimeoutError:
-        return _error(408, "the body did not come")
-    except ValueError:
-        return _error(400, "the body is not JSON")
-    except RecursionError:
-        return _error(400, "the body is nested too deeply")
-    return shown if isinstance(shown, dict) else _error(400, "the body is no JSON object")
+def _client(request: web.Request) -> str:
+    return request.remote or "?"
 
 
 def _session_facts(engine: Engine, counts: Counts) -> SessionFacts:
@@ -408,7 +417,3 @@ def _session_facts(engine: Engine, counts: Counts) -> SessionFacts:
         loading=counts.loading,
         offline=counts.offline,
     )
-
-
-def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": message}, status=status, headers=headers)

@@ -4,6 +4,12 @@
                    no request within 10 s, or between two for 75 s ──▶ closed
     request    ──▶ another site's page sent it, or its Host is foreign ──▶ 403
                    it changes something, and has no ``X-Driftlog`` ──▶ 403
+                   its body is compressed ──▶ 415: 1 MB of gzip has room for 1 GiB
+
+                   half of the connections work for others ──▶ 503, except for `OPEN_PATHS`
+
+A connection whose request waits for its body is idle (`makes_room`): others that send theirs slowly
+keep no supervisor from `/healthz`, and neither do seals that wait for an unavailable bucket.
 
 A browser sends what any page requests, also to 127.0.0.1: such requests have an ``Origin`` of
 another host, or (DNS rebinding) that page's own name as ``Host``.  A page of another server on the
@@ -17,8 +23,10 @@ Shell.
 
 import asyncio
 import ipaddress
+import json
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +44,9 @@ CHANGE_HEADER: Final = "X-Driftlog"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _LOOK_S: Final = 1.0
+
+_FULL: Final = "the agent works on as many HTTP requests as it can: try again"
+_STOPS: Final = "the agent stops"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -116,10 +127,11 @@ class HttpGuard:
         self._busy: set[Any] = set()
         self._server: web.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
         accepted: ConnectionLimits[Accepted] = ConnectionLimits(
-            # One more than is allowed: it stays if an idle one can be closed.
-            most=most + 1,
-            per_address=most + 1,
+            # Twice what is allowed: so many may come in one iteration, before `came` closes others.
+            most=2 * most,
+            per_address=2 * most,
             overrides={},
             rate=limits.driftlog_http_max_connection_creation_rate,
         )
@@ -134,6 +146,7 @@ class HttpGuard:
 
     def stop(self) -> None:
         """Accept no more connections."""
+        self._stopped = True
         self._acceptor.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -147,16 +160,44 @@ class HttpGuard:
         if foreign is None and request.method not in _SAFE_METHODS:
             foreign = lacks_header(request.headers)
         if foreign is not None:
-            return web.json_response({"error": f"refused: {foreign}"}, status=403)
+            return _refused(403, foreign)
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return _refused(415, "its body is compressed: send it as it is")
         connection = request.protocol
-        self._busy.add(connection)
         try:
+            if request.path in OPEN_PATHS:
+                self._busy.add(connection)
+            else:
+                self._work(connection)
             return await handler(request)
+        except RuntimeError:
+            if not self._stopped:
+                raise
+            return _refused(503, _STOPS)  # the threads that its handler needs are gone
         finally:
-            self._busy.discard(connection)
-            if connection in self._seen:
-                address = self._seen[connection][0]
-                self._seen[connection] = address, self._loop.time(), self._patience.idle_s
+            self._idle(connection)
+
+    @contextmanager
+    def makes_room(self, connection: Any) -> Iterator[None]:
+        """Meanwhile *connection*, which is busy, counts as idle."""
+        self._idle(connection)
+        try:
+            yield
+        finally:
+            self._work(connection)
+
+    def _work(self, connection: Any) -> None:
+        if len(self._busy) >= (self._most + 1) // 2:
+            raise web.HTTPServiceUnavailable(
+                text=json.dumps({"error": f"refused: {_FULL}"}), content_type="application/json"
+            )
+        self._busy.add(connection)
+
+    def _idle(self, connection: Any) -> None:
+        self._busy.discard(connection)
+        if connection in self._seen:
+            address = self._seen[connection][0]
+            self._seen[connection] = address, self._loop.time(), self._patience.idle_s
 
     def _serve(self, address: str) -> asyncio.BaseProtocol:
         assert self._server is not None
@@ -164,12 +205,11 @@ class HttpGuard:
 
     def came(self, connection: Any, address: str) -> None:
         """*connection* has a transport, and can be closed from now on."""
-        if len(self._seen) >= self._most:
+        self._seen[connection] = address, self._loop.time(), self._patience.first_s
+        if len(self._seen) > self._most:
             self._refusals.count("driftlog.http.max.connections")
             idle = [c for c in self._seen if c not in self._busy]
-            if idle:
-                self._close(min(idle, key=lambda c: self._seen[c][1]))
-        self._seen[connection] = address, self._loop.time(), self._patience.first_s
+            self._close(min(idle, key=lambda c: self._seen[c][1]))  # at worst *connection*
 
     def went(self, connection: Any) -> None:
         """*connection* is closed; a repeated call does nothing."""
@@ -190,6 +230,21 @@ class HttpGuard:
         connection.force_close()
         if transport is not None:
             transport.abort()  # without waiting for its client
+
+
+GUARD: Final = web.AppKey("guard", HttpGuard)
+"""Of the application whose port it guards."""
+
+
+@contextmanager
+def makes_room(request: web.Request) -> Iterator[None]:
+    """While *request* waits for its body its connection makes room for others, as an idle one."""
+    with request.app[GUARD].makes_room(request.protocol):
+        yield
+
+
+def _refused(status: int, why: str) -> web.Response:
+    return web.json_response({"error": f"refused: {why}"}, status=status)
 
 
 class _Guarded(asyncio.Protocol):

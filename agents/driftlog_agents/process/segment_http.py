@@ -36,6 +36,7 @@ from driftlog_agents.log.segments.segment_request import (
     batches_from,
     decode_request,
 )
+from driftlog_agents.process.http_guard import makes_room
 from driftlog_metadata.schema.model import Role
 from driftlog_metadata.stores.errors import CorruptError, StoreError, UnavailableError
 from driftlog_tiering.foundation.types import Buffer, Offload
@@ -116,8 +117,10 @@ class SegmentHttp:
         assert engine is not None
         try:
             async with asyncio.timeout(_HEAD_S):
-                size = await self._length(request.content, _HEAD_BYTES)
-                asked = decode_request(await self._content(request.content, size))
+                with makes_room(request):
+                    size = await self._length(request.content, _HEAD_BYTES)
+                    head = await self._content(request.content, size)
+            asked = decode_request(head)
             async with aclosing(
                 self._chunks(request.content, asked, engine.ports.offload)
             ) as chunks:

@@ -63,8 +63,8 @@ class TopicImports:
         check_total: raises RefusedError if the cluster may not have so many more partitions, beside
             as many that are reserved; a publication's own are reserved already.
 
-    All raise RefusedError; with UNKNOWN_TOPIC_ID: the import has ended.  And FencedError: the
-    session ended.
+    *client*: the importer's address, for the log.  All raise RefusedError; with UNKNOWN_TOPIC_ID:
+    the import has ended.  And FencedError: the session ended.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class TopicImports:
         self._known = known
         self._log = structlog.get_logger()
 
-    async def begin(self, engine: Engine, topic: Topic) -> tuple[Topic, int]:
+    async def begin(self, engine: Engine, topic: Topic, client: str) -> tuple[Topic, int]:
         """Reserve the id of *topic*; its name is not reserved."""
         level = engine.session.author.format_version
         if level < IMPORT_LEVEL:
@@ -94,7 +94,9 @@ class TopicImports:
         if not result.succeeded and not result.reads[0]:
             raise FencedError("the session ended before the import began")
         await self._files.mark_import(engine, topic)
-        self._log.info("import_begun", topic=topic.name, topic_id=str(topic.topic_id))
+        self._log.info(
+            "import_begun", client=client, topic=topic.name, topic_id=str(topic.topic_id)
+        )
         return topic, result.revision
 
     async def renew(self, engine: Engine, topic_id: UUID) -> None:
@@ -105,12 +107,12 @@ class TopicImports:
                 return
 
     async def publish(
-        self, engine: Engine, name: str, topic_id: UUID, ends: Sequence[int]
+        self, engine: Engine, name: str, topic_id: UUID, ends: Sequence[int], client: str
     ) -> tuple[Topic, int]:
         """Make the import a topic.  *ends*: where each partition's records end."""
         async with self._turns.only(name):
             try:
-                return await self._publish(engine, name, topic_id, ends)
+                return await self._publish(engine, name, topic_id, ends, client)
             except RefusedError as error:
                 kv = await engine.session.read(topic_key(name))
                 topic = None if kv is None else topic_of(kv)
@@ -124,11 +126,11 @@ class TopicImports:
                         f"topic {name} was deleted a moment ago: try again",
                     ) from error
                 with suppress(RefusedError):  # it has ended
-                    await self.abandon(engine, topic_id)
+                    await self.abandon(engine, topic_id, client)
                 raise
 
     async def _publish(
-        self, engine: Engine, name: str, topic_id: UUID, ends: Sequence[int]
+        self, engine: Engine, name: str, topic_id: UUID, ends: Sequence[int], client: str
     ) -> tuple[Topic, int]:
         kv = await self._import_of(engine, topic_id)
         topic = topic_of(kv)
@@ -153,6 +155,7 @@ class TopicImports:
             raise FencedError("the session ended before the topic was published")
         self._log.info(
             "import_published",
+            client=client,
             topic=name,
             topic_id=str(topic_id),
             partitions=topic.partitions,
@@ -160,7 +163,7 @@ class TopicImports:
         )
         return topic, result.revision
 
-    async def abandon(self, engine: Engine, topic_id: UUID) -> None:
+    async def abandon(self, engine: Engine, topic_id: UUID, client: str) -> None:
         """End an import that will not be published; its objects are garbage."""
         while True:
             kv = await self._import_of(engine, topic_id)
@@ -168,7 +171,7 @@ class TopicImports:
             if (await engine.session.transact(abandon_import(kv, topic))).succeeded:
                 break
         await self._files.mark_deleted(engine, topic)
-        self._log.info("import_abandoned", topic=topic.name, topic_id=str(topic_id))
+        self._log.info("import_abandoned", client=client, topic=topic.name, topic_id=str(topic_id))
 
     # ── Steps ──
 

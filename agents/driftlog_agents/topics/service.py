@@ -203,8 +203,9 @@ class Topics:
         """Whether this topic is being created."""
         return name in self._turns.making
 
-    async def begin_import(self, new: NewTopic, *, timeout_s: float) -> Topic:
+    async def begin_import(self, new: NewTopic, *, client: str, timeout_s: float) -> Topic:
         """Begin the bulk import of a topic, which does not exist until `publish_import`.
+        *client*: who asks, for the log.
 
         Raises: as `create`; UNSUPPORTED_VERSION: the cluster's format level is too low.
         """
@@ -212,12 +213,12 @@ class Topics:
         topic = self._checked(await self._led(change), new)
 
         async def begin(engine: Engine, _: Change) -> tuple[Topic, int]:
-            return await self.imports.begin(engine, topic)
+            return await self.imports.begin(engine, topic, client)
 
         return await self._made(change, begin, everywhere=False)
 
     async def publish_import(
-        self, name: str, topic_id: UUID, ends: Sequence[int], *, timeout_s: float
+        self, name: str, topic_id: UUID, ends: Sequence[int], *, client: str, timeout_s: float
     ) -> Topic:
         """Make a bulk import a topic, and lead it.
 
@@ -229,7 +230,7 @@ class Topics:
         change.growth = Growth(partitions=len(ends))
 
         async def publish(engine: Engine, _: Change) -> tuple[Topic, int]:
-            return await self.imports.publish(engine, name, topic_id, ends)
+            return await self.imports.publish(engine, name, topic_id, ends, client)
 
         return await self._made(change, publish, making=name)
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.network.listeners import take
 from driftlog_agents.process.http_api import HttpApi
-from driftlog_agents.process.http_guard import HttpPatience, is_foreign
+from driftlog_agents.process.http_guard import OPEN_PATHS, HttpPatience, is_foreign
 from tests.agents.network.serving import Serving, eventually
 
 MOST = 4
@@ -144,6 +145,59 @@ async def test_idle_connections_make_room_for_requests(agent: Serving, port: int
     assert [200] * 10 == answered
     assert [b""] * len(gone) == gone
     assert agent.process.refusals.counts["driftlog.http.max.connections"] >= 36
+
+
+@pytest.mark.parametrize("path", ["/imports", "/topics/t/0/loss", "/segments"])
+async def test_slow_bodies_make_room_for_a_supervisor(
+    agent: Serving, port: int, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Twenty that send a byte of their body, four at most at once: a supervisor that got no answer
+    from `/healthz` restarted a healthy agent.
+    """
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Driftlog: 1\r\n"
+    slow = []
+    answered = []
+    for _ in range(20):
+        slow.append(await asyncio.open_connection("127.0.0.1", port))
+        slow[-1][1].write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        answered.append(await status(port, "Host: 127.0.0.1"))
+    async with asyncio.timeout(60):
+        for reader, _ in slow[:-MOST]:
+            with contextlib.suppress(ConnectionError):
+                assert b"" == await reader.read()
+    for _, writer in slow:
+        writer.close()
+
+    assert [200] * 20 == answered
+    assert agent.process.refusals.counts["driftlog.http.max.connections"] >= 16
+    assert [] == [record for record in caplog.records if record.exc_info]
+
+
+async def test_requests_that_take_long_leave_room_for_a_supervisor(
+    agent: Serving, port: int
+) -> None:
+    """
+    Seals wait for an unavailable bucket for ten minutes: half of the connections may, and are
+    others' afterwards.
+    """
+    async with agent.client() as client:
+        for topic in "tu":
+            await client.create(topic)
+            await client.produce(topic, {0: encode_batch([b"x"], timestamp_ms=1).data})
+    seal, other = ({"path": f"/topics/{topic}/seal", "method": "POST"} for topic in "tu")
+    ours = ("Host: 127.0.0.1", "X-Driftlog: 1")
+    agent.objects.writes_of = ".parquet"
+    agent.objects.writes.close()
+    waiting = [asyncio.create_task(status(port, *ours, **each)) for each in (seal, other)]
+    await eventually(lambda: agent.objects.writes.waiting == MOST // 2)
+    refused = [await status(port, *ours, **seal) for _ in range(MOST)]
+    healthy = [await status(port, "Host: 127.0.0.1", path=path) for path in sorted(OPEN_PATHS)]
+    agent.objects.writes.open()
+
+    assert [503] * MOST == refused
+    assert [200] * 3 == healthy
+    assert [200] * 3 == [*await asyncio.gather(*waiting), await status(port, *ours, **seal)]
 
 
 @pytest.mark.parametrize("patience", [HttpPatience(first_s=1.0, idle_s=0.2)])

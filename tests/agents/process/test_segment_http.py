@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from driftlog_agents.configs.limits import SEGMENT_WRITES, Refusals
+from driftlog_agents.configs.limits import SEGMENT_WRITES, Limits, Refusals
 from driftlog_agents.foundation.offload import WatchedOffload, on_threads
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -39,6 +39,7 @@ from driftlog_agents.log.segments.segment_request import (
 from driftlog_agents.log.segments.segment_service import SegmentService
 from driftlog_agents.log.segments.write_turns import AT_ONCE, WriteTurns
 from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.process.http_guard import GUARD, HttpGuard, HttpPatience
 from driftlog_agents.process.segment_client import HttpSegmentTransport
 from driftlog_agents.process.segment_http import SILENT_S, SegmentHttp
 from driftlog_metadata.schema.codec import encode_secret
@@ -180,6 +181,7 @@ async def two(
             ports=SimpleNamespace(offload=offload),
         )
         app = web.Application()
+        app[GUARD] = HttpGuard(Limits(), (), Refusals(), HttpPatience())
         served = SegmentHttp(
             lambda: engine,
             most,

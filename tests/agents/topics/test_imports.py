@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 from aiohttp import ClientSession
+from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
@@ -42,7 +43,7 @@ def topics(agent: Serving) -> Topics:
 async def begun(agent: Serving, name: str = "t") -> Topic:
     """An import of two partitions."""
     new = NewTopic(name=name, partitions=2, configs={"retention.ms": "-1"})
-    return await topics(agent).begin_import(new, timeout_s=LIMIT_S)
+    return await topics(agent).begin_import(new, client="", timeout_s=LIMIT_S)
 
 
 async def written(agent: Serving, topic: Topic) -> None:
@@ -54,7 +55,9 @@ async def written(agent: Serving, topic: Topic) -> None:
 
 
 async def published(agent: Serving, topic: Topic) -> Topic:
-    return await topics(agent).publish_import(topic.name, topic.topic_id, ENDS, timeout_s=LIMIT_S)
+    return await topics(agent).publish_import(
+        topic.name, topic.topic_id, ENDS, client="", timeout_s=LIMIT_S
+    )
 
 
 async def keys_of(agent: Serving, topic: Topic) -> set[str]:
@@ -204,7 +207,7 @@ async def test_imports_count_as_partitions_when_they_begin_and_when_they_are_pub
         first = await begun(agent)
         second = await begun(agent, "u")
         assert ErrorCode.POLICY_VIOLATION is await code_of(begun(agent, "v"))
-        await topics(agent).imports.abandon(agent.engine, second.topic_id)
+        await topics(agent).imports.abandon(agent.engine, second.topic_id, "")
         await begun(agent, "v")
         await written(agent, first)
         await client.create("taken", 4)
@@ -232,7 +235,7 @@ async def test_there_are_not_more_open_imports_than_the_metadata_store_should_ho
             await begun(agent)
 
         assert ErrorCode.POLICY_VIOLATION is refused.value.code
-        await topics(agent).imports.abandon(agent.engine, last.topic_id)
+        await topics(agent).imports.abandon(agent.engine, last.topic_id, "")
         await begun(agent)
 
 
@@ -245,7 +248,7 @@ async def test_an_abandoned_import_is_no_topic_any_more(tmp_path: Path) -> None:
         await written(agent, topic)
         imports = topics(agent).imports
 
-        await imports.abandon(agent.engine, topic.topic_id)
+        await imports.abandon(agent.engine, topic.topic_id, "")
 
         assert {"import.json", "deleted.json"} == await keys_of(agent, topic)
         assert await agent.metadata_store.get(deleted_key(topic.topic_id)) is not None
@@ -270,7 +273,7 @@ async def test_an_import_whose_manifests_say_something_else_is_refused(tmp_path:
         await asyncio.to_thread(sealed.seal, 0, 0, messages)
         assert ErrorCode.INVALID_REQUEST is await code_of(published(agent, foreign))
         fewer = await begun(agent)
-        ends = topics(agent).publish_import("t", fewer.topic_id, [0], timeout_s=LIMIT_S)
+        ends = topics(agent).publish_import("t", fewer.topic_id, [0], client="", timeout_s=LIMIT_S)
         assert ErrorCode.INVALID_REQUEST is await code_of(ends)
 
         assert await agent.metadata_store.get(topic_key("t")) is None
@@ -320,6 +323,40 @@ async def test_an_import_goes_over_the_http_port(tmp_path: Path) -> None:
         await http.stop()
 
 
+async def test_imports_that_are_given_up_at_once_are_few_a_minute(tmp_path: Path) -> None:
+    """
+    Each leaves a key and two objects for a grace: 50 a second filled what topics may have, and no
+    topic could be created.  The log says who asks.
+    """
+    async with Serving(tmp_path) as agent, ClientSession() as session:
+        http = HttpApi(agent.observed)
+        sockets = await take("127.0.0.1", 0, "--http-listener")
+        await http.start(sockets)
+        url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/imports"
+
+        async def post(path: str, body: object) -> tuple[int, dict[str, Any]]:
+            headers = {"X-Driftlog": "test"}
+            async with session.post(f"{url}{path}", json=body, headers=headers) as answer:
+                return answer.status, await answer.json()
+
+        statuses, said = [], ""
+        with capture_logs() as lines:
+            for n in range(21):
+                body = {"topic": f"t{n}", "partitions": 1, "configs": {}}
+                status, answer = await post("", body)
+                statuses.append(status)
+                if status == 200:
+                    assert 200 == (await post(f"/{answer['topic_id']}/abandon", {}))[0]
+                else:
+                    said = answer["error"]
+        await http.stop()
+
+    events = [line["event"] for line in lines if line.get("client") == "127.0.0.1"]
+    assert [*[200] * 20, 429] == statuses
+    assert "20 imports began at this agent within a minute: try again in " in said
+    assert ["import_begun", "import_abandoned"] * 20 == events
+
+
 @pytest.mark.parametrize("name", ["", "\ud800", "a/b", "x" * 250])
 async def test_a_publication_with_no_topic_name_is_refused_and_the_agent_goes_on(
     tmp_path: Path, name: str
@@ -328,7 +365,9 @@ async def test_a_publication_with_no_topic_name_is_refused_and_the_agent_goes_on
     Any client of the HTTP port can send it.
     """
     async with Serving(tmp_path) as agent, agent.client() as client:
-        publication = topics(agent).publish_import(name, UUID(int=7), [], timeout_s=LIMIT_S)
+        publication = topics(agent).publish_import(
+            name, UUID(int=7), [], client="", timeout_s=LIMIT_S
+        )
         assert ErrorCode.INVALID_TOPIC_EXCEPTION is await code_of(publication)
 
         await client.create("after")

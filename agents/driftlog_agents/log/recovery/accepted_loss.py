@@ -135,7 +135,11 @@ class LossAcceptance:
         try:
             return await self._accept_held(tp, shown, wall_ms)
         except Exception as error:  # noqa: BLE001 - its caller raises it
-            self._log.warning("loss_not_accepted", partition=str(tp), error=str(error))
+            entry = self._topics.get(tp.topic_id)
+            name = tp.topic_id if entry is None else entry.topic.name
+            self._log.warning(
+                "loss_not_accepted", partition=f"{name}-{tp.partition}", error=str(error)
+            )
             return error
 
     async def _accept_held(

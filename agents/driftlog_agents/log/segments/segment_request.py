@@ -40,6 +40,9 @@ MOST_CHUNK_BYTES: Final = 2 * CHUNK_BYTES
 _REQUEST: Final = "driftlog.segment-request"
 _FORMAT: Final = 1
 
+_PARTITIONS: Final = 2**31
+"""Kafka's numbers of partitions are int32."""
+
 _RANGE_BYTES: Final = 5 * 1024**3 // 2
 """More than the largest `segment.bytes` and one flush."""
 
@@ -127,6 +130,8 @@ def decode_request(content: Buffer) -> SegmentRequest:
         raise CorruptError(f"request for segments: {error}") from error
     if not is_topic_name(topic):
         raise CorruptError(f"request for segments: not a topic name: {topic!r}")
+    if tp.partition >= _PARTITIONS:
+        raise CorruptError(f"request for segments: {tp.partition} is no number of a partition")
     if named.base >= named.end:
         raise CorruptError(f"request for segments: [{named.base}, {named.end}) is empty")
     return SegmentRequest(cluster_id, session_id, named, secret)

@@ -17,6 +17,7 @@ from driftlog.cli.connection import agent_http
 from driftlog.cli.connection.agent_http import Refusal
 from driftlog.cli.connection.connection import add_connection_options
 from driftlog.cli.connection.http_addresses import http_addresses
+from driftlog_agents.process_log.escapes import escaped
 
 _ANSWER_S: Final = 660.0
 _TIMEOUT_HELP: Final = f"time limit of each answer of an agent (default: {_ANSWER_S:g})"
@@ -245,7 +246,7 @@ def _show(shown: list[tuple[str, str, int, dict[str, Any]]]) -> None:
     ]
     for _, topic, partition, plan in shown:
         for reason in plan["reasons"]:
-            print(f"{topic} [{partition}]: {reason}")
+            print(f"{topic} [{partition}]: {escaped(reason, len(reason))}")
         if not plan["lost"]:
             print(f"{topic} [{partition}]: no known record is lost")
         if plan.get("serves"):

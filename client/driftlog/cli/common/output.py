@@ -1,7 +1,8 @@
 """What commands print: tables for people, JSON for programs, and a progress line.
 
 Nothing is cut off, and there is colour on a terminal only (never with NO_COLOR).  Thousands are
-separated on a terminal only: programs read piped output.
+separated on a terminal only: programs read piped output.  Text of others is one line in a table,
+and cannot steer the terminal.
 Shell.
 """
 
@@ -12,6 +13,8 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
+
+from driftlog_agents.process_log.escapes import escaped
 
 Cell = str | int | None
 
@@ -64,7 +67,7 @@ def _text(cell: Cell) -> str:
         case int():
             return number(cell)
         case _:
-            return cell
+            return escaped(cell, len(cell))
 
 
 def number(value: int) -> str:

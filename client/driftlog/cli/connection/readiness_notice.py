@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 
 from driftlog.cli.common.output import complain
 from driftlog.cli.connection.connection import bootstrap, properties
+from driftlog_agents.process_log.escapes import OWN_CHARACTERS, escaped
 
 HTTP_CONFIG: Final = "driftlog.http.address"
 """The broker config that has the address of the agent's HTTP port."""
@@ -117,4 +118,5 @@ def _readyz(address: str) -> tuple[bool, str]:
 
 
 def _text(body: bytes) -> str:
-    return body.decode(errors="replace").strip()
+    lines = body.decode(errors="replace").strip().splitlines()
+    return "\n".join(escaped(line, OWN_CHARACTERS) for line in lines)

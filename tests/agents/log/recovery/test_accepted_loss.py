@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.cluster.cluster_file import ClusterFile
 from driftlog_agents.log.engine_settings import EngineSettings
@@ -211,8 +212,10 @@ async def test_what_a_leader_that_serves_has_lost_can_be_given_up() -> None:
         await asyncio.sleep(1)
 
     plan = await life.engine.losses.examine(TP)
-    with pytest.raises(NotLostError, match="changed"):
+    with capture_logs() as lines, pytest.raises(NotLostError, match="changed"):
         await life.engine.losses.accept(TP, plan.as_json() | {"objects": []}, 0)
+    refused = [line["partition"] for line in lines if line["event"] == "loss_not_accepted"]
+    assert ["t-0"] == refused
     assert State.ONLINE is life.log().state
     assert 3 == await admitted(life, b"3")
     loss = await life.engine.losses.accept(TP, plan.as_json(), 0)

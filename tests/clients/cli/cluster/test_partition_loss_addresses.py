@@ -106,6 +106,24 @@ def test_the_agent_where_it_is_offline_is_asked_first(agents: tuple[Agent, Agent
     assert (0, 0, 1) == (accept(), other.done, leader.done)
 
 
+def test_what_an_agent_says_does_not_steer_the_terminal(
+    agents: tuple[Agent, Agent], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A reason is text of others: it stays in its line, and in its cell.
+    """
+    _, leader = agents
+    leader.leads, evil = True, "\x1b[31mgone\nonce"
+    leader.offline = [{"topic": "t", "partition": 0, "reason": evil}]
+    monkeypatch.setitem(PLAN, "reasons", [evil])
+
+    assert (0, 0) == (main(["partitions", "offline"]), accept(json=False))
+
+    shown = capsys.readouterr().out
+    assert 2 == shown.count(r"\x1b[31mgone\nonce")
+    assert "\x1b" not in shown
+
+
 def test_an_agent_that_claims_it_meanwhile_is_asked_instead(agents: tuple[Agent, Agent]) -> None:
     """
     What was shown is accepted there, if it still is what is lost.

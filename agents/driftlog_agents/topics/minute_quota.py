@@ -1,4 +1,4 @@
-"""Limits how often a topic is sealed on request: each seal creates an object, however small.
+"""Limits how often something that creates objects is asked for: seals of a topic, and imports.
 
 Pure.
 """
@@ -13,40 +13,40 @@ SEALS: Final = "driftlog.max.topic.seals.per.minute"
 _MINUTE_MS: Final = 60_000.0
 
 
-class SealQuota:
-    """The seals of the last minute, by topic.
+class MinuteQuota:
+    """What was asked for in the last minute, by name.
 
     Args:
-        most: seals of one topic per minute.
+        most: of one name per minute.
         now_ms: a monotonic clock.
     """
 
     def __init__(self, most: int, now_ms: Callable[[], float]) -> None:
         self.most = most
         self._now_ms = now_ms
-        self._seals: dict[str, deque[float]] = {}
+        self._times: dict[str, deque[float]] = {}
 
     @property
-    def topics(self) -> int:
-        """The number of topics with a seal in the last minute."""
-        return len(self._seals)
+    def names(self) -> int:
+        """The number of names that were asked for in the last minute."""
+        return len(self._times)
 
-    def wait_s(self, topic: str) -> int:
-        """0: count a seal of *topic*; else the seconds until one is allowed."""
+    def wait_s(self, name: str) -> int:
+        """0: count a request for *name*; else the seconds until one is allowed."""
         now_ms = self._now_ms()
         self._forget(now_ms)
-        times = self._seals.pop(topic, deque())
+        times = self._times.pop(name, deque())
         if len(times) >= self.most:
             wait_ms = times[-self.most] + _MINUTE_MS - now_ms
-            self._seals[topic] = times
+            self._times[name] = times
             return max(1, math.ceil(wait_ms / 1000))
         times.append(now_ms)
-        self._seals[topic] = times
+        self._times[name] = times
         return 0
 
     def _forget(self, now_ms: float) -> None:
-        for topic, times in list(self._seals.items()):
+        for name, times in list(self._times.items()):
             while times and times[0] <= now_ms - _MINUTE_MS:
                 times.popleft()
             if not times:
-                del self._seals[topic]
+                del self._times[name]
