@@ -268,6 +268,24 @@ async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> Non
         assert ErrorCode.NONE == (await join(agent, "second", bytes(30 * KiB))).error_code
 
 
+async def test_a_new_group_has_a_short_id(tmp_path: Path) -> None:
+    """
+    However it comes into being.
+    """
+    async with agent_of(tmp_path) as agent:
+        await make(agent, t=1)
+        longest, longer = "é" * 512, "é" * 512 + "g"
+
+        joined = [(await join(agent, group)).error_code for group in (longer, longest)]
+        committed = [await commit(agent, f"xy{group[1:]}") for group in (longer, longest)]
+        beaten = await join_consumer(agent, "m", group_id=longer)
+
+        refused = [ErrorCode.INVALID_GROUP_ID, ErrorCode.NONE]
+        assert [refused, refused] == [joined, committed]
+        assert ErrorCode.INVALID_GROUP_ID == beaten.error_code
+        assert "1024 bytes, and not 1025" in (beaten.error_message or "")
+
+
 async def test_a_description_counts_every_text_of_its_answer(tmp_path: Path) -> None:
     """
     Names of 32 KB are larger than the metadata of members, which alone was counted.
