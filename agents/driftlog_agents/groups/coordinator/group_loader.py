@@ -180,7 +180,8 @@ class GroupLoader:
         Raises:
             FencedError: the session ended first.
         """
-        return listed_groups(await self._session.read_prefix(GROUPS_PREFIX, keys_only=True))
+        kvs = await self._session.read_prefix(GROUPS_PREFIX, keys_only=True)
+        return await listed_groups(kvs)
 
     async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
         """Claim and read a group, while *wanted* returns True; None: it does not exist.

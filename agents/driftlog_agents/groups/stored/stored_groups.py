@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.classic.stored_value import claimed_value
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
 from driftlog_agents.groups.storage_format import (
@@ -29,7 +30,7 @@ from driftlog_agents.groups.storage_format import (
     encode_group,
 )
 from driftlog_metadata.schema.codec import decode_at
-from driftlog_metadata.schema.keys import parse_group_key
+from driftlog_metadata.schema.keys import GROUPS_PREFIX, parse_group_key
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 from driftlog_metadata.stores.store import KeyValue
 
@@ -75,31 +76,35 @@ class GroupValues:
     revisions: dict[str, int]
 
 
-def listed_groups(kvs: Iterable[KeyValue]) -> list[Listed]:
-    """The groups of *kvs*, of which only the names are read."""
-    found: dict[str, int] = {}
+async def listed_groups(kvs: Iterable[KeyValue]) -> list[Listed]:
+    """The groups of *kvs*, of which only the names are read, in slices: a cluster has hundreds of
+    thousands of keys.  A group's id is parsed once; keys below its own are only counted."""
+    found: dict[str, str] = {}
     members: Counter[str] = Counter()
     pages: Counter[str] = Counter()
-    for kv in kvs:
+    async for kv in sliced(kvs):
+        group, *parts = kv.key.removeprefix(GROUPS_PREFIX).split("/", 2)
+        if not parts:
+            found[group] = kv.key
+        elif parts[0] == "members":
+            members[group] += 1
+        elif parts[0] == "offsets":
+            pages[group] += 1
+    listed: list[Listed] = []
+    async for group, key in sliced(found.items()):
         try:
-            key = parse_group_key(kv.key)
+            group_id = parse_group_key(key).group_id
         except ValueError:
             continue  # An unrecognised key.
-        if key.member_id is not None:
-            members[key.group_id] += 1
-        elif key.topic_id is not None:
-            pages[key.group_id] += 1
-        else:
-            found[key.group_id] = 3 * len(kv.key)
-    return [
-        Listed(
-            group_id=group_id,
-            key_bytes=key_bytes,
-            members=members[group_id],
-            pages=pages[group_id],
+        listed.append(
+            Listed(
+                group_id=group_id,
+                key_bytes=3 * len(key),
+                members=members[group],
+                pages=pages[group],
+            )
         )
-        for group_id, key_bytes in found.items()
-    ]
+    return listed
 
 
 def in_parts(

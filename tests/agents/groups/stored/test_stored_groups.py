@@ -1,5 +1,6 @@
 """A takeover of groups reads more at once than the agent has memory for, or leaves a group out."""
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,7 @@ from driftlog_agents.groups.storage_format import (
     encode_member,
     encode_page,
 )
+from driftlog_agents.groups.stored import stored_groups
 from driftlog_agents.groups.stored.stored_groups import (
     LISTED_AT_ONCE,
     Listed,
@@ -27,13 +29,16 @@ from driftlog_agents.groups.stored.stored_groups import (
 )
 from driftlog_metadata.schema.keys import (
     GROUPS_PREFIX,
+    GroupKey,
     group_key,
     group_member_key,
     group_offsets_key,
+    parse_group_key,
 )
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 from driftlog_metadata.stores.store import KeyValue
+from tests.agents.network.serving import one_in_a_slice
 
 TOPIC = UUID(int=5)
 STORED = StoredGroup(session_id="old", kind=CONSUMER, body=b'{"v":1}')
@@ -63,7 +68,7 @@ def test_parts_have_every_group_once_and_no_more_than_fits(sizes: list[int], mos
         assert 1 <= len(part) <= LISTED_AT_ONCE
 
 
-def test_a_listing_counts_the_keys_of_each_group() -> None:
+async def test_a_listing_counts_the_keys_of_each_group() -> None:
     """
     Keys without their group's own key are of no group, and unrecognised keys neither.
     """
@@ -75,12 +80,39 @@ def test_a_listing_counts_the_keys_of_each_group() -> None:
         group_key("b"),
         group_member_key("deleted", "m"),
         f"{GROUPS_PREFIX}a/strange",
+        f"{GROUPS_PREFIX}a/",
+        f"{GROUPS_PREFIX}%zz",
     ]
 
-    found = listed_groups(map(kv, keys))
+    found = await listed_groups(map(kv, keys))
 
     assert [("a", 1, 2), ("b", 0, 0)] == [(g.group_id, g.members, g.pages) for g in found]
     assert 3 * len(group_key("a")) == found[0].key_bytes
+
+
+async def test_a_listing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    After each change of the agents all keys of all groups are listed: 20,000 groups of 10 topics
+    took 1.9 s in one step.  A group's id is parsed once, whatever it has.
+    """
+    parsed: list[str] = []
+
+    def parse(key: str) -> GroupKey:
+        parsed.append(key)
+        return parse_group_key(key)
+
+    monkeypatch.setattr(stored_groups, "parse_group_key", parse)
+    one_in_a_slice()
+    keys = [group_key("g"), *(group_offsets_key("g", TOPIC, page) for page in range(20))]
+    listing = asyncio.ensure_future(listed_groups(map(kv, keys)))
+    turns = 0
+    while not listing.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert [20] == [group.pages for group in listing.result()]
+    assert [group_key("g")] == parsed
+    assert turns > 20
 
 
 def test_a_claim_changes_the_session_and_nothing_else() -> None:
