@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.classic.stored_value import claimed_value
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
 from driftlog_agents.groups.storage_format import (
@@ -76,35 +75,39 @@ class GroupValues:
     revisions: dict[str, int]
 
 
-async def listed_groups(kvs: Iterable[KeyValue]) -> list[Listed]:
-    """The groups of *kvs*, of which only the names are read, in slices: a cluster has hundreds of
-    thousands of keys.  A group's id is parsed once; keys below its own are only counted."""
-    found: dict[str, str] = {}
-    members: Counter[str] = Counter()
-    pages: Counter[str] = Counter()
-    async for kv in sliced(kvs):
-        group, *parts = kv.key.removeprefix(GROUPS_PREFIX).split("/", 2)
+class GroupListing:
+    """The groups of all keys, of which only the names are read, one after the other: a cluster has
+    hundreds of thousands.  Keys below a group's own are only counted."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, str] = {}
+        """Keys by the groups' ids as they stand in the keys."""
+        self._members: Counter[str] = Counter()
+        self._pages: Counter[str] = Counter()
+
+    def add(self, key: str) -> None:
+        """Count *key*, if it is recognised."""
+        group, *parts = key.removeprefix(GROUPS_PREFIX).split("/", 2)
         if not parts:
-            found[group] = kv.key
+            self._own[group] = key
         elif parts[0] == "members":
-            members[group] += 1
+            self._members[group] += 1
         elif parts[0] == "offsets":
-            pages[group] += 1
-    listed: list[Listed] = []
-    async for group, key in sliced(found.items()):
-        try:
-            group_id = parse_group_key(key).group_id
-        except ValueError:
-            continue  # An unrecognised key.
-        listed.append(
-            Listed(
+            self._pages[group] += 1
+
+    def groups(self) -> Iterator[Listed]:
+        """The groups of the keys that were added."""
+        for group, key in self._own.items():
+            try:
+                group_id = parse_group_key(key).group_id
+            except ValueError:
+                continue  # An unrecognised key.
+            yield Listed(
                 group_id=group_id,
                 key_bytes=3 * len(key),
-                members=members[group],
-                pages=pages[group],
+                members=self._members[group],
+                pages=self._pages[group],
             )
-        )
-    return listed
 
 
 def in_parts(
