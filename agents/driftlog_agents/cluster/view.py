@@ -9,11 +9,11 @@ that depends on it is checked again in the store: a claim compares the revisions
 Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from driftlog_agents.cluster.placement import ranked
@@ -72,6 +72,11 @@ _COUNTED: Final = frozenset({TOPICS_PREFIX, DELETED_PREFIX, CONFIGS_PREFIX})
 _SLICE_KEYS: Final = 500
 """Keys that are applied between two yields to the loop.  Fewer: a large read takes longer; more:
 the loop is blocked for more than some milliseconds."""
+
+_SLICE_BYTES: Final = 64 * 1024
+"""The same of their bytes: a topic's configs may have 16 KB, and a group's name 32 KB."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,16 +292,16 @@ class ClusterView:
         Meanwhile each key has its old or its new value; nothing else may change the prefix.
         """
         there: set[str] = set()
-        for n, kv in enumerate(kvs, 1):
+        for kv, is_last in _in_slices(kvs, lambda kv: len(kv.key) + len(kv.value)):
             there.add(kv.key)
             self._put(prefix, kv)
-            if n % _SLICE_KEYS == 0:
+            if is_last:
                 yield
         gone: list[str] = []
-        for n, key in enumerate(self._keys(prefix), 1):
+        for key, is_last in _in_slices(self._keys(prefix), len):
             if key not in there:
                 gone.append(key)
-            if n % _SLICE_KEYS == 0:
+            if is_last:
                 yield
         for key in sorted(set(gone)):
             self._delete(prefix, key)
@@ -458,3 +463,15 @@ class ClusterView:
                 self._drop_leader(parse_leader_key(key))
         except ValueError:
             return  # an unrecognised key, which was never added
+
+
+def _in_slices(items: Iterable[_T], size_bytes: Callable[[_T], int]) -> Iterator[tuple[_T, bool]]:
+    """Each of *items*, and whether it is the last of its slice."""
+    count = total_bytes = 0
+    for item in items:
+        count += 1
+        total_bytes += size_bytes(item)
+        is_last = count == _SLICE_KEYS or total_bytes >= _SLICE_BYTES
+        if is_last:
+            count = total_bytes = 0
+        yield item, is_last

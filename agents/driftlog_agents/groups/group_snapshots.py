@@ -11,8 +11,10 @@ They have the configs of brokers and groups, too.
    again, puts one: another agent may have put groups that are gone.  Without groups and configs it
    puts one only if the bucket has one: of this cluster, or of the cluster that was restored.
 3. No snapshot is put into a bucket, or read from a metadata store, that is not the cluster's.
-4. A snapshot has groups and configs of the revision in its name: configs are read before and after
-   the groups, and are the same, or nothing is put.
+4. A snapshot has groups of the revision in its name, and configs of that revision or a newer one:
+   they are read after the groups.  Where one changed meanwhile, the agent puts another snapshot
+   next time: of two snapshots of a revision, one with its configs and one with newer ones, the
+   first that is put stays.  Groups do not wait until configs are left alone: clients alter them.
 5. No snapshot is put by an agent whose metadata store is older than one that is there: it would
    count as older, and be deleted at once.
 
@@ -29,7 +31,7 @@ from driftlog_agents.cluster.newer_objects import newer_group_snapshot
 from driftlog_agents.log.garbage.common.garbage_objects import Deleter, Garbage, GarbageReason
 from driftlog_agents.log.garbage.deletions import ConfirmedStores
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, GROUPS_PREFIX
-from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError, UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.group_snapshot import encode_in_parts
@@ -74,7 +76,7 @@ class GroupSnapshots:
         self._confirm = stores.confirm
         self._seen: tuple[int, int] | None = None
         """Largest revision and number of the keys of the last snapshot; None: another agent may
-        have put one since."""
+        have put one since, or a config has changed."""
         self._puts = 0
         self._is_checked = False
         self._log = structlog.get_logger()
@@ -100,20 +102,18 @@ class GroupSnapshots:
 
         Raises:
             FencedError: a store is not the cluster's, or the metadata store is an old backup.
-            UnavailableError: a config changed while the groups were read.
             CorruptError, StoreError, TimeoutError: a store; nothing is forgotten.
         """
-        configs = await self._read_configs()
-        _, kvs = await self._read(keys_only=True)
-        there = [*configs, *kvs]
+        _, before = await self._read(CONFIGS_PREFIX, keys_only=True)
+        _, kvs = await self._read(GROUPS_PREFIX, keys_only=True)
+        there = [*before, *kvs]
         if self._seen is None and not there and not await self._is_one_there():
             self._seen = _seen(there)
         if _seen(there) == self._seen:
             return None
-        revision, kvs = await self._read(keys_only=False)
-        if await self._read_configs() != configs:
-            raise UnavailableError("a config changed while the groups were read")
-        seen = _seen([*configs, *kvs])
+        revision, kvs = await self._read(GROUPS_PREFIX, keys_only=False)
+        _, configs = await self._read(CONFIGS_PREFIX, keys_only=False)
+        seen = _seen([*configs, *kvs]) if _seen(configs) == _seen(before) else None
         body = await self._offload(_encode, self._cluster_id, revision, kvs, configs)
         assert not kvs, "the values would be kept beside their encoded bytes"
         key = layout.group_snapshot_key(self._cluster_id, revision)
@@ -134,14 +134,9 @@ class GroupSnapshots:
             await self._delete_old()
         return key
 
-    async def _read(self, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
+    async def _read(self, prefix: str, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
         async with asyncio.timeout(_READ_DEADLINE_S):
-            return await self._metadata.get_prefix(GROUPS_PREFIX, keys_only=keys_only)
-
-    async def _read_configs(self) -> list[KeyValue]:
-        async with asyncio.timeout(_READ_DEADLINE_S):
-            _, kvs = await self._metadata.get_prefix(CONFIGS_PREFIX)
-        return kvs
+            return await self._metadata.get_prefix(prefix, keys_only=keys_only)
 
     async def _is_one_there(self) -> bool:
         """Whether the bucket has a snapshot of groups, of any cluster."""

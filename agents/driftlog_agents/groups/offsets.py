@@ -218,6 +218,11 @@ class GroupOffsets:
             growth -= 0 if before is None else before.size_bytes
         return growth
 
+    def new_pages(self, changes: Changes) -> int:
+        """How many pages *changes* add."""
+        pages = {page_of(tp) for tp, committed in changes.items() if committed is not None}
+        return len(pages - self._pages.keys())
+
     # ── Persist ──
 
     def pages(self, changes: Changes) -> dict[PageId, Page]:

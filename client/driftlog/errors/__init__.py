@@ -260,7 +260,7 @@ _ADVICE: Final[dict[int, str]] = {
     "connection was lost. The next owner reads its records again.",
     23: "The other members use another protocol or assignor: give all of them the same "
     "partition.assignment.strategy and group.protocol.",
-    24: "Give the group a name.",
+    24: "Give the group a name of at most 1,024 bytes of UTF-8.",
     25: "This member has left the group: processing took longer than max_poll_interval_ms, or its "
     "connection was lost. The next owner reads its records again.",
     26: "Choose session_timeout_ms between the broker's group.min.session.timeout.ms and "

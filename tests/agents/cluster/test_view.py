@@ -377,6 +377,21 @@ def topic(name: str = "t", topic_id: UUID = T, partitions: int = 1) -> Topic:
     return Topic(name=name, topic_id=topic_id, partitions=partitions)
 
 
+def test_a_read_of_long_keys_is_applied_a_few_at_a_time() -> None:
+    """
+    A start applied 500 keys in one step: of groups with names of 32 KB, that took 25 s.
+    """
+    view, value = ClusterView(), encode_configs({"a": "b"})
+    names = [f"{n:03}{'x' * 30_000}" for n in range(100)]
+    kvs = [KeyValue(configs_key(ConfigsOwner(group_id=name)), value, 1, 1) for name in names]
+
+    begun = sum(1 for _ in view.resetting(CONFIGS_PREFIX, 1, kvs))
+    again = sum(1 for _ in view.resetting(CONFIGS_PREFIX, 2, kvs[:50]))
+
+    assert [33 + 33, 16 + 33] == [begun, again]
+    assert 50 == view.configured_groups
+
+
 def test_a_topic_that_is_made_again_under_its_name_is_another_one() -> None:
     """
     Told as two changes, also where a read saw only the second; placed behind older topics.

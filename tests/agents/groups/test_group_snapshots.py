@@ -79,19 +79,22 @@ async def test_a_snapshot_has_the_configs_of_brokers_and_groups() -> None:
 
 
 class Racing:
-    """A metadata store in which *change* happens once, before the groups are read."""
+    """A metadata store in which the next of *changes* happens before each read of the values of
+    *prefix*."""
 
-    def __init__(self, store: MemoryMetadataStore, change: Put | Delete) -> None:
+    def __init__(self, store: MemoryMetadataStore, prefix: str, *changes: Put | Delete) -> None:
         self._store = store
-        self._changes = [change]
+        self._prefix = prefix
+        self._changes = list(changes)
 
     async def get_prefix(self, prefix: str, *, keys_only: bool = False) -> Any:
         """As the port says."""
-        if prefix == GROUPS_PREFIX and not keys_only and self._changes:
-            await self._store.txn((), [self._changes.pop()])
+        if prefix == self._prefix and not keys_only and self._changes:
+            await self._store.txn((), [self._changes.pop(0)])
         return await self._store.get_prefix(prefix, keys_only=keys_only)
 
 
+@pytest.mark.parametrize("prefix", [GROUPS_PREFIX, CONFIGS_PREFIX])
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -100,22 +103,58 @@ class Racing:
     ],
 )
 async def test_a_snapshot_has_the_configs_of_the_revision_in_its_name(
-    change: Put | Delete, expected: dict[str, bytes]
+    prefix: str, change: Put | Delete, expected: dict[str, bytes]
 ) -> None:
     """
-    A restore would bring back old defaults, and retention by them: a second snapshot of the same
-    revision, by this agent or the next, is never put.
+    Or newer ones.  Of older ones a restore would bring back old defaults, and retention by them: a
+    second snapshot of the same revision, by this agent or the next, is never put.
     """
     world = World()
     await world.metadata.txn((), [Put(f"{CONFIGS_PREFIX}brokers", b"1")])
     await world.commit("a", b"1")
-    agent = world.agent(Racing(world.metadata, change))
+    agent = world.agent(Racing(world.metadata, prefix, change))
 
-    with pytest.raises(UnavailableError, match="config changed"):
-        await agent.put()
-    assert [] == await world.keys()
     assert await agent.put() is not None
     assert expected == (await world.newest()).configs
+    assert await agent.put() is not None
+    assert await agent.put() is None
+    assert expected == (await world.newest()).configs
+    assert layout.group_snapshot_key("c", world.metadata.revision) == (await world.keys())[0]
+
+
+async def test_a_config_that_another_agents_snapshot_of_the_revision_lacks_is_put_next_time() -> (
+    None
+):
+    """
+    It changed after that one, and before this agent read the configs.
+    """
+    world = World()
+    await world.commit("a", b"1")
+    change = Put(f"{CONFIGS_PREFIX}brokers", b"2")
+    agent = world.agent(Racing(world.metadata, CONFIGS_PREFIX, change))
+
+    assert await world.agent().put() == await agent.put()
+    assert {} == (await world.newest()).configs
+    assert await agent.put() is not None
+    assert {"brokers": b"2"} == (await world.newest()).configs
+
+
+async def test_snapshots_are_put_while_configs_change_all_the_time() -> None:
+    """
+    A client that altered a config twice a second ended all snapshots of groups.
+    """
+    world = World()
+    changes = [Put(f"{CONFIGS_PREFIX}groups/any", b"%d" % number) for number in range(20)]
+    agent = world.agent(Racing(world.metadata, GROUPS_PREFIX, *changes))
+
+    for number in range(20):
+        await world.commit("a", b"%d" % number)
+        assert await agent.put() is not None
+        newest = await world.newest()
+        assert ({"a": b"%d" % number}, {"groups/any": b"%d" % number}) == (
+            newest.values,
+            newest.configs,
+        )
 
 
 async def test_a_snapshot_has_all_groups_at_one_revision() -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from driftlog_agents.groups import sizes
 from driftlog_agents.groups.classic.messages import Protocol
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.consumer_requests import heartbeat
@@ -25,9 +26,16 @@ from tests.agents.groups.coordinated import SETTINGS, Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 
 LARGEST = "%" * 32_767
-"""A group id as long as a string of the protocol can be; its key has three bytes for each."""
+"""A group id as long as a string of the protocol can be; its key has three bytes for each.  Agents
+of 0.1.0 made such groups."""
 
 
+@pytest.fixture
+def _long_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "MAX_GROUP_ID_BYTES", len(LARGEST))
+
+
+@pytest.mark.usefixtures("_long_ids")
 @on_virtual_time
 async def test_offsets_of_groups_with_long_ids_are_read_at_once() -> None:
     """
@@ -45,6 +53,7 @@ async def test_offsets_of_groups_with_long_ids_are_read_at_once() -> None:
     assert not one.task.done()
 
 
+@pytest.mark.usefixtures("_long_ids")
 @on_virtual_time
 async def test_groups_with_long_ids_are_taken_over() -> None:
     """
@@ -62,6 +71,29 @@ async def test_groups_with_long_ids_are_taken_over() -> None:
     assert set(groups) == set(again.groups.groups)
     await asyncio.sleep(1)
     assert not again.task.done()
+
+
+@on_virtual_time
+async def test_a_group_with_a_long_id_goes_on_but_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Each of its pages of offsets has its id in the key: one client took an agent to 2.4 GB.
+    """
+    world = World()
+    one = await Coordinated.start(world)
+    with monkeypatch.context() as older:
+        older.setattr(sizes, "MAX_GROUP_ID_BYTES", len(LARGEST))
+        await one.commit(LARGEST, {0: 7})
+    one.kill()
+    again = await Coordinated.start(world)
+
+    await again.commit(LARGEST, {0: 8, 300: 9})
+    with pytest.raises(RefusedError, match=r"INVALID_GROUP_ID.*1024 bytes"):
+        await again.commit("é" * 512 + "g", {0: 7})
+    await again.commit("é" * 512, {0: 7})
+
+    assert [{0: 8, 300: 9}, {0: 7}] == [await again.fetch(g) for g in (LARGEST, "é" * 512)]
 
 
 @on_virtual_time

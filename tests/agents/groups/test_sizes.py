@@ -15,6 +15,7 @@ from driftlog_agents.groups.classic.messages import JoinRequest, Protocol
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.offsets import Committed, GroupOffsets, PageId
 from driftlog_agents.groups.sizes import text_bytes
+from driftlog_metadata.schema.keys import group_offsets_key
 from tests.agents.groups.consumer_group import Group, topics
 
 KiB = 1024
@@ -42,10 +43,10 @@ def join(group: ClassicGroup, member_id: str, protocols: list[str]) -> None:
     group.join(1, request, 0)
 
 
-def served(machine: Any, offsets: GroupOffsets | None = None) -> ServedGroup:
+def served(machine: Any, offsets: GroupOffsets | None = None, **stored: Any) -> ServedGroup:
     """As a coordinator has it."""
     host: Any = SimpleNamespace(session_id="s", nonce=str)
-    return ServedGroup(group_id="g", machine=machine, host=host, offsets=offsets)
+    return ServedGroup(**{"group_id": "g", **stored}, machine=machine, host=host, offsets=offsets)
 
 
 def many_protocols() -> ServedGroup:
@@ -87,8 +88,17 @@ def assignments() -> ServedGroup:
     return served(group.machine)
 
 
+def many_pages() -> ServedGroup:
+    """One offset of each of many topics: the key of each has the group's id."""
+    offsets, group_id = GroupOffsets(), "é" * 512
+    ids = [UUID(int=n << 64) for n in range(1_000)]
+    offsets.replay({PageId(id_, 0): {0: Committed(offset=id_.int >> 40)} for id_ in ids})
+    revisions = {group_offsets_key(group_id, id_, 0): id_.int >> 40 for id_ in ids}
+    return served(classic(), offsets, group_id=group_id, revisions=revisions)
+
+
 @pytest.mark.parametrize(
-    "make", [many_protocols, new_protocols, wide_characters, short_names, assignments]
+    "make", [many_protocols, new_protocols, wide_characters, short_names, assignments, many_pages]
 )
 def test_a_group_holds_what_is_counted_and_not_much_more(make: Callable[[], ServedGroup]) -> None:
     """

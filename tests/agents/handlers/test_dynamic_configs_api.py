@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers.api import alter_configs, list_config_resources
+from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import alter_configs as ac
 from driftlog_agents.protocol.messages import list_config_resources as lr
-from driftlog_metadata.schema.codec import decode_cluster, encode_cluster
+from driftlog_metadata.schema.codec import decode_cluster, encode_cluster, encode_configs
 from driftlog_metadata.schema.keys import CLUSTER_KEY, CONFIGS_PREFIX, configs_key
 from driftlog_metadata.schema.model import ConfigsOwner
 from driftlog_metadata.stores.errors import OutcomeUnknownError
@@ -643,6 +644,25 @@ async def test_what_is_no_config_of_a_group_is_refused(
 
         assert (code, message) == refused
         assert {} == agent.broker.view.configs
+
+
+async def test_a_group_with_a_long_id_gets_no_configs(tmp_path: Path) -> None:
+    """
+    As no such group may come into being; what it has can be deleted.
+    """
+    long, name = "é" * 513, "consumer.session.timeout.ms"
+    change = partial(alter, resource_type=GROUP, name=long)
+    async with RunningAgent(tmp_path) as agent:
+        refused = await change(agent, (name, SET, "50000"))
+        await agent.metadata_store.txn(
+            (), [Put(configs_key(ConfigsOwner(group_id=long)), encode_configs({name: "50000"}))]
+        )
+        changed = await change(agent, (name, SET, "46000"))
+        deleted = await change(agent, (name, DELETE, None))
+
+    assert ErrorCode.INVALID_REQUEST == refused[0]
+    assert "1024 bytes, and not 1026" in (refused[1] or "")
+    assert [(0, None)] * 2 == [changed, deleted]
 
 
 async def test_not_more_groups_have_configs_than_an_agent_may_have(tmp_path: Path) -> None:

@@ -268,6 +268,58 @@ async def test_groups_together_hold_no_more_than_they_may(tmp_path: Path) -> Non
         assert ErrorCode.NONE == (await join(agent, "second", bytes(30 * KiB))).error_code
 
 
+async def test_the_keys_of_offsets_count(tmp_path: Path) -> None:
+    """
+    Each page's key has the group's id, also while it is being written: agents held 400 times what
+    was counted.
+    """
+    async with agent_of(tmp_path, driftlog_max_groups_bytes=100 * KiB) as agent:
+        await create(agent, *(new(f"t{n}") for n in range(40)))
+        group = "%" * 1_024
+
+        async def commit(*numbers: int) -> int:
+            said = [oc.OffsetCommitRequestPartition(committed_offset=1, committed_metadata="")]
+            topics = [
+                oc.OffsetCommitRequestTopic(name=f"t{number}", partitions=said)
+                for number in numbers
+            ]
+            request = oc.OffsetCommitRequest(group_id=group, topics=topics)
+            answer = await offset_commit.handle(agent.broker, request, agent.context(2))
+            (code,) = {topic.partitions[0].error_code for topic in answer.topics}
+            return code
+
+        unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert unavailable == await commit(*range(40))
+        at_once = await asyncio.gather(*(commit(n) for n in range(40)))
+        assert agent.broker.groups is not None
+        budget = agent.broker.groups.budget
+        stored = [n for n, code in enumerate(at_once) if code == ErrorCode.NONE]
+        assert {ErrorCode.NONE, unavailable} == set(at_once)
+        assert 3 * KiB * len(stored) < budget.held_bytes < 100 * KiB
+        assert unavailable == await commit(*range(40))
+        assert ErrorCode.NONE == await commit(*stored)
+        await agent.broker.groups.groups[group].delete()
+        assert 0 == budget.held_bytes
+
+
+async def test_a_new_group_has_a_short_id(tmp_path: Path) -> None:
+    """
+    However it comes into being.
+    """
+    async with agent_of(tmp_path) as agent:
+        await make(agent, t=1)
+        longest, longer = "é" * 512, "é" * 512 + "g"
+
+        joined = [(await join(agent, group)).error_code for group in (longer, longest)]
+        committed = [await commit(agent, f"xy{group[1:]}") for group in (longer, longest)]
+        beaten = await join_consumer(agent, "m", group_id=longer)
+
+        refused = [ErrorCode.INVALID_GROUP_ID, ErrorCode.NONE]
+        assert [refused, refused] == [joined, committed]
+        assert ErrorCode.INVALID_GROUP_ID == beaten.error_code
+        assert "1024 bytes, and not 1025" in (beaten.error_message or "")
+
+
 async def test_a_description_counts_every_text_of_its_answer(tmp_path: Path) -> None:
     """
     Names of 32 KB are larger than the metadata of members, which alone was counted.

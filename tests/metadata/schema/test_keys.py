@@ -1,5 +1,7 @@
 """Keys of the keyspace never change, read back exactly, and no string reaches another one's key."""
 
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -69,6 +71,11 @@ def group_key(key: keys.GroupKey) -> str:
     return keys.group_key(key.group_id)
 
 
+def escaped(name: str) -> str:
+    """*name* as it stands in a key: the definition, byte by byte."""
+    return re.sub(rb"[^A-Za-z0-9._~-]", lambda m: b"%%%02X" % m[0][0], name.encode()).decode()
+
+
 int32s = st.integers(0, 2**31 - 1)
 strings = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 partitions = st.builds(TopicPartition, st.uuids(), int32s)
@@ -127,6 +134,52 @@ def test_parsers_invert_their_functions(
     value = data.draw(values)
 
     assert value == parse(write(value))
+
+
+@given(st.one_of(strings, st.text("aé %=_\r\n\x00\x7f\x80", min_size=1)))
+def test_all_bytes_but_unreserved_ones_are_escaped(name: str) -> None:
+    """
+    A key has two digits for each byte of UTF-8 that is not unreserved, and is read back.
+    """
+    key = keys.topic_key(name)
+
+    assert (f"/driftlog/v1/topics/{escaped(name)}", name) == (key, keys.parse_topic_key(key))
+
+
+@given(st.text("%=_.-0123456789abcdefABCDEFg\r\n \té", min_size=1))
+def test_no_other_spelling_of_a_name_is_accepted(text: str) -> None:
+    """
+    What is not percent-encoded, in upper case and as little as can be, is no key.
+    """
+    decoded = re.sub(rb"%([0-9A-F]{2})", lambda m: bytes((int(m[1], 16),)), text.encode())
+    name = decoded.decode(errors="replace")
+    try:
+        found = keys.parse_topic_key(f"/driftlog/v1/topics/{text}")
+    except ValueError:
+        found = None
+
+    assert (name if escaped(name) == text else None) == found
+
+
+def test_a_long_name_takes_no_call_for_each_byte() -> None:
+    """
+    A client names hundreds of groups of 32,767 bytes in a request: their keys hold nobody up.
+    """
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    name = "é" * 16_000
+    sys.setprofile(count)
+    try:
+        there = keys.parse_topic_key(keys.topic_key(name))
+    finally:
+        sys.setprofile(None)
+
+    assert name == there
+    assert calls < 10
 
 
 @given(strings, strings, st.integers(0, 2**63 - 1))

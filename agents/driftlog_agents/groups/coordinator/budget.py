@@ -2,7 +2,8 @@
 
     a member joins or changes ──▶ checked against the limits of a member, a group, the agent
     offsets are committed     ──▶ checked against the agent's limit
-    a group is created        ──▶ checked against the agent's limit, and the number of groups
+    a group is created        ──▶ checked against the agent's limit, the number of groups, and
+                                  the longest id
 
 The budget refuses only growth: existing members and groups continue when it is full.  While the
 metadata store has little room it refuses what grows much at once.  A refusal by a limit of the
@@ -18,6 +19,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.configs.limits import Limits, Refusals
+from driftlog_agents.groups.sizes import group_id_fault
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.stores.quota import Quota, QuotaRoom
 
@@ -110,8 +112,11 @@ class GroupBudget:
         """Refuse to create a group where there are *groups* already.
 
         Raises:
-            RefusedError: COORDINATOR_NOT_AVAILABLE.
+            RefusedError: INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE.
         """
+        fault = group_id_fault(group_id)
+        if fault is not None:
+            raise RefusedError(ErrorCode.INVALID_GROUP_ID, fault)
         most = self.limits.driftlog_max_groups
         if groups >= most:
             raise self._refused(

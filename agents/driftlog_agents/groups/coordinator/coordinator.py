@@ -32,7 +32,7 @@ import structlog
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.foundation.histogram import Histogram
-from driftlog_agents.foundation.loop_slices import time_to_work
+from driftlog_agents.foundation.loop_slices import sliced, time_to_work
 from driftlog_agents.foundation.offload import SerialOffload
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.groups.classic.machine import ClassicGroup
@@ -360,7 +360,7 @@ class GroupCoordinator:
                 changed.clear()
                 if nodes != self._coordinators.nodes:
                     nodes = self._coordinators.nodes
-                    self._reassign()
+                    await self._reassign()
                 await changed.wait()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -403,10 +403,10 @@ class GroupCoordinator:
 
         return resolve(wanted.patterns, wanted.topics, most_bytes, has_time), has_time()
 
-    def _reassign(self) -> None:
+    async def _reassign(self) -> None:
         self.complete = False
         self._look.set()
-        for group in list(self.groups.values()):
+        async for group in sliced(list(self.groups.values())):
             if self._coordinators.of(group.group_id) != self._node_id:
                 self._drop(group)
 
@@ -494,7 +494,8 @@ class GroupCoordinator:
 
     async def _load_mine(self) -> None:
         began_ms, loaded = self._clock(), 0
-        left = [one for one in await self._loader.listed() if self._is_missing(one.group_id)]
+        listed = await self._loader.listed()
+        left = [one async for one in sliced(listed) if self._is_missing(one.group_id)]
         for part in in_parts(left, LISTED_BYTES, lambda one: one.key_bytes):
             if self._look.is_set():
                 return  # The agents have changed again.

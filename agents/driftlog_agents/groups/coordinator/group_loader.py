@@ -22,6 +22,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.configs.group_settings import ClassicSettings
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
@@ -36,11 +37,11 @@ from driftlog_agents.groups.stored.repair import UnreadableGroupError
 from driftlog_agents.groups.stored.stored_groups import (
     LISTED_BYTES,
     GroupClaim,
+    GroupListing,
     Listed,
     claim_of,
     decode_values,
     in_parts,
-    listed_groups,
     readable,
     reading,
 )
@@ -180,7 +181,11 @@ class GroupLoader:
         Raises:
             FencedError: the session ended first.
         """
-        return listed_groups(await self._session.read_prefix(GROUPS_PREFIX, keys_only=True))
+        kvs = await self._session.read_prefix(GROUPS_PREFIX, keys_only=True)
+        listing = GroupListing()
+        async for kv in sliced(kvs):
+            listing.add(kv.key)
+        return [one async for one in sliced(listing.groups())]
 
     async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
         """Claim and read a group, while *wanted* returns True; None: it does not exist.

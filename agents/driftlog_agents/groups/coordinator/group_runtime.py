@@ -232,7 +232,7 @@ class ServedGroup:
     @property
     def size_bytes(self) -> int:
         """Its approximate memory."""
-        offsets = self.offsets.size_bytes + self._pending.size_bytes
+        offsets = self.offsets.size_bytes + self._pending.size_bytes + self._pending.keys_bytes
         known = GROUP_BYTES + text_bytes(self.group_id) + self.members_bytes + offsets
         return known + self._expected_bytes
 
@@ -419,9 +419,9 @@ class ServedGroup:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._admit_changes(changes)
         written: list[asyncio.Future[None]] = []
-        for part in self._pending.parts(changes):
+        for part, keys_bytes in self._pending.parts(changes):
             written.append(asyncio.get_running_loop().create_future())
-            self._pending.add(Decided(changes=part, done=written[-1]))
+            self._pending.add(Decided(changes=part, done=written[-1], keys_bytes=keys_bytes))
         if not written:
             self._host.schedule(self)  # The group may have been created for this request.
             return
@@ -443,7 +443,7 @@ class ServedGroup:
                 budget.full(self.group_id, OFFSET_METADATA)
                 raise RefusedError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             budget.refuse_scarce(self.group_id, growth)
-            budget.refuse_bytes(self.group_id, growth)
+            budget.refuse_bytes(self.group_id, growth + self._pending.new_keys_bytes(changes))
         except RefusedError:
             self._host.schedule(self)  # The group may have been created for this request.
             raise

@@ -58,6 +58,13 @@ more when they are stored.  A single decision may have more."""
 _NUMBERS_BYTES: Final = 10_000
 """Bytes of a page without its texts: 256 offsets with random numbers, compressed, have 8,500."""
 
+_KEY_BYTES: Final = 250
+"""Memory of a stored key beside its characters, and of a page beside its offsets (measured:
+270)."""
+
+_PAGE_NAME_BYTES: Final = 60
+"""Characters of a page's key behind those of its group's."""
+
 _LONG_BYTES: Final = 64 * 1024
 """Bytes of a machine's values that are encoded, and compressed, at once: less than a
 millisecond."""
@@ -71,7 +78,8 @@ class Decided:
     """One decision to write.
 
     ``puts``: the machine's values, by name.  ``of``: the machine that returned the Persist with
-    ``token``.  ``done``: resolved when the decision is stored.
+    ``token``.  ``done``: resolved when the decision is stored.  ``keys_bytes``: memory of the keys
+    of the pages that ``changes`` write.
     """
 
     of: object = None
@@ -81,11 +89,12 @@ class Decided:
     changes: Changes = field(default_factory=dict)
     delete: bool = False
     done: asyncio.Future[None] | None = None
+    keys_bytes: int = 0
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         assert len(self.puts) <= _WRITE_KEYS
-        self.size_bytes = size_of(self.changes)
+        self.size_bytes = size_of(self.changes) + self.keys_bytes
 
     def succeed(self) -> None:
         """Resolve ``done``: the decision is stored."""
@@ -135,8 +144,10 @@ class PendingWrites:
         self.offsets = offsets
         self.revision = revision
         self._revisions = dict(revisions)
+        self.keys_bytes = len(self.key) + sum(map(_key_bytes, self._revisions))
+        """Memory of the stored keys of the group, its members and pages."""
         self.size_bytes = 0
-        """Memory of offsets that are not stored yet."""
+        """Memory of offsets that are not stored yet, with the keys of their pages."""
         self._decided: list[Decided] = []
         self._in_flight: list[Decided] | None = None
         self._write: GroupWrite | None = None
@@ -162,11 +173,22 @@ class PendingWrites:
     @property
     def members(self) -> list[str]:
         """Names of the machine's stored values, without the group's own."""
-        ids = (parse_group_key(key).member_id for key in self._revisions)
+        prefix = f"{group_prefix(self._group_id)}{MEMBERS}"  # There may be 100,000 pages.
+        keys = (key for key in self._revisions if key.startswith(prefix))
+        ids = (parse_group_key(key).member_id for key in keys)
         return [f"{MEMBERS}{name}" for name in ids if name is not None]
 
-    def parts(self, changes: Changes) -> Iterable[Changes]:
-        """Split *changes*, which are to be added, into parts that each fit a write."""
+    def new_keys_bytes(self, changes: Changes) -> int:
+        """By how much *changes* increase `keys_bytes`."""
+        return self.offsets.new_pages(changes) * self._page_key_bytes
+
+    @property
+    def _page_key_bytes(self) -> int:
+        return len(self.key) + _PAGE_NAME_BYTES + _KEY_BYTES
+
+    def parts(self, changes: Changes) -> Iterable[tuple[Changes, int]]:
+        """Split *changes*, which are to be added, into parts that each fit a write; each with the
+        memory of the keys that it writes."""
         self.texts.add(changes)
         part: dict[TopicPartition, Committed | None] = {}
         pages: set[PageId] = set()
@@ -176,13 +198,13 @@ class PendingWrites:
             if page_id not in pages:
                 page_bytes = self._page_bytes(page_id)
                 if pages and (len(pages) == _WRITE_KEYS or size_bytes + page_bytes > _WRITE_BYTES):
-                    yield part
+                    yield part, len(pages) * self._page_key_bytes
                     part, pages, size_bytes = {}, set(), 0
                 pages.add(page_id)
                 size_bytes += page_bytes
             part[tp] = committed
         if part:
-            yield part
+            yield part, len(pages) * self._page_key_bytes
 
     def _page_bytes(self, page_id: PageId) -> int:
         """Of a page in a transaction, once all decisions are stored; it names the key three
@@ -319,13 +341,17 @@ class PendingWrites:
         for key in write.puts:
             if key == self.key:
                 self.revision = revision
-            else:
-                self._revisions[key] = revision
+                continue
+            if key not in self._revisions:
+                self.keys_bytes += _key_bytes(key)
+            self._revisions[key] = revision
         for key in write.deletes:
-            self._revisions.pop(key, None)
+            if self._revisions.pop(key, None) is not None:
+                self.keys_bytes -= _key_bytes(key)
         if write.prefix:
             self.revision = 0
             self._revisions.clear()
+            self.keys_bytes = len(self.key)
         self.offsets.replay(self._pages)
         self._pages = {}
         return taken
@@ -351,3 +377,7 @@ class PendingWrites:
 
     def _over(self, taken: Iterable[Decided]) -> None:
         self.size_bytes -= sum(decided.size_bytes for decided in taken)
+
+
+def _key_bytes(key: str) -> int:
+    return len(key) + _KEY_BYTES

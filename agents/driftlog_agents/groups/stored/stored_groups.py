@@ -29,7 +29,7 @@ from driftlog_agents.groups.storage_format import (
     encode_group,
 )
 from driftlog_metadata.schema.codec import decode_at
-from driftlog_metadata.schema.keys import parse_group_key
+from driftlog_metadata.schema.keys import GROUPS_PREFIX, parse_group_key
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 from driftlog_metadata.stores.store import KeyValue
 
@@ -75,31 +75,39 @@ class GroupValues:
     revisions: dict[str, int]
 
 
-def listed_groups(kvs: Iterable[KeyValue]) -> list[Listed]:
-    """The groups of *kvs*, of which only the names are read."""
-    found: dict[str, int] = {}
-    members: Counter[str] = Counter()
-    pages: Counter[str] = Counter()
-    for kv in kvs:
-        try:
-            key = parse_group_key(kv.key)
-        except ValueError:
-            continue  # An unrecognised key.
-        if key.member_id is not None:
-            members[key.group_id] += 1
-        elif key.topic_id is not None:
-            pages[key.group_id] += 1
-        else:
-            found[key.group_id] = 3 * len(kv.key)
-    return [
-        Listed(
-            group_id=group_id,
-            key_bytes=key_bytes,
-            members=members[group_id],
-            pages=pages[group_id],
-        )
-        for group_id, key_bytes in found.items()
-    ]
+class GroupListing:
+    """The groups of all keys, of which only the names are read, one after the other: a cluster has
+    hundreds of thousands.  Keys below a group's own are only counted."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, str] = {}
+        """Keys by the groups' ids as they stand in the keys."""
+        self._members: Counter[str] = Counter()
+        self._pages: Counter[str] = Counter()
+
+    def add(self, key: str) -> None:
+        """Count *key*, if it is recognised."""
+        group, *parts = key.removeprefix(GROUPS_PREFIX).split("/", 2)
+        if not parts:
+            self._own[group] = key
+        elif parts[0] == "members":
+            self._members[group] += 1
+        elif parts[0] == "offsets":
+            self._pages[group] += 1
+
+    def groups(self) -> Iterator[Listed]:
+        """The groups of the keys that were added."""
+        for group, key in self._own.items():
+            try:
+                group_id = parse_group_key(key).group_id
+            except ValueError:
+                continue  # An unrecognised key.
+            yield Listed(
+                group_id=group_id,
+                key_bytes=3 * len(key),
+                members=self._members[group],
+                pages=self._pages[group],
+            )
 
 
 def in_parts(

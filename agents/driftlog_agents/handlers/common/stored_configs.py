@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.groups.sizes import group_id_fault
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -54,8 +55,8 @@ async def change_configs(
 
     Raises:
         RefusedError: from *change*; NOT_CONTROLLER: the agent has no session; UNSUPPORTED_VERSION:
-            the cluster's format level is too low; POLICY_VIOLATION: too many groups have configs,
-            or configs may not grow.
+            the cluster's format level is too low; INVALID_REQUEST: the group's id is too long;
+            POLICY_VIOLATION: too many groups have configs, or configs may not grow.
     """
     level = broker.format_level
     if level < CONFIGS_LEVEL:
@@ -101,7 +102,7 @@ async def _changed(
                 "config first, which deletes all configs of the key",
             )
         if after and owner.group_id is not None and kv is None:
-            _check_groups(broker)
+            _check_groups(broker, owner.group_id)
         broker.topics.budget.check(engine.ports.quota, _growth(key, kv, after))
         if validate_only:
             return 0
@@ -154,8 +155,11 @@ def _growth(key: str, kv: KeyValue | None, configs: Mapping[str, str]) -> Growth
     return Growth(stored_bytes=max(len(key) + len(encode_configs(configs)) - there, 0))
 
 
-def _check_groups(broker: Broker) -> None:
+def _check_groups(broker: Broker, group_id: str) -> None:
     """Check that another group may have configs of its own."""
+    fault = group_id_fault(group_id)
+    if fault is not None:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, fault)
     most = broker.settings.limits.driftlog_max_groups
     if broker.view.configured_groups >= most:
         broker.refusals.count(MAX_GROUPS)

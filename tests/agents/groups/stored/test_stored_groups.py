@@ -1,5 +1,6 @@
 """A takeover of groups reads more at once than the agent has memory for, or leaves a group out."""
 
+from collections.abc import Iterable
 from uuid import UUID
 
 import pytest
@@ -15,21 +16,24 @@ from driftlog_agents.groups.storage_format import (
     encode_member,
     encode_page,
 )
+from driftlog_agents.groups.stored import stored_groups
 from driftlog_agents.groups.stored.stored_groups import (
     LISTED_AT_ONCE,
+    GroupListing,
     Listed,
     claim_of,
     decode_values,
     in_parts,
-    listed_groups,
     readable,
     reading,
 )
 from driftlog_metadata.schema.keys import (
     GROUPS_PREFIX,
+    GroupKey,
     group_key,
     group_member_key,
     group_offsets_key,
+    parse_group_key,
 )
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
@@ -45,6 +49,14 @@ def kv(key: str, value: bytes = b"", revision: int = 7) -> KeyValue:
 
 def one(name: str, size: int) -> Listed:
     return Listed(group_id=name, key_bytes=size, members=0, pages=0)
+
+
+def listing(keys: Iterable[str]) -> list[Listed]:
+    """The groups of *keys*."""
+    found = GroupListing()
+    for key in keys:
+        found.add(key)
+    return list(found.groups())
 
 
 @given(st.lists(st.integers(0, 60), max_size=150), st.integers(1, 100))
@@ -75,12 +87,32 @@ def test_a_listing_counts_the_keys_of_each_group() -> None:
         group_key("b"),
         group_member_key("deleted", "m"),
         f"{GROUPS_PREFIX}a/strange",
+        f"{GROUPS_PREFIX}a/",
+        f"{GROUPS_PREFIX}%zz",
     ]
 
-    found = listed_groups(map(kv, keys))
+    found = listing(keys)
 
     assert [("a", 1, 2), ("b", 0, 0)] == [(g.group_id, g.members, g.pages) for g in found]
     assert 3 * len(group_key("a")) == found[0].key_bytes
+
+
+def test_a_listing_parses_the_id_of_a_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Whatever it has: 20,000 groups of 10 topics took 1.9 s.
+    """
+    parsed: list[str] = []
+
+    def parse(key: str) -> GroupKey:
+        parsed.append(key)
+        return parse_group_key(key)
+
+    monkeypatch.setattr(stored_groups, "parse_group_key", parse)
+
+    found = listing([group_key("g"), *(group_offsets_key("g", TOPIC, n) for n in range(20))])
+
+    assert [20] == [group.pages for group in found]
+    assert [group_key("g")] == parsed
 
 
 def test_a_claim_changes_the_session_and_nothing_else() -> None:
