@@ -79,13 +79,13 @@ class EtcdQuotaMonitor:
                 self._log.warning(
                     "etcd_quota_low",
                     **facts,
-                    advice="at 80 % produce is refused, no topic is created, and no config grows.  "
-                    f"{advice}",
+                    advice="at 80 % produce is refused, no topic is created, and configs may only "
+                    f"become smaller.  {advice}",
                 )
             case QuotaRoom.REFUSING:
                 self._log.error(
                     "etcd_quota_exhausted" if usage.full else "etcd_quota_almost_exhausted",
                     **facts,
-                    advice="produce is refused, no topic is created, and no config grows until "
-                    f"there is room.  {advice}",
+                    advice="produce is refused, no topic is created, and configs may only become "
+                    f"smaller until there is room.  {advice}",
                 )

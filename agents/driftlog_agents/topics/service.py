@@ -99,7 +99,7 @@ class Topics:
         self._next_session = asyncio.Event()
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
         """Tasks of topics that are created automatically, by name."""
-        self._commits = TopicTransactions(self._turns, self._files, known)
+        self._commits = TopicTransactions(self._turns, self._files, known, self.budget)
         self.imports = TopicImports(self._turns, self._files, known, self.budget.check_partitions)
         self._repair = TopicReconciler(
             host, known, self._turns, self._files, self._commits.finish_deletion

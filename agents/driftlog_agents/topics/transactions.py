@@ -7,6 +7,8 @@
 1. Each method holds the lock of the name.  It may be interrupted anywhere and called again, by this
    session or the next: it recognises an earlier attempt whose answer was lost, and continues it.
 2. Every put compares the value that it replaces, the tombstone and the session (`_put`).
+3. A put waits until the budget admits it, by what it replaces.  A creation that is repeated in
+   another session was admitted before: its key may be there.
 
 Shell.
 """
@@ -19,7 +21,7 @@ import structlog
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.bucket_files import TopicBucketFiles, topic_of
-from driftlog_agents.topics.budget import Growth
+from driftlog_agents.topics.budget import Growth, TopicBudget, deletion_of, growth_of
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import TopicChangeQueue
 from driftlog_metadata.schema.codec import encode_tombstone, encode_topic
@@ -78,16 +80,23 @@ class TopicTransactions:
     """
 
     def __init__(
-        self, turns: TopicChangeQueue, files: TopicBucketFiles, known: TopicCatalog
+        self,
+        turns: TopicChangeQueue,
+        files: TopicBucketFiles,
+        known: TopicCatalog,
+        budget: TopicBudget,
     ) -> None:
         self._turns = turns
         self._files = files
         self._known = known
+        self._budget = budget
         self._log = structlog.get_logger()
 
     async def create(self, engine: Engine, change: Change, topic: Topic) -> tuple[Topic, int]:
         """Put *topic*, unless its name exists or collides with an existing one."""
         async with self._turns.only(topic.name):
+            if change.wanted is None:
+                await self._budget.admit(engine.ports.quota, change.growth)
             known = self._known.by_name.get(topic.name)
             if change.wanted is None or known is None or known.topic_id != topic.topic_id:
                 # Another agent may have created this name, or a colliding one, meanwhile.
@@ -133,6 +142,7 @@ class TopicTransactions:
                     if change.wanted is None:
                         return now, revision
                     break  # An earlier attempt of this change put it, and its file may be missing.
+                await self._budget.admit(engine.ports.quota, growth_of(now, wanted))
                 change.wanted = wanted
                 succeeded, revision, there, deleted = await self._put(
                     engine, topic, kv.mod_revision, Put(key, encode_topic(wanted))
@@ -164,6 +174,7 @@ class TopicTransactions:
                     if change.wanted is not None:
                         return topic, 0  # An earlier attempt, which other agents completed.
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+                await self._budget.admit(engine.ports.quota, deletion_of(now))
                 change.wanted = now
                 succeeded, _, there, deleted = await self._put(
                     engine, topic, kv.mod_revision, Put(tombstone, encode_tombstone(now))

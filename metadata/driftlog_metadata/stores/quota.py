@@ -1,4 +1,4 @@
-"""How full the metadata store is: when an agent warns, and when it refuses produce.
+"""How full the metadata store is: when an agent warns, refuses produce, and writes less.
 
     ENOUGH ──60 %──▶ SCARCE ──80 %, or it refuses writes──▶ REFUSING
       ◀──────────────── when it is less, by itself ───────────┘
@@ -11,10 +11,14 @@ etcd counts the size of its file.  Compaction makes room within it, and only def
 makes it smaller; a quota that was reached sets an alarm that refuses writes until an operator
 disarms it.
 
+etcd keeps every value until it compacts, so what replaces a value takes room as what is new does.
+What the clients of an agent write (groups, topics and configs together) is limited by the second,
+and more where there is little room.
+
 Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -29,6 +33,20 @@ class QuotaRoom(Enum):
     ENOUGH = "enough"
     SCARCE = "scarce"
     REFUSING = "refusing"
+
+
+BYTES_PER_S: Final[Mapping[QuotaRoom, int]] = {
+    QuotaRoom.ENOUGH: 16_000_000,
+    QuotaRoom.SCARCE: 2_000_000,
+    QuotaRoom.REFUSING: 2_000_000,
+}
+"""Bytes that an agent's clients write in the long run.  etcd that is compacted each minute keeps
+two minutes of them, and its fill is read each 15 s.  More with room: it may be full before that is
+noticed.  More with little room: fewer agents fill it."""
+
+_BURST_S: Final = 1.0
+"""Bytes of so many seconds are written at once.  Longer: a client may write more at once; shorter:
+many groups that commit at the same time wait for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +71,29 @@ class Usage:
 
 
 class Quota:
-    """The last usage of the members: the fullest one decides."""
+    """The last usage of the members, of which the fullest one decides, and what clients write."""
 
     def __init__(self) -> None:
         self.room = QuotaRoom.ENOUGH
         self.fullest: Usage | None = None
         self.refusal = ""
         """Why produce is refused; empty: it is not."""
+        self.pauses = 0
+        """Writes that waited (`wait_s`)."""
+        self._paid_s = 0.0
+        """When all that was written is within the limit."""
+
+    def wrote(self, size_bytes: int, now_s: float) -> None:
+        """Clients of this agent write *size_bytes* of keys and values."""
+        self._paid_s = max(self._paid_s, now_s) + size_bytes / BYTES_PER_S[self.room]
+
+    def wait_s(self, now_s: float) -> float:
+        """How long their next write waits; a wait is counted."""
+        wait_s = self._paid_s - now_s - _BURST_S
+        if wait_s <= 0:
+            return 0.0
+        self.pauses += 1
+        return wait_s
 
     def told(self, members: Sequence[Usage]) -> bool:
         """Take the usage of the members that answered; True: `room` has changed."""

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers.api import create_partitions
@@ -18,6 +20,7 @@ from driftlog_agents.protocol.messages.create_partitions import (
 from driftlog_agents.topics.budget import MAX_BYTES
 from driftlog_metadata.schema.keys import CONFIGS_PREFIX, DELETED_PREFIX, TOPICS_PREFIX
 from driftlog_metadata.stores.quota import Usage
+from driftlog_metadata.stores.store import KeyValue
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.config_requests import (
     BROKER,
@@ -35,6 +38,8 @@ NONE, REFUSED = ErrorCode.NONE, ErrorCode.POLICY_VIOLATION
 REPLICAS, CONNECTIONS = "leader.replication.throttled.replicas", "max.connections.per.ip.overrides"
 LONG, LONGER = [",".join(f"{n}:{n}" for n in range(count)) for count in (500, 900)]
 """Values of REPLICAS, of 3,900 and 7,100 bytes."""
+OTHER = ",".join(reversed(LONG.split(",")))
+"""Of as many bytes as LONG."""
 SESSION = "consumer.session.timeout.ms"
 MOST = 20_000
 PREFIXES = TOPICS_PREFIX, DELETED_PREFIX, CONFIGS_PREFIX
@@ -64,10 +69,14 @@ async def deleted(agent: RunningAgent, *names: str) -> None:
         await agent.broker.topics.delete(agent.broker.topics.by_name[name])
 
 
+async def stored(agent: RunningAgent) -> list[KeyValue]:
+    """Topics, tombstones and configs in the store."""
+    return [kv for prefix in PREFIXES for kv in (await agent.metadata_store.get_prefix(prefix))[1]]
+
+
 async def seen(agent: RunningAgent) -> int:
     """Bytes of topics, tombstones and configs in the store, which the agent's watch has seen."""
-    kvs = [kv for prefix in PREFIXES for kv in (await agent.metadata_store.get_prefix(prefix))[1]]
-    there = sum(len(kv.key) + len(kv.value) for kv in kvs)
+    there = sum(len(kv.key) + len(kv.value) for kv in await stored(agent))
     await eventually(lambda: agent.broker.view.stored_bytes == there)
     return there
 
@@ -179,3 +188,77 @@ async def test_nothing_grows_while_the_metadata_store_is_nearly_full(tmp_path: P
     assert [NONE] * 2 == smaller
     assert (["t"], []) == left
     assert [NONE] * 5 == again
+
+
+async def test_no_value_takes_the_place_of_another_while_the_store_is_nearly_full(
+    tmp_path: Path,
+) -> None:
+    """
+    The store keeps both until it compacts: one client that alters a config between two values of
+    one length fills it.  A change that changes nothing writes nothing, and is accepted.
+    """
+    group, broker = (GROUP, "g" * 1_000), (BROKER, str(NODE_ID))
+    async with RunningAgent(tmp_path) as agent:
+        await made(agent, "t")
+        await code(agent, "45000", *group)
+        await code(agent, "10.0.0.1:1000", *broker)
+        filled(agent, 80)
+        before = await stored(agent)
+        refused = [
+            await code(agent, OTHER),
+            await code(agent, "46000", *group),
+            await code(agent, "10.0.0.2:1000", *broker),
+        ]
+        same = [
+            await code(agent, LONG),
+            await code(agent, "45000", *group),
+            await code(agent, "10.0.0.1:1000", *broker),
+        ]
+        after = await stored(agent)
+        smaller = [await code(agent, "1:1"), await code(agent, "10.0.0.1:1", *broker)]
+
+    assert [REFUSED] * 3 == refused
+    assert [NONE] * 3 == same
+    assert before == after
+    assert [NONE] * 2 == smaller
+
+
+async def test_changes_that_arrive_together_do_not_grow_by_turns(tmp_path: Path) -> None:
+    """
+    Each is checked against what is there when it is made: the one that changes nothing when it
+    arrives would undo the one that makes the config smaller.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await made(agent, "t")
+        filled(agent, 80)
+        codes = await asyncio.gather(*(code(agent, v) for v in ("1:1", LONG) * 3))
+        configs = agent.broker.topics.by_name["t"].configs
+
+    assert {NONE, REFUSED} >= set(codes)
+    assert {REPLICAS: "1:1"} == configs
+
+
+async def test_every_change_counts_for_the_bytes_that_clients_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    With the names of topics and groups; that a change waits while too much was written, is the
+    claim of `groups/coordinator/test_write_batcher`.
+    """
+    group = "g" * 10_000
+    async with RunningAgent(tmp_path) as agent:
+        written: list[int] = []
+        quota = agent.process.quota
+        monkeypatch.setattr(quota, "wrote", lambda size_bytes, _: written.append(size_bytes))
+        await made(agent, "t")
+        await extended(agent, "t", 11)
+        await code(agent, OTHER)
+        await code(agent, "45000", GROUP, group)
+        await code(agent, "10.0.0.1:1000", BROKER, str(NODE_ID))
+        await code(agent, "10.0.0.1:1000", BROKER, str(NODE_ID))  # it changes nothing
+        await alter(agent, (SESSION, DELETE, None), resource_type=GROUP, name=group)
+        await deleted(agent, "t")
+
+    least = [3_900 + 500, 3_900 + 10 * 500, 3_900, 10_000, 60, 10_000, 150]
+    assert len(least) == len(written)
+    assert all(low <= size <= low + 600 for low, size in zip(least, written, strict=True)), written

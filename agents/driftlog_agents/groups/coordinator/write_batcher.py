@@ -16,9 +16,9 @@ has a nonce: one such value in the store proves that the whole transaction was a
 2. `refused` means that a key of the group differs from the write's revisions: another agent
    coordinates the group, and this write will never apply.  (After a lost answer, a late copy of
    the transaction applies only if none of its keys has changed.)
-3. The bytes of all writes are limited by the second, and more where the metadata store has little
-   room: etcd keeps each value until it compacts, and one client may rewrite a large group at each
-   heartbeat.  Decisions that wait meanwhile are combined, so the writes of most groups only wait.
+3. The bytes of all writes are limited by the second, together with those of topics and configs
+   (`Quota.wait_s`): one client may rewrite a large group at each heartbeat.  Decisions that wait
+   meanwhile are combined, so the writes of most groups only wait.
 
 Shell.
 """
@@ -34,7 +34,7 @@ import structlog
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import session_key
 from driftlog_metadata.stores.errors import FencedError
-from driftlog_metadata.stores.quota import Quota, QuotaRoom
+from driftlog_metadata.stores.quota import Quota
 from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPS,
@@ -59,20 +59,6 @@ _MAX_KEYS: Final = MAX_TXN_OPS - 2
 
 _GATHER_BYTES: Final = 1_000_000
 """Bytes of one transaction, after which the next begins; a single write may be larger."""
-
-
-BYTES_PER_S: Final[Mapping[QuotaRoom, int]] = {
-    QuotaRoom.ENOUGH: 16_000_000,
-    QuotaRoom.SCARCE: 2_000_000,
-    QuotaRoom.REFUSING: 2_000_000,
-}
-"""Bytes that an agent writes in the long run.  etcd that is compacted each minute keeps two minutes
-of them, and its fill is read each 15 s.  More with room: it may be full before that is noticed.
-More with little room: fewer agents fill it."""
-
-_BURST_S: Final = 1.0
-"""Bytes of so many seconds are written at once.  Longer: a client may write more at once; shorter:
-many groups that commit at the same time wait for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +122,6 @@ class GroupWrites:
         self._session = session
         self._counted = counted
         self._quota = quota
-        self._paid_s = 0.0
-        """The time of the loop at which all that was written is within the limit."""
         self._log = structlog.get_logger()
         self._waiting: dict[Writer, None] = {}
         self._awake = asyncio.Event()
@@ -167,18 +151,12 @@ class GroupWrites:
                     )
                 else:
                     limit.release()
-                wait_s = self._pause_s(sum(write.size_bytes for _, write in batch))
+                now_s = asyncio.get_running_loop().time()
+                self._quota.wrote(sum(write.size_bytes for _, write in batch), now_s)
                 del batch  # A reference would keep its groups in memory until the next batch.
 
-                if wait_s > 0:
-                    self._counted["driftlog_group_write_pauses"] += 1
+                if (wait_s := self._quota.wait_s(now_s)) > 0:
                     await asyncio.sleep(wait_s)
-
-    def _pause_s(self, size_bytes: int) -> float:
-        """How long the next transaction waits after one of *size_bytes*; negative: not at all."""
-        now_s = asyncio.get_running_loop().time()
-        self._paid_s = max(self._paid_s, now_s) + size_bytes / BYTES_PER_S[self._quota.room]
-        return self._paid_s - now_s - _BURST_S
 
     async def _gather(self) -> _Batch:
         batch: _Batch = []

@@ -1,8 +1,8 @@
 """Changes the stored configs of brokers and groups.
 
-    read the key ──▶ change, check ──▶ put it, if it is as it was read ──▶ seen here ──▶ answered
-         ▲                                  │
-         └───────── changed meanwhile ──────┘
+    read the key ──▶ change, check, wait ──▶ put it, if it is as it was read ──▶ seen ──▶ answered
+         ▲                                        │                            here
+         └───────── changed meanwhile ────────────┘
 
 1. A put compares the key and the session: a late copy of it fails after the session's end.
 2. A lost answer is asked for again (`Session.transact`); the second attempt finds the change made.
@@ -103,13 +103,15 @@ async def _changed(
             )
         if after and owner.group_id is not None and kv is None:
             _check_groups(broker, owner.group_id)
-        broker.topics.budget.check(engine.ports.quota, _growth(key, kv, after))
+        growth = _growth(key, kv, after)
+        broker.topics.budget.check(engine.ports.quota, growth)
         if validate_only:
             return 0
         if kv is None and not after:
             return None
         if kv is not None and _same(kv, after):
             return kv.mod_revision
+        await broker.topics.budget.admit(engine.ports.quota, growth)
         result = await engine.session.transact(
             Txn(
                 compares=(
@@ -147,12 +149,17 @@ def _same(kv: KeyValue, configs: Mapping[str, str]) -> bool:
 
 
 def _growth(key: str, kv: KeyValue | None, configs: Mapping[str, str]) -> Growth:
-    """The growth by a put of *configs*.  A group's name counts: it may have 32,767 bytes, and the
-    key has up to three for each of them."""
+    """The growth by a put of *configs*.  A group's name counts: the key has up to three bytes for
+    each of its bytes."""
     if not configs:
+        return Growth(written_bytes=0 if kv is None else len(key), smaller=True)
+    size_bytes = len(key) + len(encode_configs(configs))
+    if kv is None:
+        return Growth(stored_bytes=size_bytes, written_bytes=size_bytes)
+    if _same(kv, configs):
         return Growth()
-    there = 0 if kv is None else len(key) + len(kv.value)
-    return Growth(stored_bytes=max(len(key) + len(encode_configs(configs)) - there, 0))
+    more_bytes = size_bytes - len(key) - len(kv.value)
+    return Growth(stored_bytes=max(more_bytes, 0), written_bytes=size_bytes, smaller=more_bytes < 0)
 
 
 def _check_groups(broker: Broker, group_id: str) -> None:

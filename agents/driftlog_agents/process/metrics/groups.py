@@ -168,8 +168,6 @@ _GROUP_COUNTERS: Final = {
     "driftlog_group_rebalances": "Generations and target assignments of the groups coordinated "
     "here",
     "driftlog_group_transactions": "Transactions that wrote groups or their offsets",
-    "driftlog_group_write_pauses": "Transactions of groups after which the next waits, as more "
-    "bytes a second would fill the metadata store",
     "driftlog_groups_lost": "Groups found to be claimed by another agent when they were used",
 }
 """Help texts of the groups' counters, which count over all sessions of the process."""

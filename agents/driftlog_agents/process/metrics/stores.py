@@ -78,6 +78,12 @@ def _metadata(agent: AgentProcess) -> Iterable[Metric]:
         "driftlog.max.configs.bytes limits",
         agent.broker.view.stored_bytes,
     )
+    yield counter(
+        "driftlog_metadata_write_pauses",
+        "Writes of groups, topics and configs that waited, as more bytes a second would fill the "
+        "metadata store",
+        agent.quota.pauses,
+    )
 
 
 def _quota(agent: AgentProcess) -> Iterable[Metric]:

@@ -1,19 +1,24 @@
-"""One client that rewrites a large group again and again fills etcd, which stops every producer."""
+"""One client that rewrites a large group, or configs, again and again fills etcd, which stops every
+producer."""
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
 
-from driftlog_agents.groups.coordinator.write_batcher import (
-    BYTES_PER_S,
-    GroupWrite,
-    GroupWrites,
-)
+import pytest
+
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.groups.coordinator.write_batcher import GroupWrite, GroupWrites
+from driftlog_agents.topics.budget import Growth, TopicBudget
 from driftlog_metadata.schema.keys import group_key
-from driftlog_metadata.stores.quota import Quota, QuotaRoom, Usage
+from driftlog_metadata.stores.quota import BYTES_PER_S, Quota, QuotaRoom, Usage
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 
 _LARGE = 900_000
 _SMALL = 100
+_CHANGE = 100_000
+"""Bytes of a change of configs, as of a group with the longest name."""
 
 
 class Group:
@@ -60,8 +65,8 @@ async def test_writes_of_groups_are_limited_and_more_while_the_store_has_little_
     """
     world = World()
     life = await world.start()
-    quota, counted = Quota(), Counter[str]()
-    writes = GroupWrites(life.engine.session, counted, quota)
+    quota = Quota()
+    writes = GroupWrites(life.engine.session, Counter(), quota)
     large, small = Group(writes, "large", _LARGE), Group(writes, "small", _SMALL)
     running = asyncio.get_running_loop().create_task(writes.run())
     for group in (large, small):
@@ -81,7 +86,45 @@ async def test_writes_of_groups_are_limited_and_more_while_the_store_has_little_
     for room, found in per_second.items():
         assert 0.8 * BYTES_PER_S[room] < found <= BYTES_PER_S[room] + _LARGE / 20
     assert max(waits) <= 1_500
-    assert counted["driftlog_group_write_pauses"] > 0
+    assert quota.pauses > 0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.61])
+@on_virtual_time
+async def test_changes_of_configs_and_groups_are_within_one_limit(share: float) -> None:
+    """
+    Clients change configs all the time, each as soon as it may.  A group is written beside them:
+    it waits for one change at a time, not for all clients.
+    """
+    world = World()
+    life = await world.start()
+    loop, quota = asyncio.get_running_loop(), Quota()
+    quota.told([_used(share)])
+    writes = GroupWrites(life.engine.session, Counter(), quota)
+    group = Group(writes, "group", _CHANGE)
+    host = cast(Any, SimpleNamespace(refusals=Refusals()))
+    budget = TopicBudget(host, cast(Any, None))
+    changed_ms: list[float] = []
+
+    async def client() -> None:
+        while True:
+            await budget.admit(quota, Growth(written_bytes=_CHANGE))
+            changed_ms.append(now_ms())
+
+    tasks = [loop.create_task(client()) for _ in range(20)]
+    tasks.append(loop.create_task(writes.run()))
+    writes.wake(group)
+    await asyncio.sleep(3)
+    began_ms = now_ms()
+    await asyncio.sleep(20)
+    changes = sum(at >= began_ms for at in changed_ms) * _CHANGE / 20
+    of_group = sum(at >= began_ms for at in group.stored_ms) * _CHANGE / 20
+    for task in tasks:
+        task.cancel()
+
+    limit = BYTES_PER_S[quota.room]
+    assert 0.9 * limit < changes + of_group <= limit + _CHANGE / 10
+    assert of_group > 0.2 * limit
 
 
 @on_virtual_time
@@ -91,8 +134,8 @@ async def test_what_many_groups_commit_at_once_does_not_wait() -> None:
     """
     world = World()
     life = await world.start()
-    counted = Counter[str]()
-    writes = GroupWrites(life.engine.session, counted, Quota())
+    quota = Quota()
+    writes = GroupWrites(life.engine.session, Counter(), quota)
     groups = [Group(writes, f"group-{n}", 10_000) for n in range(100)]
     running = asyncio.get_running_loop().create_task(writes.run())
     for group in groups:
@@ -101,4 +144,4 @@ async def test_what_many_groups_commit_at_once_does_not_wait() -> None:
         await asyncio.sleep(0.001)
     running.cancel()
 
-    assert counted["driftlog_group_write_pauses"] == 0
+    assert 0 == quota.pauses
