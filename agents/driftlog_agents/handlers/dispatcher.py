@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import structlog
 
+from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large, work_for
 from driftlog_agents.groups.coordinator.budget import ASKING
 from driftlog_agents.handlers.common.broker import Broker
@@ -125,8 +126,9 @@ class Dispatcher:
         self._log = structlog.get_logger()
         self._tags = broker.settings.limits.driftlog_max_tagged_fields
         self._tasks: asyncio.TaskGroup | None = None
-        self._one_large = asyncio.Lock()
-        """One large Produce is decoded and admitted at a time."""
+        self._one_large = KeyedLock[str]()
+        """One large Produce of an address is decoded and admitted at a time: it may wait for room
+        for its batches."""
         self.times = RequestTimes(now_ms)
         self.producing = ProduceHandler(broker, lanes, self.spawn, self.times, traces)
         self.fetching = FetchHandler(broker, self.spawn, rng)
@@ -164,8 +166,9 @@ class Dispatcher:
         """
         one = connection.one_batch.read(frame)
         if one is not None:
-            if self.producing.waiting.full and self._has_to_wait(one):
-                connection.put_back(frame, self.producing.waiting)
+            waiting = self.producing.waiting
+            if waiting.scarce and waiting.full(connection) and self._has_to_wait(one):
+                connection.put_back(frame, waiting)
             else:
                 self.producing.handle_one(connection, *one)
             return
@@ -196,8 +199,9 @@ class Dispatcher:
             if request is None:
                 connection.ask_large(frame, partial(self._produce_large, header))
                 return
-            if self.producing.waiting.full and self.producing.any_may_wait(version, request):
-                connection.put_back(frame, self.producing.waiting)
+            waiting = self.producing.waiting
+            if waiting.full(connection) and self.producing.any_may_wait(version, request):
+                connection.put_back(frame, waiting)
                 return
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
@@ -238,7 +242,7 @@ class Dispatcher:
         connection = slot.connection
         work_for(connection.client)
         try:
-            async with self._one_large:
+            async with self._one_large.of(connection.client.address):
                 if slot.frame is None:
                     return
                 request = await off_the_loop(

@@ -185,7 +185,7 @@ async def test_a_read_that_waits_for_room_goes_on_where_it_looked(
     w.rewrite()
     room.set()
     found = await read
-    again = await w.times.run(w.log, partial(find_first, 1_000 + offset))
+    again = await w.times.run(w.log, partial(find_first, 1_000 + offset), 1_000 + offset)
 
     assert (offset, END) == (offsets_of(found.buffers)[0], found.end)
     assert list(range(offset, END)) == offsets_of(found.buffers)
@@ -205,7 +205,9 @@ async def test_a_lookup_by_time_goes_on_where_it_looked(target: int) -> None:
     times = data.max_timestamps_ms
     times[data.index_of(SEALED_END, 30, END)] = 5_000  # more than its records hold
     w.bucket.gate.clear()
-    looked_up = asyncio.create_task(w.times.run(w.log, partial(find_first, 1_000 + target)))
+    looked_up = asyncio.create_task(
+        w.times.run(w.log, partial(find_first, 1_000 + target), 1_000 + target)
+    )
     await asyncio.sleep(0.01)
 
     w.rewrite()
@@ -224,7 +226,7 @@ async def test_the_largest_time_is_looked_for_where_it_was_seen() -> None:
     data: Any = w.log.slices[0].data
     data.max_timestamps_ms[data.index_of(SEALED_END, 30, END)] = 5_000
     w.bucket.gate.clear()
-    looked_up = asyncio.create_task(w.times.run(w.log, find_latest))
+    looked_up = asyncio.create_task(w.times.run(w.log, find_latest, None))
     await asyncio.sleep(0.01)
 
     w.rewrite()
@@ -240,7 +242,7 @@ async def test_a_lookup_whose_object_is_gone_says_so_and_finds_it_when_it_looks_
     """
     w = await world()
     w.bucket.gate.clear()
-    looked_up = asyncio.create_task(w.times.run(w.log, partial(find_first, 1_015)))
+    looked_up = asyncio.create_task(w.times.run(w.log, partial(find_first, 1_015), 1_015))
     await asyncio.sleep(0.01)
 
     w.rewrite()
@@ -249,7 +251,24 @@ async def test_a_lookup_whose_object_is_gone_says_so_and_finds_it_when_it_looks_
     with pytest.raises(ObjectUnavailableError):
         await looked_up
 
-    assert (15, 1_015, -1) == await w.times.run(w.log, partial(find_first, 1_015))
+    assert (15, 1_015, -1) == await w.times.run(w.log, partial(find_first, 1_015), 1_015)
+
+
+@on_virtual_time
+async def test_lookups_for_one_time_at_once_are_one_lookup() -> None:
+    """
+    A hundred clients that ask for the same have what one of them has, and cost as much.
+    """
+    alone, together = await world(), await world()
+    asked: list[int] = []
+    for w, clients in ((alone, 1), (together, 100)):
+        before = len(w.bucket.asked)
+        lookups = (w.times.run(w.log, partial(find_first, 1_015), 1_015) for _ in range(clients))
+        found = await asyncio.gather(*lookups)
+        asked.append(len(w.bucket.asked) - before)
+        assert {(15, 1_015, -1)} == set(found)
+
+    assert asked[0] == asked[1] > 0
 
 
 @contextmanager

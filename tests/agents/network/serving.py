@@ -382,23 +382,26 @@ class Serving:
             assert log is not None
             await self.engine.sealer.seal(log)
 
-    def client(self) -> "Client":
-        """A connection, for `async with`."""
-        return Client(self.port)
+    def client(self, address: str = "127.0.0.1") -> "Client":
+        """A connection from *address*, for `async with`."""
+        return Client(self.port, address)
 
 
 class Client:
     """One connection that says what it is told to, in any order."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self._port = port
+        self._address = address
         self._ids = itertools.count(1)
         self.asked: dict[int, tuple[Api[Any, Any], int]] = {}
         self._reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
-        self._reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._reader, self.writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, local_addr=(self._address, 0)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -17,7 +17,12 @@ from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
 from driftlog_agents.handlers.fetch.request import named_once
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
-from driftlog_agents.protocol.messages import fetch, metadata
+from driftlog_agents.protocol.messages import fetch, list_offsets, metadata
+from driftlog_agents.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from driftlog_tiering.foundation.types import Buffer
 from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
@@ -173,6 +178,33 @@ async def test_who_leaves_when_it_is_told_of_room_takes_none(
     await gone(agent)
 
     assert NOTHING == agent.held_bytes
+
+
+async def test_lookups_by_time_end_when_their_client_leaves(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    They went on for thirty seconds, for nobody.
+    """
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def forever(*_: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(agent.process.broker.reader, "max_timestamp", forever)
+    asked = ListOffsetsPartition(partition_index=0, timestamp=-3)
+    topic = ListOffsetsTopic(name="full", partitions=[asked])
+    async with agent.client() as client:
+        client.send(list_offsets.API, 7, ListOffsetsRequest(topics=[topic]))
+        await begun.wait()
+    async with asyncio.timeout(10):
+        await ended.wait()
+    await gone(agent)
+    await eventually(lambda: agent.held_bytes == NOTHING)
 
 
 # ── Connections that are not read ──

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.batches import Codec, encode_batch, set_producer
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
+from driftlog_agents.handlers.produce import handler, waiting_batches
 from driftlog_agents.log.ingest.flush_memory import MemorySettings
 from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.sealing.policy import SealSettings
@@ -33,6 +34,9 @@ from tests.agents.network.serving import (
 from tests.clients.batches import with_records
 
 MEMORY_BYTES = 4 * MiB
+
+
+MOST_WAITING = "driftlog.max.waiting.batch.bytes"
 
 
 @pytest.fixture
@@ -115,7 +119,7 @@ async def test_who_brings_batches_for_which_there_is_no_room_waits_in_turn(
         dispatcher = agent.process.dispatcher
         asked = [client.send_produce("t", {0: batch(600_000)})]
         asked += [client.send_produce("t", {0: batch(10)})]
-        await eventually(lambda: dispatcher.producing.waiting.full)
+        await eventually(lambda: dispatcher.producing.waiting.scarce)
         late = []
         for sequence in range(3):
             data = batch(100)
@@ -147,7 +151,7 @@ async def test_who_leaves_while_there_is_no_room_is_waited_for_no_longer(tmp_pat
         await client.create("t", compression_type="zstd")
         agent.rewrites.close()
         asked = client.send_produce("t", {0: batch(600_000)})
-        await eventually(lambda: agent.process.dispatcher.producing.waiting.full)
+        await eventually(lambda: agent.process.dispatcher.producing.waiting.scarce)
         async with agent.client() as other:
             other.send_produce("t", {0: batch(10)}, acks=0)
             await eventually(lambda: len(agent.server.connections) == 2)
@@ -159,6 +163,89 @@ async def test_who_leaves_while_there_is_no_room_is_waited_for_no_longer(tmp_pat
         await eventually(lambda: agent.log("t").high_watermark == 2)
 
     assert asked == number
+
+
+@pytest.mark.parametrize("several", [1, 2_500])
+async def test_batches_of_one_address_leave_room_to_another(tmp_path: Path, several: int) -> None:
+    """
+    It has more to send than there is room for, also in a large request that is half admitted:
+    another client's batches wait beside its own, and another's large request is admitted.
+    """
+    limits = Limits(driftlog_max_waiting_batch_bytes=2 * MiB)
+    async with (
+        Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
+        agent.client("127.0.0.2") as first,
+        agent.client("127.0.0.2") as second,
+        agent.client("127.0.0.2") as third,
+        agent.client() as healthy,
+    ):
+        await healthy.create("t", 2_500, compression_type="zstd")
+        await healthy.create("u", 2_500)
+        agent.rewrites.close()
+        waiting = agent.process.dispatcher.producing.waiting
+        for flood in (first, second, third):
+            flood.send_produce("t", dict.fromkeys(range(several), batch(900_000 // several)))
+        await eventually(lambda: waiting.held_bytes > MiB)
+        await eventually(lambda: agent.process.broker.refusals.counts[MOST_WAITING] > 0)
+        large = await healthy.produce("u", dict.fromkeys(range(2_500), batch(10)))
+        held = waiting.held_bytes
+        asked = healthy.send_produce("t", {0: batch(10)})
+        await eventually(lambda: waiting.held_bytes > held)
+        agent.rewrites.open()
+        number, _ = await healthy.receive()
+
+    assert {0} == {large[n].error_code for n in range(2_500)}
+    assert asked == number
+
+
+async def test_who_has_waited_too_long_for_room_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nothing says that a client has left while it is not read: what it had sent took hours of the
+    thread.  Whoever still waits for an answer has asked again by then.
+    """
+    limits = Limits(driftlog_max_waiting_batch_bytes=MiB // 2)
+    async with (
+        Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
+        agent.client() as client,
+        agent.client() as other,
+    ):
+        await client.create("t", 2, compression_type="zstd")
+        agent.rewrites.close()
+        asked = client.send_produce("t", {0: batch(600_000)})
+        await eventually(lambda: agent.process.dispatcher.producing.waiting.scarce)
+        other.send_produce("t", {1: batch(10)}, acks=0)
+        await eventually(lambda: agent.process.broker.refusals.counts[MOST_WAITING] > 0)
+        monkeypatch.setattr(waiting_batches, "LONGEST_MS", -1)
+        agent.rewrites.open()
+        closed = await other.closed()
+        number, _ = await client.receive()
+        taken = agent.log("t", 1).log_end
+
+    assert (True, asked, 0) == (closed, number, taken)
+
+
+async def test_a_batch_without_acks_does_not_wait_for_ever(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    With acks its client says when it gives up, or leaves.
+    """
+    async with agent.client() as client, agent.client() as other:
+        await client.create("t", compression_type="zstd")
+        agent.rewrites.close()
+        asked = other.send_produce("t", {0: batch(10)})
+        await eventually(lambda: agent.rewrites.waiting == 1)
+        client.send_produce("t", {0: batch(10)}, acks=0)
+        await eventually(lambda: len(agent.log("t").busy) == 2)
+        monkeypatch.setattr(handler, "LONGEST_MS", -1)
+        agent.rewrites.open()
+        closed = await client.closed()
+        number, _ = await other.receive()
+        held, end = agent.process.dispatcher.producing.waiting.held_bytes, agent.log("t").log_end
+
+    assert (True, asked, 0, 1) == (closed, number, held, end)
 
 
 async def test_answers_of_a_request_are_counted_while_any_of_its_batches_waits(

@@ -4,12 +4,15 @@
     −4 earliest local    −5 latest tiered    −6 earliest pending upload
 
 Offsets that memory knows are answered first; the others are looked up in the bucket, some
-partitions at once, until the client's timeout.  There is no tier apart from the log: −4 is the
-log's start, −5 and −6 have no offset.
+partitions at once, until the client's timeout, or until it leaves.  There is no tier apart from
+the log: −4 is the log's start, −5 and −6 have no offset.
 Source: kafka.server.ReplicaManager#fetchOffset, UnifiedLog#fetchOffsetByTimestamp.
 Shell.
 """
 
+import asyncio
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import structlog
@@ -84,8 +87,22 @@ async def handle(
             elif not _at_once(broker, topic.name, asked, version, answer):
                 answer.error_code = ErrorCode.REQUEST_TIMED_OUT
                 lookups.append((topic.name, asked, answer))
-    await each_within(deadline_s, lookups, lambda one: _later(broker, context, *one), _AT_ONCE)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None) as limit:
+            gone = partial(_end, limit)
+            context.on_close.add(gone)
+            try:
+                await each_within(
+                    deadline_s, lookups, lambda one: _later(broker, context, *one), _AT_ONCE
+                )
+            finally:
+                context.on_close.discard(gone)
     return ListOffsetsResponse(topics=topics)
+
+
+def _end(limit: asyncio.Timeout) -> None:
+    """The client has left: lookups end, whatever they wait for."""
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def _named_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:

@@ -22,7 +22,7 @@ import structlog
 
 from driftlog_agents.configs.limits import MAX_MESSAGE_BYTES
 from driftlog_agents.configs.topic import TopicLimits
-from driftlog_agents.foundation.loop_slices import sliced, time_for_large
+from driftlog_agents.foundation.loop_slices import sliced, time_for_large, time_to_work
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
 from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
@@ -41,7 +41,7 @@ from driftlog_agents.handlers.produce.waiters import (
     SeveralBatches,
     TimedOneBatchWaiter,
 )
-from driftlog_agents.handlers.produce.waiting_batches import WaitingBatches, own_memory
+from driftlog_agents.handlers.produce.waiting_batches import LONGEST_MS, WaitingBatches, own_memory
 from driftlog_agents.log.ingest.admission_verdict import parks
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.batch import BatchHeaderFields
@@ -108,7 +108,7 @@ class ProduceHandler:
         self.requests = 0
         self.bytes = 0
         self.errors = 0
-        self.waiting = WaitingBatches(broker.settings.limits, broker.refusals)
+        self.waiting = WaitingBatches(broker.settings.limits, broker.refusals, times.now_ms)
 
     def handle(
         self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
@@ -157,13 +157,12 @@ class ProduceHandler:
         )
         self._time(pending)
         await time_for_large()
+        connection = slot.connection
         async for name, data, answers in sliced(self._each(version, request, pending)):
-            if slot.connection.closed:
+            if data is not None and self.waiting.full(connection) and self.may_wait(name, data):
+                await self.waiting.room(connection)
+            if connection.closed:
                 return
-            if data is not None and self.waiting.full and self.may_wait(name, data):
-                await self.waiting.room()
-                if slot.connection.closed:
-                    return
             # Between two slices the session may end, and another may begin.
             engine = self._engine()
             if data is not None:
@@ -453,18 +452,23 @@ class ProduceHandler:
         self.waiting.add(len(records), waiter, slot.connection)
         if acks == 1:
             waiter.unsynced(log)
-        log.busy.append((engine, limits, records, checked, acks, slot, waiter))
+        since_ms = self._times.now_ms()
+        log.busy.append((engine, limits, records, checked, acks, slot, waiter, since_ms))
         if len(log.busy) == 1:
             self._spawn(self._work(log))
 
     async def _work(self, log: PartitionLog) -> None:
         while log.busy:
-            engine, limits, records, checked, acks, slot, waiter = log.busy[0]
+            engine, limits, records, checked, acks, slot, waiter, since_ms = log.busy[0]
             size = len(records)
             try:
                 if acks != 0 and slot.connection.closed:
+                    await time_to_work()  # there may be thousands
                     waiter.lost(log)  # no client waits for the batch, and it may take long
                     continue
+                if acks == 0 and self._times.now_ms() - since_ms > LONGEST_MS:
+                    await time_to_work()
+                    raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, "it has waited too long")
                 await engine.admits(log)  # before a rewrite, which may enlarge the batch
                 now_ms = self._broker.wall_ms()
                 if needs_rewrite(limits, checked, now_ms):

@@ -41,6 +41,7 @@ class FlushBatches:
     """The batches of one flush object, in its order: by (topic id, partition, offset)."""
 
     __slots__ = (
+        "_header_times",
         "base_offsets",
         "file_numbers",
         "file_positions",
@@ -71,6 +72,10 @@ class FlushBatches:
         """Byte positions in the flush.  The batches of one slice stand back to back, here and in
         every object that holds them: see `StoredAt`."""
         self.max_timestamps_ms = max_timestamps_ms
+        """The largest timestamp of each batch, as its header says; no more than its records have,
+        once they were searched in vain."""
+        self._header_times = max_timestamps_ms
+        """As their headers say; others may have the same array."""
         self.views: list[memoryview | bytes] | None = None
         self.files: list[BufferFile] = []
         self.file_numbers: array[int] | None = None
@@ -93,6 +98,14 @@ class FlushBatches:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def limit_time(self, index: int, most_ms: int) -> None:
+        """No record of the batch at *index* is later than *most_ms*."""
+        if self.max_timestamps_ms[index] <= most_ms:
+            return
+        if self.max_timestamps_ms is self._header_times:
+            self.max_timestamps_ms = self._header_times[:]
+        self.max_timestamps_ms[index] = most_ms
 
     def index_of(self, offset: int, first: int, count: int) -> int:
         """Index of the batch in ``[first, first + count)`` that holds *offset*."""

@@ -194,7 +194,7 @@ class LogReader:
 
         Raises: as `read`, except OffsetOutOfRangeError.
         """
-        return await self._search(log, partial(find_first, target_ms))
+        return await self._search(log, partial(find_first, target_ms), target_ms)
 
     async def max_timestamp(self, log: PartitionLog) -> tuple[int, int, int] | None:
         """(offset, timestamp ms, leader epoch) of the first record with the largest timestamp
@@ -202,13 +202,13 @@ class LogReader:
 
         Raises: as `find_timestamp`.
         """
-        return await self._search(log, find_latest)
+        return await self._search(log, find_latest, None)
 
     async def _search(
-        self, log: PartitionLog, begin: Callable[[Tiers], Search]
+        self, log: PartitionLog, begin: Callable[[Tiers], Search], target_ms: int | None
     ) -> tuple[int, int, int] | None:
         check_led(log)
-        return await self._looking_again(log, lambda: self._times.run(log, begin))
+        return await self._looking_again(log, lambda: self._times.run(log, begin, target_ms))
 
     # ── Looking again ──
 

@@ -101,6 +101,7 @@ def find_first(target_ms: int, tiers: Tiers) -> Search:
             found = yield LookInBatch(tail, index, look)
             if found is not None:
                 return found
+            _learn(tail, index, start, target_ms - 1)
         if turn % _SLICES_A_TURN == 0:
             yield None
     return None
@@ -219,10 +220,23 @@ def _latest_of_slice(tail: TailSlice, start: int, best: Found | None) -> Search:
     for index in sorted(candidates, key=lambda i: (-times[i], i)):
         if times[index] < _least(best):
             break
+        if data.max_timestamps_ms[index] < _least(best):
+            continue  # another search has looked into it meanwhile
         found: Found | None = yield LookInBatch(tail, index, look)
-        if found is not None and (best is None or found[1] > best[1]):
-            best = found
+        if found is not None:
+            _learn(tail, index, start, found[1])
+            if best is None or found[1] > best[1]:
+                best = found
     return best
+
+
+def _learn(tail: TailSlice, index: int, start: int, most_ms: int) -> None:
+    """Of a batch's records from *start* on none is later than *most_ms*: if these are all of them,
+    no search looks into it again for a later one, whatever its header says."""
+    data = tail.data
+    assert isinstance(data, FlushBatches)
+    if data.base_offsets[index] >= start:
+        data.limit_time(index, most_ms)
 
 
 def _candidates(tail: TailSlice, start: int, target_ms: int) -> Iterator[int]:

@@ -4,10 +4,11 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any
 
+from driftlog_agents.foundation.single_flight import SingleFlight
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -45,11 +46,21 @@ class TimeReads:
         self._segments = segments
         self._flushes = flushes
         self._manifest = manifest
+        self._searches = SingleFlight[Hashable, tuple[int, int, int] | None]()
 
     async def run(
+        self, log: PartitionLog, begin: Callable[[Tiers], Search], asked: Hashable
+    ) -> tuple[int, int, int] | None:
+        """The result of a search: see `LogReader.find_timestamp`.
+
+        Searches for the same, *asked* at the same state of the log, are one.
+        """
+        state = log.log_start, log.sealed_end, log.high_watermark
+        return await self._searches.do((log, asked, state), partial(self._run, log, begin))
+
+    async def _run(
         self, log: PartitionLog, begin: Callable[[Tiers], Search]
     ) -> tuple[int, int, int] | None:
-        """The result of a search: see `LogReader.find_timestamp`."""
         tiers = await self._tiers(log)
         found = await run(begin(tiers), partial(self._answer, log, tiers.manifest))
         return None if found is None else (*found, epoch_at(log, tiers.manifest, found[0]))

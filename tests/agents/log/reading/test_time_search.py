@@ -125,6 +125,32 @@ def test_the_latest_record_is_the_first_with_the_largest_time(
     assert expected == tail.run(find_latest(Tiers(start, None, tail.slices)))
 
 
+def test_headers_that_say_a_later_time_are_believed_once() -> None:
+    """
+    A thousand batches whose headers say 99, and whose records have 5: each is looked into by one
+    search, whether for the latest record or for the first since a time; searches that believe
+    none of them find what they found.
+    """
+    tail = Tail([[[5]] * 500] * 2)
+    footers = []
+    for each in tail.slices:
+        assert isinstance(each.data, FlushBatches)
+        footers.append(each.data.max_timestamps_ms)
+        footers[-1][:] = array("q", [99] * 500)
+    tiers = Tiers(0, None, tail.slices)
+
+    first = tail.run(find_latest(tiers)), len(tail.asked)
+    again = tail.run(find_latest(tiers)), len(tail.asked)
+    since = tail.run(find_first(50, tiers)), len(tail.asked)
+    begin = tail.run(find_first(5, tiers)), len(tail.asked)
+
+    assert ((0, 5), 1_000) == first
+    assert ((0, 5), 1_001) == again
+    assert (None, 1_001) == since
+    assert ((0, 5), 1_002) == begin
+    assert [{99}] * 2 == [set(times) for times in footers]
+
+
 def test_a_long_search_lets_other_requests_run() -> None:
     """
     Each 64 slices that hold nothing: other connections are served meanwhile.
