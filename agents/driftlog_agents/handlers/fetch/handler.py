@@ -6,7 +6,7 @@
          └─ too little: wait for the high watermarks, at most max_wait, try again
 
 When the high watermark of a partition moves, a waiting request checks that partition only, however
-many it waits for.  A request of very many partitions is read in slices.  If a partition is named
+many it waits for.  What is too much for one step is read in slices.  If a partition is named
 twice, the last entry counts.  A request that goes on with a session (`session_cache`) looks only at
 what is due in it (`session`): nothing is done for idle partitions.
 
@@ -218,7 +218,9 @@ class _Fetch:
         found, size, cold = self._reads.read()
         if cold:
             self._go_cold()
-        elif found is not None and (self._enough(found, size) or not self._may_wait()):
+        elif found is None:
+            self._spawn(self._begin_large)
+        elif self._enough(found, size) or not self._may_wait():
             self._answer(found, size)
         else:
             for log, asked in self._logs():
@@ -389,16 +391,16 @@ class _Fetch:
             return
         self._keep_little()
         self._ask_due()
-        if is_large(self._request):
-            if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
-                self._spawn(self._read_cold)
-            return
-        found, size, cold = self._reads.read()
-        if cold:
-            self._go_cold()
-        else:
-            assert found is not None
-            self._answer(found, size)
+        if not is_large(self._request):
+            found, size, cold = self._reads.read()
+            if cold:
+                self._go_cold()
+                return
+            if found is not None:
+                self._answer(found, size)
+                return
+        if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
+            self._spawn(self._read_cold)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._owner.spawn(self._slot.run(work))
