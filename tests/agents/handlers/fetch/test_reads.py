@@ -3,14 +3,16 @@ many partitions would get a few of them with each answer."""
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.batches import encode_batch
 from driftlog_agents.handlers.fetch import handler, request
 from driftlog_agents.log.partition import local_plan
+from driftlog_agents.protocol.api import take_apart
 from driftlog_agents.protocol.messages.fetch import PartitionData
-from tests.agents.network.serving import Client, Serving, records
+from tests.agents.network.serving import Client, Serving, eventually, records
 
 BATCH = encode_batch([b"x"], timestamp_ms=1).data
 PARTITIONS = 3
@@ -87,3 +89,31 @@ async def test_a_consumer_of_a_log_in_pieces_gets_every_batch_once(
                 seen[n] += count
 
     assert dict.fromkeys(range(PARTITIONS), EACH) == seen
+
+
+async def test_an_answer_of_very_many_partitions_is_taken_apart_after_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    With its request, by a thread, also where it waits first; the client has all of it.
+    """
+    taken: list[str] = []
+
+    def noting(messages: list[Any]) -> None:
+        taken.extend(type(one).__name__ for one in messages)
+        take_apart(messages)
+
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await fill(client)
+        monkeypatch.setattr(request, "MANY_PARTITIONS", 1)
+        monkeypatch.setattr(handler, "MANY_PARTITIONS", 1)
+        monkeypatch.setattr(handler, "take_apart", noting)
+        found = await client.fetch("t", dict.fromkeys(range(PARTITIONS), 0))
+        await eventually(lambda: len(taken) == 2)
+        waited = await client.fetch("t", dict.fromkeys(range(PARTITIONS), EACH), max_wait_ms=10)
+        await eventually(lambda: len(taken) == 5)
+
+    assert [EACH] * PARTITIONS == batches(found)
+    assert [0] * PARTITIONS == [data.error_code for data in waited.values()]
+    assert ["FetchTopic", "FetchableTopicResponse"] == taken[:2] == taken[3:]
+    assert ["FetchableTopicResponse"] == taken[2:3]
