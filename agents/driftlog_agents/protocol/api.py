@@ -357,6 +357,27 @@ def _elements(message: Any, most: int) -> int:
     return count
 
 
+_FREED_AT_ONCE: Final = 1_000
+_FEW: Final = 10
+
+
+def take_apart(messages: list[Any]) -> None:
+    """Empty *messages*, which nobody needs any more, and their arrays, some elements at a time.
+
+    A thread does it for large ones.  Python frees a message whole in one step, for which all
+    threads wait: 200 ns an element.
+    """
+    first = messages[0] if messages else None
+    for name in getattr(first, "__slots__", ()):
+        if type(getattr(first, name)) is list:
+            for message in messages:
+                array = getattr(message, name)
+                if array and len(array) > _FEW:
+                    take_apart(array)
+    while messages:
+        del messages[-_FREED_AT_ONCE:]
+
+
 def message_bytes(message: Any) -> int:
     """About as many bytes as *message* has when it is encoded, without encoding it."""
     return sum(_value_bytes(getattr(message, name)) for name in message.__slots__)

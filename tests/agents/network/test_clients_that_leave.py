@@ -14,7 +14,6 @@ from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers import dispatcher
 from driftlog_agents.handlers.fetch import handler
 from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
-from driftlog_agents.handlers.fetch.request import named_once
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.protocol.messages import fetch, list_offsets, metadata
@@ -125,7 +124,7 @@ async def test_no_large_answer_is_encoded_for_who_has_left(
 
     async def encode(work: Callable[..., Any], *args: Any) -> Any:
         nonlocal encoded
-        encoded += work is not named_once
+        encoded += work == fetch.API.encode_response_parts
         return work(*args)
 
     monkeypatch.setattr(handler, "off_the_loop", encode)

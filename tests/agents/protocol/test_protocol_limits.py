@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS, Api, ApiKey, message_bytes
+from driftlog_agents.protocol.api import (
+    MAX_REQUEST_ELEMENTS,
+    Api,
+    ApiKey,
+    message_bytes,
+    take_apart,
+)
 from driftlog_agents.protocol.errors import CorruptFrameError, OverLimitError
 from driftlog_agents.protocol.messages import describe_groups, fetch, metadata, produce
 from driftlog_agents.protocol.messages.describe_groups import (
@@ -309,3 +315,45 @@ def test_no_message_is_recursive() -> None:
 def _swallow(api: Api[Any, Any], version: int, body: bytes) -> None:
     with contextlib.suppress(CorruptFrameError):
         api.decode_request(version, body)
+
+
+@pytest.mark.parametrize("topics", [1, 5_000])
+def test_a_message_that_is_taken_apart_is_freed_some_elements_at_a_time(topics: int) -> None:
+    """
+    Wherever its many elements are: all threads wait while one array is freed.
+    """
+    freed: list[int] = []
+    asked = [
+        fetch.FetchTopic(
+            topic="t",
+            partitions=[fetch.FetchPartition(partition=n) for n in range(5_000 // topics)],
+        )
+        for _ in range(topics)
+    ]
+
+    class Noting(list[Any]):
+        def __delitem__(self, at: Any) -> None:
+            freed.append(len(self[at]))
+            super().__delitem__(at)
+
+    longest = asked[0].partitions if topics == 1 else asked
+    noting = Noting(longest)
+    take_apart(noting)
+
+    assert not noting
+    assert 5_000 == sum(freed)
+    assert 1_000 == max(freed)
+
+
+def test_long_arrays_of_a_message_that_is_taken_apart_are_freed_before_it() -> None:
+    """
+    A topic of very many partitions, behind one of few.
+    """
+    few = [fetch.FetchPartition(partition=0)]
+    many = [fetch.FetchPartition(partition=n) for n in range(2_000)]
+    asked = [fetch.FetchTopic(topic="a", partitions=few)]
+    asked.append(fetch.FetchTopic(topic="b", partitions=many))
+
+    take_apart(asked)
+
+    assert ([], []) == (asked, many)

@@ -21,7 +21,8 @@ from driftlog_agents.protocol.messages import fetch, produce
 
 PRODUCE_SINCE: Final = 10
 """From this version on an answer to Produce has hints."""
-_FETCH_SINCE: Final = 16
+FETCH_SINCE: Final = 16
+"""The same for Fetch."""
 
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _FENCED: Final = int(ErrorCode.FENCED_LEADER_EPOCH)
@@ -78,23 +79,40 @@ def add_to_fetch(
     broker: Broker, version: int, response: fetch.FetchResponse, listener: str
 ) -> None:
     """Add the leaders of partitions that were not read here; *listener* is the client's."""
-    if version < _FETCH_SINCE:
+    if version < FETCH_SINCE:
         return
-    found: dict[int, Node] = {}
+    hints = FetchHints(broker, listener)
     for topic in response.responses:
         for data in topic.partitions:
-            if data.error_code == _NOT_LEADER or data.error_code == _FENCED:
-                leader, epoch = _leader(
-                    broker, topic.topic_id, data.partition_index, listener, found, data.error_code
-                )
-                if leader >= 0:
-                    data.current_leader = fetch.LeaderIdAndEpoch(
-                        leader_id=leader, leader_epoch=epoch
-                    )
-    response.node_endpoints = [
-        fetch.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
-        for n in found.values()
-    ]
+            hints.add(topic.topic_id, data)
+    response.node_endpoints = hints.endpoints()
+
+
+class FetchHints:
+    """As `add_to_fetch`, partition by partition."""
+
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._found: dict[int, Node] = {}
+
+    def add(self, topic_id: UUID, data: fetch.PartitionData) -> None:
+        """Add the leader of a partition of the topic, if the partition was not read for that."""
+        error = data.error_code
+        if error != _NOT_LEADER and error != _FENCED:
+            return
+        leader, epoch = _leader(
+            self._broker, topic_id, data.partition_index, self._listener, self._found, error
+        )
+        if leader >= 0:
+            data.current_leader = fetch.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+
+    def endpoints(self) -> list[fetch.NodeEndpoint]:
+        """The addresses of the leaders that were added."""
+        return [
+            fetch.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
+            for n in self._found.values()
+        ]
 
 
 def _leader(

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.protocol.messages.fetch import FetchRequest
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.foundation.types import Buffer
@@ -65,6 +66,17 @@ class BucketRead(NamedTuple):
     max_bytes: int
     zstd: bool
     codec: Codec | None
+
+
+def most_bytes(request: FetchRequest) -> int:
+    """Bytes that *request* reads from the bucket, at most, if its `max_bytes` allows them."""
+    total = largest = 0
+    for topic in request.topics:
+        for asked in topic.partitions:
+            size = max(LEAST_BYTES, asked.partition_max_bytes)
+            total += size
+            largest = max(largest, size)
+    return min(total, max(largest, MOST_BYTES))
 
 
 Outcome = list[Buffer] | Exception | None

@@ -6,7 +6,7 @@
          └─ too little: wait for the high watermarks, at most max_wait, try again
 
 When the high watermark of a partition moves, a waiting request checks that partition only, however
-many it waits for.  A request of very many partitions is read in slices.  If a partition is named
+many it waits for.  What is too much for one step is read in slices.  If a partition is named
 twice, the last entry counts.  A request that goes on with a session (`session_cache`) looks only at
 what is due in it (`session`): nothing is done for idle partitions.
 
@@ -33,8 +33,8 @@ from driftlog_agents.configs.limits import FETCH_MAX_BYTES
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.common.leader_hints import add_to_fetch
-from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, MOST_BYTES, BucketReads
+from driftlog_agents.handlers.common.leader_hints import FETCH_SINCE, FetchHints, add_to_fetch
+from driftlog_agents.handlers.fetch.bucket_reads import LEAST_BYTES, BucketReads, most_bytes
 from driftlog_agents.handlers.fetch.reads import FetchReads, log_of
 from driftlog_agents.handlers.fetch.request import (
     MANY_PARTITIONS,
@@ -47,6 +47,7 @@ from driftlog_agents.handlers.fetch.session_cache import NO_SESSION, FetchSessio
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, QueuedRequest
+from driftlog_agents.protocol.api import take_apart
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -154,6 +155,7 @@ class _Fetch:
     """One request; also the `Waiter` of its partitions."""
 
     __slots__ = (
+        "_asked_bytes",
         "_broker",
         "_correlation_id",
         "_done",
@@ -189,6 +191,8 @@ class _Fetch:
         self._request = request
         self._session = session
         """The session that it goes on with."""
+        self._asked_bytes: int | None = None
+        """What `most_bytes` returns, if a thread has counted it."""
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
         self._reads = FetchReads(
@@ -218,7 +222,9 @@ class _Fetch:
         found, size, cold = self._reads.read()
         if cold:
             self._go_cold()
-        elif found is not None and (self._enough(found, size) or not self._may_wait()):
+        elif found is None:
+            self._spawn(self._begin_large)
+        elif self._enough(found, size) or not self._may_wait():
             self._answer(found, size)
         else:
             for log, asked in self._logs():
@@ -240,8 +246,9 @@ class _Fetch:
         """As `begin`, in slices.  After an error the connection closes: the slot never stays
         open."""
         try:
-            if self._session is None:
+            if self._session is None and is_large(self._request):
                 await off_the_loop(named_once, self._request)
+                self._asked_bytes = await off_the_loop(most_bytes, self._request)
             here = await self._reads.read_slowly(bucket=False)
             if here is None:
                 self._go_cold()
@@ -250,6 +257,7 @@ class _Fetch:
             if self._enough(found, size) or not self._may_wait():
                 await self._answer_slowly(found, size)
                 return
+            await off_the_loop(take_apart, found)
             async for log, asked in sliced(self._logs()):
                 if self._done:
                     return  # a high watermark moved, and that was enough
@@ -389,16 +397,16 @@ class _Fetch:
             return
         self._keep_little()
         self._ask_due()
-        if is_large(self._request):
-            if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
-                self._spawn(self._read_cold)
-            return
-        found, size, cold = self._reads.read()
-        if cold:
-            self._go_cold()
-        else:
-            assert found is not None
-            self._answer(found, size)
+        if not is_large(self._request):
+            found, size, cold = self._reads.read()
+            if cold:
+                self._go_cold()
+                return
+            if found is not None:
+                self._answer(found, size)
+                return
+        if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
+            self._spawn(self._read_cold)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._owner.spawn(self._slot.run(work))
@@ -448,13 +456,10 @@ class _Fetch:
     def _most_bytes(self) -> int:
         """Bytes read from the bucket, at most.  Room for data from memory and disk is claimed when
         its size is known."""
-        asked = [
-            max(LEAST_BYTES, p.partition_max_bytes)
-            for topic in self._request.topics
-            for p in topic.partitions
-        ]
-        most = max(max(asked, default=0), MOST_BYTES)
-        return min(sum(asked), most, max(LEAST_BYTES, self._request.max_bytes))
+        asked = self._asked_bytes
+        if asked is None:
+            asked = most_bytes(self._request)
+        return min(asked, max(LEAST_BYTES, self._request.max_bytes))
 
     # ── Answering ──
 
@@ -466,23 +471,37 @@ class _Fetch:
         self._respond(self._response(responses))
 
     async def _answer_slowly(self, responses: list[FetchableTopicResponse], size: int) -> None:
-        """As `_answer`; an answer of many partitions is encoded by a thread."""
+        """As `_answer`; an answer of many partitions is encoded by a thread, which then takes it
+        and its request apart."""
         self._done = True
-        if self._slot.connection.closed:
-            return
+        connection = self._slot.connection
         if sum(len(topic.partitions) for topic in responses) <= MANY_PARTITIONS:
-            self._answer(responses, size)
+            if not connection.closed:
+                self._answer(responses, size)
             return
-        if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
+        if connection.closed:
+            await off_the_loop(take_apart, self._request.topics)
+        elif size <= SMALL_BYTES or connection.answers.room(size, self._out_of_time):
+            self._owner.bytes += size
+            response = self._response(responses)
+            await self._add_leaders(response)
+            answer = await off_the_loop(
+                API.encode_response_parts, self._version, self._correlation_id, response
+            )
+            if not connection.closed:
+                self._slot.respond(answer)
+            await off_the_loop(take_apart, self._request.topics)
+        await off_the_loop(take_apart, responses)
+
+    async def _add_leaders(self, response: FetchResponse) -> None:
+        """As `add_to_fetch`, in slices."""
+        if self._version < FETCH_SINCE:
             return
-        self._owner.bytes += size
-        connection, response = self._slot.connection, self._response(responses)
-        add_to_fetch(self._broker, self._version, response, connection.listener)
-        answer = await off_the_loop(
-            API.encode_response_parts, self._version, self._correlation_id, response
-        )
-        if not connection.closed:
-            self._slot.respond(answer)
+        hints = FetchHints(self._broker, self._slot.connection.listener)
+        async for topic in sliced(response.responses):
+            async for data in sliced(topic.partitions):
+                hints.add(topic.topic_id, data)
+        response.node_endpoints = hints.endpoints()
 
     def _response(self, responses: list[FetchableTopicResponse]) -> FetchResponse:
         """The answer: in a session, what it must be told."""

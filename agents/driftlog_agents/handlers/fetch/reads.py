@@ -5,7 +5,9 @@
 
 The first partition that has records gets one batch at least, however large; the others get what
 fits.  If the bucket alone has the first records, several partitions are read from it together
-(`bucket_reads`).
+(`bucket_reads`).  An answer also ends where it has the most batches, and a partition's records
+end where one step has read the most from memory and disk (`Allowance`): it is `cut`, and sent at
+once.
 Source: kafka.server.ReplicaManager#readFromLog, Partition#checkCurrentLeaderEpoch.
 
 Shell.
@@ -26,7 +28,7 @@ from driftlog_agents.handlers.fetch.bucket_reads import (
 )
 from driftlog_agents.handlers.fetch.request import UNKNOWN_PARTITION
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.partition.local_plan import MOST_BATCHES
+from driftlog_agents.log.partition.local_plan import Allowance
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.topic_logs import TopicLogs
 from driftlog_agents.log.reading.read_plan import holds_zstd
@@ -67,13 +69,13 @@ class FetchReads:
     """The reads of one Fetch request."""
 
     __slots__ = (
+        "_allowance",
         "_broker",
         "_bucket",
         "_client_host",
         "_failures",
         "_request",
         "_version",
-        "cut",
     )
 
     def __init__(
@@ -91,15 +93,20 @@ class FetchReads:
         self._request = request
         self._client_host = client_host
         self._failures = failures
-        self.cut = False
-        """The answer has the most batches that it may have: more may follow."""
+        self._allowance = Allowance()
+
+    @property
+    def cut(self) -> bool:
+        """Whether the last read ended before what else it might have read."""
+        return self._allowance.cut
 
     def read(self) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
-        """(answers, bytes, cold); cold: the first records are only in the bucket, and answers is
-        None."""
+        """(answers, bytes, cold); cold: the first records are only in the bucket.  Answers are None
+        then, and where `read_slowly` must read: one step has no time for all partitions."""
         engine = self._broker.engine
+        allowance = self._allowance = Allowance()
         responses: list[FetchableTopicResponse] = []
-        size = count = 0
+        size = 0
         for topic in self._request.topics:
             entry = None if engine is None else self.topic(engine, topic.topic, topic.topic_id)
             partitions: list[PartitionData] = []
@@ -109,16 +116,16 @@ class FetchReads:
                 if log is None or asked.fetch_offset >= log.high_watermark:
                     continue
                 room = self._request.max_bytes - size
-                if size and (room <= 0 or count >= MOST_BATCHES):
+                if size and room <= 0:
                     continue
-                limit = min(asked.partition_max_bytes, room)
-                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+                limit, offset = min(asked.partition_max_bytes, room), asked.fetch_offset
+                buffers = self._broker.reader.read_local(log, offset, limit, allowance)
                 if buffers is None:
                     if size == 0:
                         return None, 0, True
                     continue  # the next request reads it first
-                count += len(buffers)
-                self.cut = count >= MOST_BATCHES
+                if not buffers and allowance.batches:
+                    return None, 0, False
                 size += self._put(data, buffers, limit, first=size == 0)
             responses.append(
                 FetchableTopicResponse(
@@ -134,8 +141,6 @@ class FetchReads:
         if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
             data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return 0
-        if len(buffers) >= MOST_BATCHES:
-            self.cut = True
         small = size < len(buffers) * _SMALL_BYTES
         data.records = [b"".join(buffers)] if small else buffers
         return size
@@ -237,6 +242,7 @@ class FetchReads:
     async def read_slowly(self, *, bucket: bool) -> tuple[list[FetchableTopicResponse], int] | None:
         """As `read`, in slices.  None: the first records are only in the bucket, and *bucket* is
         false."""
+        self._allowance = Allowance()
         responses: list[FetchableTopicResponse] = []
         planned: list[_Planned] = []
         plan = _Room(self._request.max_bytes)
@@ -256,7 +262,7 @@ class FetchReads:
             )
         await self._read_bucket(planned)
         size = 0
-        for one in planned:
+        async for one in sliced(planned):
             if one.error is not None:
                 self._failed(one, one.error)
             elif one.buffers:
@@ -274,16 +280,18 @@ class FetchReads:
         data, log = self._check(engine, entry, topic.topic, topic.topic_id, asked)
         if log is None or asked.fetch_offset >= log.high_watermark or plan.is_full:
             return data, None
-        limit = plan.limit(asked)
+        limit, offset = plan.limit(asked), asked.fetch_offset
+        self._allowance.next_step()
         try:
-            buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+            buffers = self._broker.reader.read_local(log, offset, limit, self._allowance)
         except UnavailableError as error:
             planned.append(_Planned(data, log, limit, error=error))
             return data, None
         if buffers is None:
             return data, log
-        planned.append(_Planned(data, log, limit, buffers))
-        plan.take(sum(map(len, buffers)))
+        if buffers:
+            planned.append(_Planned(data, log, limit, buffers))
+            plan.take(sum(map(len, buffers)))
         return data, None
 
     def _plan_cold(
@@ -312,8 +320,9 @@ class FetchReads:
         for one, outcome in zip(cold, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 one.error = outcome
-            else:
-                one.buffers = outcome
+            elif outcome is not None:
+                one.buffers = outcome[: self._allowance.batches]
+                self._allowance.take_batches(len(one.buffers))
 
     def _failed(self, one: "_Planned", error: Exception) -> None:
         """Put *error* into the answer of its partition.

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from driftlog_agents.handlers.fetch.bucket_reads import (
+    LEAST_BYTES,
+    MOST_BYTES,
     BucketRead,
     BucketReads,
     BucketReadSettings,
     Outcome,
+    most_bytes,
 )
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from driftlog_tiering.batches.batch import parse_header
 from driftlog_tiering.formats.manifest import SegmentRef
 from tests.agents.log.tiers import World, make_batch
@@ -226,3 +230,23 @@ async def test_a_read_that_the_agents_end_cuts_off_is_answered(bucket: Bucket) -
     (outcome,) = await reading
 
     assert isinstance(outcome, Exception)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([], 0),
+        ([1, 1], 2 * LEAST_BYTES),
+        ([MOST_BYTES // 2] * 3, MOST_BYTES),
+        ([1, 3 * MOST_BYTES, 1], 3 * MOST_BYTES),
+    ],
+)
+def test_a_request_reads_from_the_bucket_what_a_few_partitions_or_its_largest_may_have(
+    asked: list[int], expected: int
+) -> None:
+    """
+    So much room for its answer is claimed before.
+    """
+    partitions = [FetchPartition(partition=0, partition_max_bytes=size) for size in asked]
+
+    assert expected == most_bytes(FetchRequest(topics=[FetchTopic(partitions=partitions)]))

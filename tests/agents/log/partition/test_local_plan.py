@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.log.partition.local_plan import MOST_BATCHES, file_reads, local_spans
+from driftlog_agents.log.partition.local_plan import file_reads, local_spans
 from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, tail_slice
 from driftlog_tiering.formats.flush_object import Slice
@@ -111,15 +111,6 @@ def test_a_plan_ends_where_batches_are_in_the_bucket_only() -> None:
     assert [[0, 1], [], [4, 5]] == [planned(log, offset, 1_000) for offset in (0, 2, 4)]
 
 
-def test_a_plan_has_a_limit_of_batches() -> None:
-    """
-    Bytes do not bound a fetch of small batches.
-    """
-    log = log_of([[1] * (MOST_BATCHES - 2), [1] * 5])
-
-    assert list(range(MOST_BATCHES)) == planned(log, 0, 1 << 30)
-
-
 placed = st.lists(
     st.tuples(st.integers(0, 1), st.integers(1, 3_000), st.sampled_from((0, 48, 1_500, 90_000))),
     min_size=1,
@@ -142,7 +133,7 @@ def test_reads_of_buffer_files_cover_each_batch_once_and_waste_little(
         data.file_positions.append(ends[number] + gap)
         ends[number] += gap + length
 
-    reads = file_reads(data, 0, len(batches))
+    reads = list(file_reads(data, 0, len(batches)))
 
     assert [0, *(end for *_, end in reads)] == [*(first for *_, first, _ in reads), len(batches)]
     for number, position, size, first, end in reads:
@@ -163,4 +154,4 @@ def test_batches_that_stand_side_by_side_take_one_read() -> None:
     data.file_numbers = array("B", [0] * 64)
     data.file_positions = array("q", [i * (16_384 + 48) for i in range(64)])
 
-    assert [(0, 0, 64 * 16_384 + 63 * 48, 0, 64)] == file_reads(data, 0, 64)
+    assert [(0, 0, 64 * 16_384 + 63 * 48, 0, 64)] == list(file_reads(data, 0, 64))
