@@ -318,7 +318,7 @@ def sessions_read_while_they_change(patch: pytest.MonkeyPatch) -> None:
 
     def sealed_end(self: ManagedFlushRecords, tp: TopicPartition) -> int:
         if tp.topic_id in self._gone:
-            return managed_records._GONE
+            return managed_records.GONE
         return max(kept.index.sealed_end(tp) for kept in self._sessions.values())
 
     patch.setattr(ManagedFlushRecords, "sealed_end", sealed_end)
