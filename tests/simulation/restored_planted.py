@@ -108,11 +108,13 @@ def a_snapshot_has_a_later_revision_than_its_groups(patch: pytest.MonkeyPatch) -
     """The revision in a snapshot's name is read behind the groups."""
     original = GroupSnapshots._read
 
-    async def read(self: GroupSnapshots, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
-        _, kvs = await original(self, keys_only=keys_only)
+    async def read(
+        self: GroupSnapshots, prefix: str, *, keys_only: bool
+    ) -> tuple[int, list[KeyValue]]:
+        _, kvs = await original(self, prefix, keys_only=keys_only)
         if not keys_only:
             await asyncio.sleep(1)
-        revision, _ = await original(self, keys_only=True)
+        revision, _ = await original(self, prefix, keys_only=True)
         return revision, kvs
 
     patch.setattr(GroupSnapshots, "_read", read)

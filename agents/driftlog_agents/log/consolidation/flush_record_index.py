@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator
 from driftlog_metadata.schema.codec import encode_flush_record
 from driftlog_metadata.schema.model import FlushRecord, TopicPartition
 
-"""The sealed end of a partition whose topic is gone: none of its batches is needed."""
-
 
 class _Partition:
     """A partition with slices in known records."""
