@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -54,6 +54,8 @@ from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.requests.one_batch import OneBatch
 from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_metadata.stores.errors import CorruptError, StoreError
+
+T = TypeVar("T")
 
 _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 
@@ -298,6 +300,8 @@ class Dispatcher:
     ) -> None:
         try:
             request = await off_the_loop(
+                _for,
+                slot.connection,
                 fetch.API.decode_request,
                 header.api_version,
                 frame,
@@ -307,6 +311,8 @@ class Dispatcher:
             )
             if not slot.connection.closed:
                 self.fetching.handle(slot, header.api_version, header.correlation_id, request)
+        except _ClientLeftError:
+            pass
         except CorruptFrameError as error:
             self._undecodable(slot.connection, error)
         except Exception:  # noqa: BLE001  # as in `_handle`
@@ -377,13 +383,17 @@ class Dispatcher:
         decode, version = API[header.api_key].decode_request, header.api_version
         try:
             if len(frame) > _LARGE_BYTES:
-                request = await off_the_loop(decode, version, frame, header.body_offset, most, tags)
+                request = await off_the_loop(
+                    _for, slot.connection, decode, version, frame, header.body_offset, most, tags
+                )
             else:
                 request = decode(version, frame, header.body_offset, most, tags)
             if len(frame) > _SMALL_BYTES:
                 await time_for_large()
             del frame
             await self._handle(slot.connection, slot, header, request)
+        except _ClientLeftError:
+            pass
         except CorruptFrameError as error:
             self._undecodable(slot.connection, error)
         except Exception:  # noqa: BLE001  # as in `_handle`
@@ -406,7 +416,7 @@ class Dispatcher:
             response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
             if context.answer.counted_bytes:
                 await context.room(context.answer.counted_bytes)
-            answer = await self._encoded(header, response, context.answer)
+            answer = await self._encoded(connection, header, response, context.answer)
         except (RefusedError, StoreError, CorruptFrameError) as error:
             if isinstance(error, OverLimitError):
                 self._broker.refusals.count(error.limit)
@@ -436,7 +446,13 @@ class Dispatcher:
             if not connection.closed:
                 slot.respond([answer])
 
-    async def _encoded(self, header: RequestHeader, response: Any, counted: AnswerBytes) -> bytes:
+    async def _encoded(
+        self,
+        connection: ClientConnection,
+        header: RequestHeader,
+        response: Any,
+        counted: AnswerBytes,
+    ) -> bytes:
         """The answer's frame; a thread encodes a large one.
 
         Raises:
@@ -447,8 +463,15 @@ class Dispatcher:
         arguments = header.api_version, header.correlation_id, response, most
         is_large = counted.counted_bytes > _MANY_BYTES
         if is_large or has_more_elements(response, _MANY_ELEMENTS):
-            return await off_the_loop(encode, *arguments)
+            return await off_the_loop(_for, connection, encode, *arguments)
         return encode(*arguments)
+
+
+class _ClientLeftError(RefusedError):
+    """Nobody waits for the answer any more: the request ends, and nothing is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, "the client has left")
 
 
 class _AnswerRoom:
@@ -476,8 +499,10 @@ async def _room(connection: ClientConnection, size_bytes: int) -> None:
     """Claim *size_bytes* for the answer, once there is room.
 
     Raises:
-        RefusedError: the connection was closed meanwhile.
+        _ClientLeftError: the connection is closed.
     """
+    if connection.closed:
+        raise _ClientLeftError
     turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def over() -> None:
@@ -492,7 +517,19 @@ async def _room(connection: ClientConnection, size_bytes: int) -> None:
     finally:
         connection.on_close.discard(over)
     if connection.closed:
-        raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "the client has left")
+        raise _ClientLeftError
+
+
+def _for(connection: ClientConnection, work: Callable[..., T], *args: Any) -> T:
+    """What *work* returns.  A thread calls this when the turn has come: the client of *connection*
+    may have left while it waited.
+
+    Raises:
+        _ClientLeftError: the connection is closed.
+    """
+    if connection.closed:
+        raise _ClientLeftError
+    return work(*args)
 
 
 def _names_chars(request: produce.ProduceRequest) -> int:

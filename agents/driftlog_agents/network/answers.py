@@ -89,7 +89,11 @@ class Answers:
         return _LITTLE_BYTES if crowded and not self.trusted else _MOST_BYTES
 
     def room(self, size_bytes: int, then: Callable[[], None]) -> bool:
-        """Claim room for the next answer; False: none is free, *then* is called when it is."""
+        """Claim room for the next answer; False: none is free, *then* is called when it is.
+
+        Of a closed connection nothing is counted, and it need not wait: whoever works for it looks
+        whether it is closed, and ends.
+        """
         assert self._then is None, "waits already"
         more = size_bytes - self._claimed_bytes
         if self._closed or more <= 0 or size_bytes <= SMALL_BYTES:

@@ -12,13 +12,22 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers import dispatcher
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.fetch import handler
 from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
 from driftlog_agents.handlers.fetch.request import named_once
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages import fetch, metadata
-from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from driftlog_agents.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
 from driftlog_tiering.foundation.types import Buffer
 from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
 
@@ -172,6 +181,77 @@ async def test_who_leaves_when_it_is_told_of_room_takes_none(
         assert await second.closed()
     await gone(agent)
 
+    assert NOTHING == agent.held_bytes
+
+
+async def test_a_handler_whose_client_has_left_gets_no_room(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It ends there: it neither makes its answer without any budget, nor counts for anybody.
+    """
+    begun, left, ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def handle(_: Broker, __: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        begun.set()
+        await left.wait()
+        try:
+            await context.room(MiB)
+        except RefusedError:
+            ended.append("refused")
+            raise
+        ended.append("made")
+        return MetadataResponse()
+
+    monkeypatch.setattr(dispatcher, "HANDLERS", {ApiKey.METADATA: handle})
+    async with agent.client() as client:
+        client.send(metadata.API, 8, MetadataRequest(topics=None))
+        await begun.wait()
+    await gone(agent)
+    left.set()
+    await eventually(lambda: bool(ended))
+
+    assert ["refused"] == ended
+    assert NOTHING == agent.held_bytes
+
+
+async def test_the_thread_encodes_nothing_for_clients_that_left_while_they_waited_for_it(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Their turn of the thread ends as soon as it comes.
+    """
+    free, waiting, ended = asyncio.Event(), 0, list[str]()
+
+    async def handle(_: Broker, __: MetadataRequest, ___: RequestContext) -> MetadataResponse:
+        return MetadataResponse(brokers=[MetadataResponseBroker(host="h")] * 5_000)
+
+    async def late(work: Callable[..., Any], *args: Any) -> Any:
+        nonlocal waiting
+        waiting += 1
+        await free.wait()
+        try:
+            answer = work(*args)
+        except RefusedError:
+            ended.append("refused")
+            raise
+        ended.append("encoded")
+        return answer
+
+    monkeypatch.setattr(dispatcher, "HANDLERS", {ApiKey.METADATA: handle})
+    monkeypatch.setattr(dispatcher, "off_the_loop", late)
+    async with agent.client() as client, agent.client() as stays:
+        stays.send(metadata.API, 8, MetadataRequest(topics=None))
+        client.send(metadata.API, 8, MetadataRequest(topics=None))
+        await eventually(lambda: waiting == 2)
+        client.writer.close()
+        await eventually(lambda: len(agent.server.connections) == 1)
+        free.set()
+        answer = (await stays.receive())[1]
+    await gone(agent)
+
+    assert 5_000 == len(answer.brokers)
+    assert ["encoded", "refused"] == sorted(ended)
     assert NOTHING == agent.held_bytes
 
 
