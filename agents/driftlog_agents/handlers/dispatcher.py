@@ -31,7 +31,6 @@ from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
 from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
-from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import Begin, QueuedRequest
@@ -107,9 +106,6 @@ _PRODUCED_BYTES: Final = 33
 _REFUSED_BYTES: Final = 400
 """The same for a refused partition, whose answer states the error twice."""
 
-_FORGOTTEN: Final = 0.9
-"""Factor by which the expected answer of an API shrinks with each smaller answer."""
-
 
 class Dispatcher:
     """Routes the requests of all connections of one agent."""
@@ -133,8 +129,6 @@ class Dispatcher:
         self.producing = ProduceHandler(broker, lanes, self.spawn, self.times, traces)
         self.fetching = FetchHandler(broker, self.spawn, rng)
         self._counts: Counter[ApiKey] = Counter()
-        self._answer_bytes: Counter[ApiKey] = Counter()
-        """Bytes that an answer of each API is expected to have, by the recent ones."""
 
     def requests(self) -> Mapping[ApiKey, int]:
         """Requests received, by API."""
@@ -364,15 +358,7 @@ class Dispatcher:
         begin(slot, frame)
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
-        """Run the request; if its API has large answers, once there is room for one."""
-        expected = self._answer_bytes[header.api_key]
-        run = partial(self._run, header, slot, frame)
-        if expected <= SMALL_BYTES or slot.connection.answers.room(expected, run):
-            run()
-
-    def _run(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
-        if not slot.connection.closed:
-            self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
+        self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
 
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
@@ -441,8 +427,6 @@ class Dispatcher:
             )
             connection.close()
         else:
-            key, size = header.api_key, len(answer)
-            self._answer_bytes[key] = max(size, int(self._answer_bytes[key] * _FORGOTTEN))
             if not connection.closed:
                 slot.respond([answer])
 

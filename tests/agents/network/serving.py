@@ -166,6 +166,15 @@ class GatedObjects:
         await self._behind.close()
 
 
+class Crowd:
+    """Others whose answers take all the room that there is."""
+
+    trusted = True
+
+    def go_on(self) -> None:
+        raise AssertionError("it does not wait")
+
+
 class Serving:
     """One agent on a directory, listening.
 

@@ -37,6 +37,7 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.foundation.types import KiB
 from tests.agents.network.serving import (
     Client,
+    Crowd,
     MiB,
     Serving,
     eventually,
@@ -661,3 +662,29 @@ async def test_an_answer_over_all_offsets_of_groups_claims_room_before_it_is_mad
     assert agent.server.answers.granted > 0
     for answer in answers:
         assert [100] * 4 == [len(group.topics[0].partitions) for group in answer.groups]
+
+
+async def test_what_one_client_is_answered_is_not_claimed_for_others(agent: Serving) -> None:
+    """
+    After an answer of 3 MB, the same API answers others in a few bytes while there is no room.
+    """
+    coordinator, room = agent.process.broker.groups, agent.server.answers
+    assert coordinator is not None
+    topic_id = agent.process.broker.topics.by_name["full"].topic_id
+    page = {n: Committed(offset=n, metadata="x" * 30_000) for n in range(100)}
+    group = await coordinator.made("large", CLASSIC)
+    group.offsets.replay({PageId(topic_id, 0): page})
+    every = of.OffsetFetchRequestGroup(group_id="large", topics=None)
+    one = of.OffsetFetchRequestGroup(
+        group_id="small", topics=[of.OffsetFetchRequestTopics(name="full", partition_indexes=[0])]
+    )
+    crowd = Crowd()
+
+    async with agent.client() as large, agent.client() as small:
+        answer = await large.call(of.API, 8, of.OffsetFetchRequest(groups=[every]))
+        assert 100 == len(answer.groups[0].topics[0].partitions)
+        assert room.take(crowd, room.limit_bytes + 1)
+        answer = await small.call(of.API, 8, of.OffsetFetchRequest(groups=[one]))
+        room.release(crowd, room.limit_bytes + 1)
+
+    assert 1 == len(answer.groups[0].topics[0].partitions)
