@@ -389,6 +389,7 @@ class Dispatcher:
         self, connection: ClientConnection, slot: QueuedRequest, header: RequestHeader, request: Any
     ) -> None:
         ASKING.set(connection.client_host)
+        connection.answers.read_begins()
         context = RequestContext(
             api_version=header.api_version,
             client_id=header.client_id,
@@ -429,6 +430,8 @@ class Dispatcher:
         else:
             if not connection.closed:
                 slot.respond([answer])
+        finally:
+            connection.answers.read_ended()
 
     async def _encoded(
         self,

@@ -6,8 +6,8 @@
 
 A large answer is made when the budget of all connections has room for it
 (`driftlog.max.response.queue.bytes`); a small one is always made.  A connection that holds answers
-and takes none, while others wait for room, is closed.  When a connection closes during a read, the
-bytes that the read claimed are counted until it ends.
+and takes none, while others wait for room, is closed.  When a connection closes while its answer is
+made, the bytes claimed for it are counted until that ends.
 
 Pure.
 """
@@ -78,7 +78,7 @@ class Answers:
         self.trusted = False
         self._closed = False
         self._reads = False
-        """A read fills the claimed bytes; it continues when the connection closes."""
+        """A read or a handler fills the claimed bytes; it continues when the connection closes."""
 
     @property
     def most_bytes(self) -> int:
@@ -115,11 +115,11 @@ class Answers:
         self._soon(then)
 
     def read_begins(self) -> None:
-        """Called when a read begins to fill the claimed bytes."""
+        """Called when a read, or a handler, begins to fill the claimed bytes."""
         self._reads = True
 
     def read_ended(self) -> None:
-        """Called when the read ends: its bytes are in the answer, or are dropped."""
+        """Called when it ends: its bytes are in the answer, or are dropped."""
         self._reads = False
         if self._closed:
             self.close()
@@ -162,7 +162,7 @@ class Answers:
         self._seen = None
 
     def close(self) -> None:
-        """The connection is closed: release its bytes, except those that a read still fills."""
+        """The connection is closed: release its bytes, except those that are still filled."""
         self._closed = True
         self._then = None
         self.unwritten_bytes = 0

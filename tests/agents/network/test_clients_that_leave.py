@@ -215,6 +215,32 @@ async def test_a_handler_whose_client_has_left_gets_no_room(
     assert NOTHING == agent.held_bytes
 
 
+async def test_what_an_answer_claims_is_counted_until_its_handler_ends(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its client leaves meanwhile: the objects are there, and so is their room, until it is over.
+    """
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Broker, __: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        await context.room(MiB)
+        begun.set()
+        await left.wait()
+        return MetadataResponse()
+
+    monkeypatch.setattr(dispatcher, "HANDLERS", {ApiKey.METADATA: handle})
+    async with agent.client() as client:
+        client.send(metadata.API, 8, MetadataRequest(topics=None))
+        await begun.wait()
+    await gone(agent)
+    held = agent.held_bytes["answers"]
+    left.set()
+    await eventually(lambda: agent.held_bytes == NOTHING)
+
+    assert MiB == held
+
+
 async def test_the_thread_encodes_nothing_for_clients_that_left_while_they_waited_for_it(
     agent: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
