@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from driftlog_agents.foundation.fair_queue import Client, FairQueue
+from driftlog_agents.foundation.fair_queue import NOBODY, Client, FairQueue
 from driftlog_agents.foundation.offload import FairOffload, on_threads
 
 T = TypeVar("T")
@@ -49,9 +49,7 @@ _LARGE: Final[ContextVar[bool]] = ContextVar("large", default=False)
 """Whether this task is part of a request that is large, or has waited already."""
 
 
-_NOBODY: Final = Client("")
-
-_CLIENT: Final[ContextVar[Client]] = ContextVar("client", default=_NOBODY)
+_CLIENT: Final[ContextVar[Client]] = ContextVar("client", default=NOBODY)
 """The client that this task works for."""
 
 _CREDIT_TURNS: Final = 4

@@ -15,6 +15,7 @@ Pure.
 from collections.abc import Callable
 from typing import Final
 
+from driftlog_agents.foundation.fair_queue import NOBODY, Client
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 SMALL_BYTES: Final = 64 * 1024
@@ -43,6 +44,7 @@ class Answers:
     Args:
         budget: shared by all connections.
         soon: schedules a call for later.
+        client: whose answers they are.
     """
 
     __slots__ = (
@@ -55,12 +57,19 @@ class Answers:
         "_soon",
         "_then",
         "_waited_bytes",
+        "client",
         "held_bytes",
         "trusted",
         "unwritten_bytes",
     )
 
-    def __init__(self, budget: MemoryBudget, soon: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        soon: Callable[[Callable[[], None]], None],
+        client: Client = NOBODY,
+    ) -> None:
+        self.client = client
         self._budget = budget
         self._soon = soon
         self._claimed_bytes = 0
@@ -144,18 +153,21 @@ class Answers:
             self.trusted = True
         self._count(self.unwritten_bytes + buffered_bytes)
 
-    def stalled(self, now_ms: float, stalled_ms: float, buffered_bytes: int) -> bool:
-        """Whether the client took hardly any answers for *stalled_ms*, as repeated calls saw."""
+    def stalled(
+        self, now_ms: float, stalled_ms: float, buffered_bytes: int, hurry: int = 1
+    ) -> bool:
+        """Whether the client took hardly any answers for *stalled_ms*, as repeated calls saw; or
+        for one part of *hurry* of it."""
         self.settle(buffered_bytes)
         if not buffered_bytes:
             self._seen = None
             return False
         taken = self._sent_bytes - buffered_bytes
         seen_ms, seen = self._seen or (now_ms, taken)
-        if taken - seen >= _SLOWEST_BYTES:
+        if taken - seen >= _SLOWEST_BYTES // hurry:
             seen_ms, seen = now_ms, taken
         self._seen = seen_ms, seen
-        return now_ms - seen_ms >= stalled_ms
+        return now_ms - seen_ms >= stalled_ms / hurry
 
     def forget(self) -> None:
         """No connection waits for room any more: the next call of `stalled` is the first."""
