@@ -359,3 +359,34 @@ def test_addresses_that_wait_have_memory_in_turns() -> None:
         one.reader.release()
 
     assert [2, 1] == ends
+
+
+class Waits:
+    """A stranger that asks for memory at once."""
+
+    trusted = False
+
+    def __init__(self, address: str) -> None:
+        self.client = Client(address)
+        self.went_on = False
+
+    def go_on(self) -> None:
+        self.went_on = True
+
+
+def test_an_address_that_had_less_passes_a_crowd_where_there_is_room() -> None:
+    """
+    Two of a crowd hold most of the strangers' half, and a third that goes ahead beside it takes
+    nothing of it.  When one of them was given memory, another address does not wait behind them
+    for the little that it asks for; of them, nobody passes the others.
+    """
+    budget = MemoryBudget(32 * MiB)
+    crowd = [Waits("10.0.0.1") for _ in range(6)]
+    begun = [budget.take(one, 7 * MiB) for one in crowd]
+    budget.done(crowd[2], 7 * MiB)
+    passes = [budget.take(Waits(address), MiB) for address in ("10.0.0.1", "10.0.0.2")]
+
+    assert [True] * 3 + [False] * 3 == begun
+    assert [False, False, False, True, False, False] == [one.went_on for one in crowd]
+    assert [False, True] == passes
+    assert 22 * MiB == budget.held_bytes
