@@ -181,6 +181,7 @@ class Dispatcher:
             connection.put_back(frame)
             return
         header = decode_request_header(frame, self._tags)
+        connection.client_id = header.client_id
         key = header.api_key
         version = header.api_version
         if key is ApiKey.PRODUCE:
@@ -324,7 +325,6 @@ class Dispatcher:
             answer = api.encode_response(0, header.correlation_id, unsupported_version_response())
             connection.ask(frame, 0, lambda slot, _: slot.respond([answer]))
             return
-        connection.client_id = header.client_id
         weight = _DECODED_WEIGHT if header.api_key in OF_MANY else _COPIED_WEIGHT
         self._ask(connection, header, frame, weight, self._begin)
 

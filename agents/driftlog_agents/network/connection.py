@@ -134,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self._file = transport.get_extra_info("socket").fileno()
         self.writer.connected(self._transport, self._file)
         peer = transport.get_extra_info("peername")
-        self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.client_host = _host_and_port(peer[0], peer[1]) if peer else "?"
         self.source.heard_ms = self._server.now_ms()
         self._server.connections.add(self)
 
@@ -492,3 +492,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
+
+
+def _host_and_port(host: str, port: int) -> str:
+    """As in a URL: an IPv6 address has brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -363,6 +363,7 @@ async def test_a_request_for_which_no_room_were_enough_is_refused(agent: Serving
         r"requests together may hold: ask for less at once \(queued.max.request.bytes\)$",
         line["reason"],
     )
+    assert line["client_id"]
     assert 1 == agent.process.refusals.counts["queued.max.request.bytes"]
     await eventually(lambda: agent.server.requests.budget.held_bytes == 0)
 
@@ -465,7 +466,7 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
     async with AsyncExitStack() as stack:
         alone = await stack.enter_async_context(agent.client())
         whole = await alone.fetch("full", {0: 0})
-        for _ in range(4):
+        for _ in range(8):
             client = await stack.enter_async_context(agent.client())
             client.stop_reading()
             client.send(fetch.API, 11, wanted)

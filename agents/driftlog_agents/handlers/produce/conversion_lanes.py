@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.offload import FairOffload
-from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.partition.batch_decoder import CONFIG_PREFIX, BatchDecoder
 from driftlog_tiering.batches.batch_limits import OverBatchLimitError
 from driftlog_tiering.foundation.types import Offload
 
@@ -68,4 +68,5 @@ class ConversionLanes:
             return await self._heavy.run(client, due_after_ms, *call, most)
         except OverBatchLimitError as error:
             self._decoding.refuse(error.limit)
-            raise
+            message = f"{error} ({CONFIG_PREFIX}{error.limit})"
+            raise OverBatchLimitError(error.limit, message) from error
