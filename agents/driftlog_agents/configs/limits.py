@@ -243,6 +243,7 @@ DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(Li
 CONNECTIONS_MAX_IDLE: Final = "connections.max.idle.ms"
 FETCH_MAX_BYTES: Final = "fetch.max.bytes"
 FETCH_SESSIONS: Final = "driftlog.max.fetch.session.bytes"
+FETCH_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
 LOG_LINES: Final = "driftlog.log.lines.per.second"
 MAX_MESSAGE_BYTES: Final = "message.max.bytes"
 MAX_REBALANCE_TIMEOUT: Final = "driftlog.max.rebalance.timeout.ms"

@@ -31,6 +31,10 @@ class Client:
     address: str
 
 
+NOBODY: Final = Client("")
+"""Work for no client is this one's."""
+
+
 class Turn(Protocol):
     """An item that waits."""
 
@@ -132,8 +136,8 @@ class FairQueue(Generic[T]):
             heapq.heapify(self._heap)
             self._entries = len(self._waiting)
 
-    def take(self) -> tuple[Client, T]:
-        """The next client and its item; the queue must not be empty."""
+    def first(self) -> tuple[Client, T]:
+        """The next client and its item, which stays; the queue must not be empty."""
         while True:
             spent, number, name = self._heap[0]
             address = self._addresses[name]
@@ -141,20 +145,30 @@ class FairQueue(Generic[T]):
                 heapq.heapreplace(self._heap, (address.spent, number, name))
                 continue
             had, number, client, item = address.items[0]
-            if self._waiting.get(item) == number and had < address.clients.get(client, had):
+            if self._waiting.get(item) != number:
+                self._drop_first(address)
+            elif had < address.clients.get(client, had):
                 again = (address.clients[client], number, client, item)
                 heapq.heapreplace(address.items, again)
-                continue
-            heapq.heappop(address.items)
-            self._entries -= 1
-            if not address.items:
-                heapq.heappop(self._heap)
-            if self._waiting.get(item) != number:
-                continue
-            del self._waiting[item]
-            self._served = max(self._served, spent)
-            address.served = max(address.served, had)
-            return client, item
+            else:
+                return client, item
+
+    def take(self) -> tuple[Client, T]:
+        """The next client and its item; the queue must not be empty."""
+        client, item = self.first()
+        address = self._addresses[client.address]
+        self._served = max(self._served, self._heap[0][0])
+        address.served = max(address.served, address.items[0][0])
+        self._drop_first(address)
+        del self._waiting[item]
+        return client, item
+
+    def _drop_first(self, address: _Address[T]) -> None:
+        """Drop the first entry of *address*, which is the first one."""
+        heapq.heappop(address.items)
+        self._entries -= 1
+        if not address.items:
+            heapq.heappop(self._heap)
 
     def spend(self, client: Client, cost: float) -> None:
         """*client*, whose item was taken, has used *cost*."""

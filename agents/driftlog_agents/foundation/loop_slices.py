@@ -14,8 +14,9 @@ Short calls that belong to no task (`call_all`) have another slice in each itera
 alone.
 
 Work that depends on no state (decoding, encoding) runs in a thread instead, where Python switches
-by itself.  It is one thread, and no other work waits for it: the event loop's own threads read
-files, resolve names and check whether the agent is fit.
+by itself.  It is one thread, of which the client that has had least is next (`FairOffload`), and no
+other work waits for it: the event loop's own threads read files, resolve names and check whether
+the agent is fit.
 
 Shell.
 """
@@ -32,7 +33,8 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from driftlog_agents.foundation.fair_queue import Client, FairQueue
+from driftlog_agents.foundation.fair_queue import NOBODY, Client, FairQueue
+from driftlog_agents.foundation.offload import FairOffload, on_threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,9 +49,7 @@ _LARGE: Final[ContextVar[bool]] = ContextVar("large", default=False)
 """Whether this task is part of a request that is large, or has waited already."""
 
 
-_NOBODY: Final = Client("")
-
-_CLIENT: Final[ContextVar[Client]] = ContextVar("client", default=_NOBODY)
+_CLIENT: Final[ContextVar[Client]] = ContextVar("client", default=NOBODY)
 """The client that this task works for."""
 
 _CREDIT_TURNS: Final = 4
@@ -57,6 +57,10 @@ _CREDIT_TURNS: Final = 4
 
 _SMALL_AT_ONCE: Final = 16
 """Small requests that have waited share a slice: most take a hundredth of one."""
+
+
+_THREAD: Final = ThreadPoolExecutor(1, "codec")
+"""Starts when it is first needed, and ends with the process."""
 
 
 class Turns:
@@ -71,6 +75,8 @@ class Turns:
         self._small_first = True
         self._calls = deque[Iterator[Callable[[], object]]]()
         """What `call_all` has not called yet; the first one has the next turn."""
+        self.thread = FairOffload(on_threads(_THREAD), lambda: clock_s() * 1000)
+        """Runs work that depends on no state."""
         self._log = structlog.get_logger()
 
     def has_time(self) -> bool:
@@ -208,10 +214,6 @@ def call_all(calls: Iterable[Callable[[], object]]) -> None:
     _turns().call_all(iter(calls))
 
 
-_THREAD: Final = ThreadPoolExecutor(1, "codec")
-"""Starts when it is first needed, and ends with the process."""
-
-
 async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield *items*; other tasks run between two of them when a slice is over."""
     turns = _turns()
@@ -263,5 +265,7 @@ async def each_within(
 
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:
-    """What *work* returns, run by a thread: *work* uses nothing that other tasks see."""
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, work, *args)
+    """What *work* returns, run by a thread in the turn of this task's client: *work* uses nothing
+    that other tasks see."""
+    result: T = await _turns().thread.run(_CLIENT.get(), 0, work, *args)
+    return result

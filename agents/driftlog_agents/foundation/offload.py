@@ -1,24 +1,33 @@
 """Work for another thread, while the event loop continues.
 
-    call ──▶ on the loop (`inline`) │ in a pool (`on_threads`) │ one at a time (`SerialOffload`)
+    call ──▶ on the loop (`inline`) │ in a pool (`on_threads`)
          ──▶ timed: does its oldest call return? (`WatchedOffload`)
+         ──▶ one at a time (`SerialOffload`) │ one at a time, in turns of clients (`FairOffload`)
 
 A call of `on_threads` that has begun is waited for, also by a caller that is cancelled: the thread
-still uses its arguments.  The callers of a `SerialOffload` wait here and not in the queue of the
-thread.  So what the work needs of others (memory, a turn) is taken when the thread is free, and is
-not held while other work of the thread runs.  They are served in the order of arrival.
+still uses its arguments.  The callers of the last two wait here and not in the queue of the thread.
+So what the work needs of others (memory, a turn) is taken when the thread is free, and is not held
+while other work of the thread runs.  A `SerialOffload` serves them in the order of arrival.  Of a
+`FairOffload` the client that has had least is next, however many calls of others wait
+(`fair_queue`).
 
 Shell.
 """
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, nullcontext
+from heapq import heappop, heappush
+from typing import Any, Final
 
+from driftlog_agents.foundation.fair_queue import Client, FairQueue
 from driftlog_tiering.foundation.types import Offload
+
+_CREDIT_MS: Final = 0
+"""A client that was silent is next after the call that runs: it needs no credit."""
 
 
 async def inline(fn: Callable[..., Any], *args: Any) -> Any:
@@ -102,3 +111,70 @@ class SerialOffload:
         """As an `Offload`; *needed* is entered when the thread is free, and left after the call."""
         async with self._free, needed:
             return await self._offload(fn, *args)
+
+
+class FairOffload:
+    """See the module.
+
+    Args:
+        offload: runs the calls, one at a time.
+        now_ms: a monotonic clock.
+        alone: what a call waits for in its turn.
+    """
+
+    def __init__(
+        self,
+        offload: Offload,
+        now_ms: Callable[[], float],
+        alone: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    ) -> None:
+        self._alone = alone
+        self._offload = offload
+        self._now_ms = now_ms
+        self._busy = False
+        self._clients = FairQueue[Client](_CREDIT_MS)
+        self._waiting = defaultdict[Client, list[tuple[float, int, asyncio.Future[None]]]](list)
+        """A heap for each client: the call that is due first is next."""
+        self._count = 0
+
+    async def run(
+        self, client: Client, due_after_ms: float, fn: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run ``fn(*args)`` in the turn of *client*, of whose calls the one due first is next."""
+        if self._busy:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._count += 1
+            due_ms = self._now_ms() + due_after_ms
+            heappush(self._waiting[client], (due_ms, self._count, turn))
+            self._clients.add(client, client)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                raise
+        self._busy = True
+        try:
+            async with self._alone():
+                begun_ms = self._now_ms()
+                try:
+                    return await self._offload(fn, *args)
+                finally:
+                    if self._clients:
+                        self._clients.spend(client, self._now_ms() - begun_ms)
+        finally:
+            self._next()
+
+    def _next(self) -> None:
+        self._busy = False
+        while self._clients:
+            client, _ = self._clients.take()
+            _, _, turn = heappop(self._waiting[client])
+            if self._waiting[client]:
+                self._clients.add(client, client)
+            else:
+                del self._waiting[client]
+            if not turn.done():
+                self._busy = True
+                turn.set_result(None)
+                return

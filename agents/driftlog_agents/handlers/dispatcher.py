@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -32,7 +32,6 @@ from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
 from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
-from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import Begin, QueuedRequest
@@ -55,6 +54,8 @@ from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.requests.one_batch import OneBatch
 from driftlog_agents.protocol.requests.registry import API, decode_request_header
 from driftlog_metadata.stores.errors import CorruptError, StoreError
+
+T = TypeVar("T")
 
 _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 
@@ -106,9 +107,6 @@ _PRODUCED_BYTES: Final = 33
 _REFUSED_BYTES: Final = 400
 """The same for a refused partition, whose answer states the error twice."""
 
-_FORGOTTEN: Final = 0.9
-"""Factor by which the expected answer of an API shrinks with each smaller answer."""
-
 
 class Dispatcher:
     """Routes the requests of all connections of one agent."""
@@ -133,8 +131,6 @@ class Dispatcher:
         self.producing = ProduceHandler(broker, lanes, self.spawn, self.times, traces)
         self.fetching = FetchHandler(broker, self.spawn, rng)
         self._counts: Counter[ApiKey] = Counter()
-        self._answer_bytes: Counter[ApiKey] = Counter()
-        """Bytes that an answer of each API is expected to have, by the recent ones."""
 
     def requests(self) -> Mapping[ApiKey, int]:
         """Requests received, by API."""
@@ -188,6 +184,7 @@ class Dispatcher:
             connection.put_back(frame)
             return
         header = decode_request_header(frame, self._tags)
+        connection.client_id = header.client_id
         key = header.api_key
         version = header.api_version
         if key is ApiKey.PRODUCE:
@@ -302,6 +299,8 @@ class Dispatcher:
     ) -> None:
         try:
             request = await off_the_loop(
+                _for,
+                slot.connection,
                 fetch.API.decode_request,
                 header.api_version,
                 frame,
@@ -311,6 +310,8 @@ class Dispatcher:
             )
             if not slot.connection.closed:
                 self.fetching.handle(slot, header.api_version, header.correlation_id, request)
+        except _ClientLeftError:
+            pass
         except CorruptFrameError as error:
             self._undecodable(slot.connection, error)
         except Exception:  # noqa: BLE001  # as in `_handle`
@@ -328,7 +329,6 @@ class Dispatcher:
             answer = api.encode_response(0, header.correlation_id, unsupported_version_response())
             connection.ask(frame, 0, lambda slot, _: slot.respond([answer]))
             return
-        connection.client_id = header.client_id
         weight = _DECODED_WEIGHT if header.api_key in OF_MANY else _COPIED_WEIGHT
         self._ask(connection, header, frame, weight, self._begin)
 
@@ -362,15 +362,7 @@ class Dispatcher:
         begin(slot, frame)
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
-        """Run the request; if its API has large answers, once there is room for one."""
-        expected = self._answer_bytes[header.api_key]
-        run = partial(self._run, header, slot, frame)
-        if expected <= SMALL_BYTES or slot.connection.answers.room(expected, run):
-            run()
-
-    def _run(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
-        if not slot.connection.closed:
-            self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
+        self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
 
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
@@ -381,13 +373,17 @@ class Dispatcher:
         decode, version = API[header.api_key].decode_request, header.api_version
         try:
             if len(frame) > _LARGE_BYTES:
-                request = await off_the_loop(decode, version, frame, header.body_offset, most, tags)
+                request = await off_the_loop(
+                    _for, slot.connection, decode, version, frame, header.body_offset, most, tags
+                )
             else:
                 request = decode(version, frame, header.body_offset, most, tags)
             if len(frame) > _SMALL_BYTES:
                 await time_for_large()
             del frame
             await self._handle(slot.connection, slot, header, request)
+        except _ClientLeftError:
+            pass
         except CorruptFrameError as error:
             self._undecodable(slot.connection, error)
         except Exception:  # noqa: BLE001  # as in `_handle`
@@ -397,6 +393,7 @@ class Dispatcher:
         self, connection: ClientConnection, slot: QueuedRequest, header: RequestHeader, request: Any
     ) -> None:
         ASKING.set(connection.client_host)
+        connection.answers.read_begins()
         context = RequestContext(
             api_version=header.api_version,
             client_id=header.client_id,
@@ -410,7 +407,7 @@ class Dispatcher:
             response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
             if context.answer.counted_bytes:
                 await context.room(context.answer.counted_bytes)
-            answer = await self._encoded(header, response, context.answer)
+            answer = await self._encoded(connection, header, response, context.answer)
         except (RefusedError, StoreError, CorruptFrameError) as error:
             if isinstance(error, OverLimitError):
                 self._broker.refusals.count(error.limit)
@@ -435,12 +432,18 @@ class Dispatcher:
             )
             connection.close()
         else:
-            key, size = header.api_key, len(answer)
-            self._answer_bytes[key] = max(size, int(self._answer_bytes[key] * _FORGOTTEN))
             if not connection.closed:
                 slot.respond([answer])
+        finally:
+            connection.answers.read_ended()
 
-    async def _encoded(self, header: RequestHeader, response: Any, counted: AnswerBytes) -> bytes:
+    async def _encoded(
+        self,
+        connection: ClientConnection,
+        header: RequestHeader,
+        response: Any,
+        counted: AnswerBytes,
+    ) -> bytes:
         """The answer's frame; a thread encodes a large one.
 
         Raises:
@@ -451,8 +454,15 @@ class Dispatcher:
         arguments = header.api_version, header.correlation_id, response, most
         is_large = counted.counted_bytes > _MANY_BYTES
         if is_large or has_more_elements(response, _MANY_ELEMENTS):
-            return await off_the_loop(encode, *arguments)
+            return await off_the_loop(_for, connection, encode, *arguments)
         return encode(*arguments)
+
+
+class _ClientLeftError(RefusedError):
+    """Nobody waits for the answer any more: the request ends, and nothing is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, "the client has left")
 
 
 class _AnswerRoom:
@@ -480,8 +490,10 @@ async def _room(connection: ClientConnection, size_bytes: int) -> None:
     """Claim *size_bytes* for the answer, once there is room.
 
     Raises:
-        RefusedError: the connection was closed meanwhile.
+        _ClientLeftError: the connection is closed.
     """
+    if connection.closed:
+        raise _ClientLeftError
     turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def over() -> None:
@@ -496,7 +508,19 @@ async def _room(connection: ClientConnection, size_bytes: int) -> None:
     finally:
         connection.on_close.discard(over)
     if connection.closed:
-        raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "the client has left")
+        raise _ClientLeftError
+
+
+def _for(connection: ClientConnection, work: Callable[..., T], *args: Any) -> T:
+    """What *work* returns.  A thread calls this when the turn has come: the client of *connection*
+    may have left while it waited.
+
+    Raises:
+        _ClientLeftError: the connection is closed.
+    """
+    if connection.closed:
+        raise _ClientLeftError
+    return work(*args)
 
 
 def _names_chars(request: produce.ProduceRequest) -> int:

@@ -6,8 +6,8 @@
 
 A large answer is made when the budget of all connections has room for it
 (`driftlog.max.response.queue.bytes`); a small one is always made.  A connection that holds answers
-and takes none, while others wait for room, is closed.  When a connection closes during a read, the
-bytes that the read claimed are counted until it ends.
+and takes none, while others wait for room, is closed.  When a connection closes while its answer is
+made, the bytes claimed for it are counted until that ends.
 
 Pure.
 """
@@ -15,6 +15,7 @@ Pure.
 from collections.abc import Callable
 from typing import Final
 
+from driftlog_agents.foundation.fair_queue import NOBODY, Client
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 SMALL_BYTES: Final = 64 * 1024
@@ -43,6 +44,7 @@ class Answers:
     Args:
         budget: shared by all connections.
         soon: schedules a call for later.
+        client: whose answers they are.
     """
 
     __slots__ = (
@@ -55,12 +57,19 @@ class Answers:
         "_soon",
         "_then",
         "_waited_bytes",
+        "client",
         "held_bytes",
         "trusted",
         "unwritten_bytes",
     )
 
-    def __init__(self, budget: MemoryBudget, soon: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        soon: Callable[[Callable[[], None]], None],
+        client: Client = NOBODY,
+    ) -> None:
+        self.client = client
         self._budget = budget
         self._soon = soon
         self._claimed_bytes = 0
@@ -78,7 +87,7 @@ class Answers:
         self.trusted = False
         self._closed = False
         self._reads = False
-        """A read fills the claimed bytes; it continues when the connection closes."""
+        """A read or a handler fills the claimed bytes; it continues when the connection closes."""
 
     @property
     def most_bytes(self) -> int:
@@ -89,7 +98,11 @@ class Answers:
         return _LITTLE_BYTES if crowded and not self.trusted else _MOST_BYTES
 
     def room(self, size_bytes: int, then: Callable[[], None]) -> bool:
-        """Claim room for the next answer; False: none is free, *then* is called when it is."""
+        """Claim room for the next answer; False: none is free, *then* is called when it is.
+
+        Of a closed connection nothing is counted, and it need not wait: whoever works for it looks
+        whether it is closed, and ends.
+        """
         assert self._then is None, "waits already"
         more = size_bytes - self._claimed_bytes
         if self._closed or more <= 0 or size_bytes <= SMALL_BYTES:
@@ -111,11 +124,11 @@ class Answers:
         self._soon(then)
 
     def read_begins(self) -> None:
-        """Called when a read begins to fill the claimed bytes."""
+        """Called when a read, or a handler, begins to fill the claimed bytes."""
         self._reads = True
 
     def read_ended(self) -> None:
-        """Called when the read ends: its bytes are in the answer, or are dropped."""
+        """Called when it ends: its bytes are in the answer, or are dropped."""
         self._reads = False
         if self._closed:
             self.close()
@@ -140,25 +153,28 @@ class Answers:
             self.trusted = True
         self._count(self.unwritten_bytes + buffered_bytes)
 
-    def stalled(self, now_ms: float, stalled_ms: float, buffered_bytes: int) -> bool:
-        """Whether the client took hardly any answers for *stalled_ms*, as repeated calls saw."""
+    def stalled(
+        self, now_ms: float, stalled_ms: float, buffered_bytes: int, hurry: int = 1
+    ) -> bool:
+        """Whether the client took hardly any answers for *stalled_ms*, as repeated calls saw; or
+        for one part of *hurry* of it."""
         self.settle(buffered_bytes)
         if not buffered_bytes:
             self._seen = None
             return False
         taken = self._sent_bytes - buffered_bytes
         seen_ms, seen = self._seen or (now_ms, taken)
-        if taken - seen >= _SLOWEST_BYTES:
+        if taken - seen >= _SLOWEST_BYTES // hurry:
             seen_ms, seen = now_ms, taken
         self._seen = seen_ms, seen
-        return now_ms - seen_ms >= stalled_ms
+        return now_ms - seen_ms >= stalled_ms / hurry
 
     def forget(self) -> None:
         """No connection waits for room any more: the next call of `stalled` is the first."""
         self._seen = None
 
     def close(self) -> None:
-        """The connection is closed: release its bytes, except those that a read still fills."""
+        """The connection is closed: release its bytes, except those that are still filled."""
         self._closed = True
         self._then = None
         self.unwritten_bytes = 0

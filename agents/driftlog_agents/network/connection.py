@@ -91,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
             server.pool,
             server.frame_budget,
             server.requests.budget,
+            self.client,
         )
         self.frames.on_memory = self._pause_or_resume
         self._rest: tuple[Iterator[memoryview], int] | None = None
@@ -105,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_up = False
         """Whether the limit that stopped reading has been counted."""
         self.source = ConnectionActivity()
-        self.answers = Answers(server.answers, self.in_turn)
+        self.answers = Answers(server.answers, self.in_turn, self.client)
         self.writer = AnswerWriter(self, server.requests, self.answers, self.source, server.loop)
         # Called for every request: these references save a call through this object.
         self.queue = self.writer.queue
@@ -133,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self._file = transport.get_extra_info("socket").fileno()
         self.writer.connected(self._transport, self._file)
         peer = transport.get_extra_info("peername")
-        self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.client_host = _host_and_port(peer[0], peer[1]) if peer else "?"
         self.source.heard_ms = self._server.now_ms()
         self._server.connections.add(self)
 
@@ -439,9 +440,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that its requests hold."""
         return self.writer.request_bytes
 
-    def takes_nothing(self, now_ms: float) -> bool:
-        """Others wait for room for answers: whether this client does not take its own."""
-        return self.answers.stalled(now_ms, self._server.stalled_ms, self.writer.untaken_bytes)
+    def takes_nothing(self, now_ms: float, hurry: int) -> bool:
+        """Others wait for room for answers: whether this client does not take its own, as far as
+        one part of *hurry* of the time shows it."""
+        stalled_ms, untaken = self._server.stalled_ms, self.writer.untaken_bytes
+        return self.answers.stalled(now_ms, stalled_ms, untaken, hurry)
 
     @property
     def idle_ms(self) -> float:
@@ -489,3 +492,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
+
+
+def _host_and_port(host: str, port: int) -> str:
+    """As in a URL: an IPv6 address has brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

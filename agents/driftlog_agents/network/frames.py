@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
+from driftlog_agents.foundation.fair_queue import NOBODY, Client
 from driftlog_agents.network.limits.foreign_protocols import ForeignProtocolError, foreign_protocol
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import (
@@ -63,6 +64,7 @@ class FrameReader:
         budget: for incomplete Produce frames of all connections.
         requests: the same for other frames, which count until they are answered; None: they are
             counted as Produce is.
+        client: whose frames they are.
     """
 
     __slots__ = (
@@ -81,6 +83,7 @@ class FrameReader:
         "_size",
         "_some",
         "_tail",
+        "client",
         "completed",
         "kept_bytes",
         "on_memory",
@@ -95,7 +98,9 @@ class FrameReader:
         pool: BufferPool,
         budget: MemoryBudget,
         requests: MemoryBudget | None = None,
+        client: Client = NOBODY,
     ) -> None:
+        self.client = client
         assert len(shared) > LARGE_BYTES
         self._pool = pool
         self._budget = self._produce = budget

@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
+from ipaddress import ip_address
 from typing import Any, Final, TextIO
 
 import structlog
@@ -258,8 +259,14 @@ class _Lines(io.TextIOBase):
 
 
 def _host(client: object) -> str:
-    """The host of HOST:PORT: a client that connects again has another port."""
-    return "" if client is None else str(client).rpartition(":")[0]
+    """The host of HOST:PORT, or of an address alone: a client that connects again has another
+    port."""
+    text = "" if client is None else str(client)
+    try:
+        ip_address(text)
+    except ValueError:
+        return text.rpartition(":")[0]
+    return text
 
 
 def _descriptor(stream: TextIO | None) -> int | None:

@@ -103,6 +103,6 @@ def check_total(there: int, added: int, agents: int, most: int) -> None:
     if there + added > most * max(agents, 1):
         raise RefusedError(
             ErrorCode.POLICY_VIOLATION,
-            f"The cluster has {there} partitions; {added} more are over {MAX_PARTITIONS} ({most} "
-            f"for each of {agents} agents): delete topics, or start more agents.",
+            f"Partitions of the cluster: {there}; {added} more are over {MAX_PARTITIONS} ({most} "
+            f"for each agent; live agents: {agents}): delete topics, or start more agents.",
         )

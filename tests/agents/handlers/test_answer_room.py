@@ -19,6 +19,7 @@ from driftlog_agents.handlers.api import (
     list_config_resources,
     list_groups,
     offset_fetch,
+    sync_group,
 )
 from driftlog_agents.protocol.messages import consumer_group_describe as cd
 from driftlog_agents.protocol.messages import consumer_group_heartbeat as ch
@@ -30,6 +31,7 @@ from driftlog_agents.protocol.messages import join_group as jg
 from driftlog_agents.protocol.messages import list_config_resources as lc
 from driftlog_agents.protocol.messages import list_groups as lg
 from driftlog_agents.protocol.messages import offset_fetch as of
+from driftlog_agents.protocol.messages import sync_group as sg
 from driftlog_metadata.schema.model import TopicPartition
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import RunningAgent
@@ -127,3 +129,52 @@ async def test_answers_over_whole_state_wait_for_room_before_they_are_made(tmp_p
             describe_groups.handle, dg.DescribeGroupsRequest(groups=["classic"]), 5, 2_000
         )
         waits.cancel()
+
+
+async def test_answers_that_repeat_what_members_said_are_counted_before_they_are_encoded(
+    tmp_path: Path,
+) -> None:
+    """
+    The leader's, with the metadata of all members; a member's assignment; offsets with their
+    metadata, also in the versions that ask for one group.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t", 1))
+        coordinator = agent.broker.groups
+        assert coordinator is not None
+        topic_id = agent.broker.topics.by_name["t"].topic_id
+        group = await coordinator.made("offsets", CLASSIC)
+        await group.store({TopicPartition(topic_id, 0): Committed(offset=1, metadata="x" * 3_000)})
+
+        async def counts(handle: Callable[..., Any], request: object, version: int) -> Any:
+            context = agent.context(version)
+            answer = await handle(agent.broker, request, context)
+            counted.append(context.answer.counted_bytes)
+            return answer
+
+        counted: list[int] = []
+        joining = jg.JoinGroupRequest(
+            group_id="g",
+            protocol_type="x",
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            protocols=[jg.JoinGroupRequestProtocol(name="p", metadata=bytes(3_000))],
+        )
+        joined = await counts(join_group.handle, joining, 3)
+        share = sg.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(3_000))
+        syncing = sg.SyncGroupRequest(
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=[share],
+        )
+        synced = await counts(sync_group.handle, syncing, 3)
+        asked = [of.OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+        fetched = await counts(
+            offset_fetch.handle, of.OffsetFetchRequest(group_id="offsets", topics=asked), 5
+        )
+
+    assert 3_000 == len(joined.members[0].metadata)
+    assert 3_000 == len(synced.assignment)
+    assert 3_000 == len(fetched.topics[0].partitions[0].metadata)
+    assert [True] * 3 == [3_000 <= size < 4_000 for size in counted]

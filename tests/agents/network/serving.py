@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar, cast
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.foundation.fair_queue import NOBODY
 from driftlog_agents.foundation.loop_slices import SLICE_S, measure_by
 from driftlog_agents.foundation.offload import on_threads
 from driftlog_agents.handlers.produce.traces import ProduceTraces
@@ -164,6 +165,15 @@ class GatedObjects:
 
     async def close(self) -> None:
         await self._behind.close()
+
+
+class Crowd:
+    """Others whose answers take all the room that there is."""
+
+    trusted, client = True, NOBODY
+
+    def go_on(self) -> None:
+        raise AssertionError("it does not wait")
 
 
 class Serving:

@@ -12,17 +12,26 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers import dispatcher
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.fetch import handler
 from driftlog_agents.handlers.fetch.bucket_reads import MOST_BYTES
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages import fetch, list_offsets, metadata
 from driftlog_agents.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from driftlog_agents.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
 from driftlog_tiering.foundation.types import Buffer
 from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
 
@@ -204,6 +213,103 @@ async def test_lookups_by_time_end_when_their_client_leaves(
         await ended.wait()
     await gone(agent)
     await eventually(lambda: agent.held_bytes == NOTHING)
+
+
+async def test_a_handler_whose_client_has_left_gets_no_room(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It ends there: it neither makes its answer without any budget, nor counts for anybody.
+    """
+    begun, left, ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def handle(_: Broker, __: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        begun.set()
+        await left.wait()
+        try:
+            await context.room(MiB)
+        except RefusedError:
+            ended.append("refused")
+            raise
+        ended.append("made")
+        return MetadataResponse()
+
+    monkeypatch.setattr(dispatcher, "HANDLERS", {ApiKey.METADATA: handle})
+    async with agent.client() as client:
+        client.send(metadata.API, 8, MetadataRequest(topics=None))
+        await begun.wait()
+    await gone(agent)
+    left.set()
+    await eventually(lambda: bool(ended))
+
+    assert ["refused"] == ended
+    assert NOTHING == agent.held_bytes
+
+
+async def test_what_an_answer_claims_is_counted_until_its_handler_ends(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its client leaves meanwhile: the objects are there, and so is their room, until it is over.
+    """
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Broker, __: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        await context.room(MiB)
+        begun.set()
+        await left.wait()
+        return MetadataResponse()
+
+    monkeypatch.setattr(dispatcher, "HANDLERS", {ApiKey.METADATA: handle})
+    async with agent.client() as client:
+        client.send(metadata.API, 8, MetadataRequest(topics=None))
+        await begun.wait()
+    await gone(agent)
+    held = agent.held_bytes["answers"]
+    left.set()
+    await eventually(lambda: agent.held_bytes == NOTHING)
+
+    assert MiB == held
+
+
+async def test_the_thread_encodes_nothing_for_clients_that_left_while_they_waited_for_it(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Their turn of the thread ends as soon as it comes.
+    """
+    free, waiting, ended = asyncio.Event(), 0, list[str]()
+
+    async def handle(_: Broker, __: MetadataRequest, ___: RequestContext) -> MetadataResponse:
+        return MetadataResponse(brokers=[MetadataResponseBroker(host="h")] * 5_000)
+
+    async def late(work: Callable[..., Any], *args: Any) -> Any:
+        nonlocal waiting
+        waiting += 1
+        await free.wait()
+        try:
+            answer = work(*args)
+        except RefusedError:
+            ended.append("refused")
+            raise
+        ended.append("encoded")
+        return answer
+
+    monkeypatch.setattr(dispatcher, "HANDLERS", {ApiKey.METADATA: handle})
+    monkeypatch.setattr(dispatcher, "off_the_loop", late)
+    async with agent.client() as client, agent.client() as stays:
+        stays.send(metadata.API, 8, MetadataRequest(topics=None))
+        client.send(metadata.API, 8, MetadataRequest(topics=None))
+        await eventually(lambda: waiting == 2)
+        client.writer.close()
+        await eventually(lambda: len(agent.server.connections) == 1)
+        free.set()
+        answer = (await stays.receive())[1]
+    await gone(agent)
+
+    assert 5_000 == len(answer.brokers)
+    assert ["encoded", "refused"] == sorted(ended)
+    assert NOTHING == agent.held_bytes
 
 
 # ── Connections that are not read ──

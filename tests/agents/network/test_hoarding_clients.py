@@ -37,6 +37,7 @@ from driftlog_metadata.schema.model import TopicPartition
 from driftlog_tiering.foundation.types import KiB
 from tests.agents.network.serving import (
     Client,
+    Crowd,
     MiB,
     Serving,
     eventually,
@@ -362,6 +363,7 @@ async def test_a_request_for_which_no_room_were_enough_is_refused(agent: Serving
         r"requests together may hold: ask for less at once \(queued.max.request.bytes\)$",
         line["reason"],
     )
+    assert line["client_id"]
     assert 1 == agent.process.refusals.counts["queued.max.request.bytes"]
     await eventually(lambda: agent.server.requests.budget.held_bytes == 0)
 
@@ -464,7 +466,7 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
     async with AsyncExitStack() as stack:
         alone = await stack.enter_async_context(agent.client())
         whole = await alone.fetch("full", {0: 0})
-        for _ in range(4):
+        for _ in range(8):
             client = await stack.enter_async_context(agent.client())
             client.stop_reading()
             client.send(fetch.API, 11, wanted)
@@ -661,3 +663,29 @@ async def test_an_answer_over_all_offsets_of_groups_claims_room_before_it_is_mad
     assert agent.server.answers.granted > 0
     for answer in answers:
         assert [100] * 4 == [len(group.topics[0].partitions) for group in answer.groups]
+
+
+async def test_what_one_client_is_answered_is_not_claimed_for_others(agent: Serving) -> None:
+    """
+    After an answer of 3 MB, the same API answers others in a few bytes while there is no room.
+    """
+    coordinator, room = agent.process.broker.groups, agent.server.answers
+    assert coordinator is not None
+    topic_id = agent.process.broker.topics.by_name["full"].topic_id
+    page = {n: Committed(offset=n, metadata="x" * 30_000) for n in range(100)}
+    group = await coordinator.made("large", CLASSIC)
+    group.offsets.replay({PageId(topic_id, 0): page})
+    every = of.OffsetFetchRequestGroup(group_id="large", topics=None)
+    one = of.OffsetFetchRequestGroup(
+        group_id="small", topics=[of.OffsetFetchRequestTopics(name="full", partition_indexes=[0])]
+    )
+    crowd = Crowd()
+
+    async with agent.client() as large, agent.client() as small:
+        answer = await large.call(of.API, 8, of.OffsetFetchRequest(groups=[every]))
+        assert 100 == len(answer.groups[0].topics[0].partitions)
+        assert room.take(crowd, room.limit_bytes + 1)
+        answer = await small.call(of.API, 8, of.OffsetFetchRequest(groups=[one]))
+        room.release(crowd, room.limit_bytes + 1)
+
+    assert 1 == len(answer.groups[0].topics[0].partitions)

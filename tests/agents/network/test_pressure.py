@@ -24,6 +24,7 @@ from driftlog_agents.protocol.messages import fetch, metadata, produce
 from driftlog_metadata.stores.errors import UnavailableError
 from tests.agents.network.serving import (
     ENGINE,
+    Crowd,
     MiB,
     Serving,
     eventually,
@@ -650,15 +651,6 @@ async def test_an_answer_of_little_batches_is_not_made_of_all_of_them(tmp_path: 
 
     size = len(batch(10))
     assert [10_000 * size, 2_000 * size] == [len(first), len(second)]
-
-
-class Crowd:
-    """Others whose answers take all the room that there is."""
-
-    trusted = True
-
-    def go_on(self) -> None:
-        raise AssertionError("it does not wait")
 
 
 async def test_metadata_is_made_when_there_is_room_for_the_partitions_that_it_names(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,30 @@ def test_the_keys_that_every_line_has_come_first() -> None:
     line = json_line(None, "", fields)
 
     assert '{"ts": "now", "level": "info", "event": "agent_stopped", "b": 1, "a": "{1}"}' == line
+
+
+def test_every_address_has_lines_of_its_own(tmp_path: Path) -> None:
+    """
+    Where a line names an address without a port, too: refusals of thirty addresses shared the
+    lines of one.  An IPv6 address has its port behind brackets.
+    """
+    script = (
+        "import structlog\n"
+        "from driftlog_agents.process_log.process_log import JSON, ProcessLog\n"
+        "ProcessLog('info', JSON).install()\n"
+        "log = structlog.get_logger()\n"
+        "for i in range(30):\n"
+        "    for n in range(3):\n"
+        "        log.warning('connection_refused', client=f'127.0.1.{i}')\n"
+        "for i in range(30):\n"
+        "    log.warning('connection_refused', client=f'2001:db8::{i}')\n"
+        "for port in range(1_000, 1_030):\n"
+        "    log.warning('frame_refused', client=f'[::1]:{port}')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    told = Counter(line["event"] for line in objects(done.stderr) if "client" in line)
+
+    assert 120 == told["connection_refused"]
+    assert told["frame_refused"] < 30

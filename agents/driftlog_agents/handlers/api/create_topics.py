@@ -38,6 +38,9 @@ from driftlog_metadata.schema.model import Topic
 MAX_WAIT_S: Final = 60.0
 """Longest wait, whatever timeout the client sends: its connection waits for the answer."""
 
+_CONFIGS_BYTES: Final = 2 * 1024
+"""Bytes of a topic's configs in the answer."""
+
 
 async def handle(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
@@ -70,6 +73,7 @@ async def handle(
         lambda topic: _create(broker, topic, request.validate_only, deadline_s, defaults),
         1 if request.validate_only else CHANGED_AT_ONCE,
     )
+    await context.room(_CONFIGS_BYTES * len(made))
     return CreateTopicsResponse(topics=results + made)
 
 

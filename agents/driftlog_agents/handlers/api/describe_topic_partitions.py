@@ -32,6 +32,9 @@ from driftlog_metadata.schema.model import Topic
 MAX_PARTITIONS: Final = 2_000
 """Partitions of one answer, at most: Kafka's ``max.request.partition.size.limit``."""
 
+_PARTITION_BYTES: Final = 300
+"""Memory of one partition while an answer is made: its object, and its bytes."""
+
 _SORTED_AT_ONCE: Final = 4_000
 
 
@@ -70,6 +73,7 @@ async def handle(
             continue
         start = cursor.partition_index if cursor is not None and name == after else 0
         end = min(topic.partitions, start + left)
+        await context.room(max(end - start, 0) * _PARTITION_BYTES)
         response.topics.append(_described(broker, topic, start, end, reachable))
         if end < topic.partitions:
             response.next_cursor = Cursor(topic_name=name, partition_index=end)

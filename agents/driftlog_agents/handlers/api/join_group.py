@@ -54,6 +54,7 @@ async def handle(
         answer = await _joined(broker, request.group_id, joining, context)
     except RefusedError as error:
         answer = JoinResponse(error=error.code, member_id=request.member_id)
+    context.answer.add(sum(len(m.member_id) + len(m.metadata) for m in answer.members))
     protocol = answer.protocol
     if protocol is None and context.api_version < 7:
         protocol = ""

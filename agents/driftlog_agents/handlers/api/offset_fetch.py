@@ -50,7 +50,9 @@ async def handle(
             async for topic in sliced(request.topics)
         ]
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    return await _alone(asked, await _fetched(broker, asked, context), version)
+    found = await _fetched(broker, asked, context)
+    context.answer.add(await _bytes(found))
+    return await _alone(asked, found, version)
 
 
 async def _groups(

@@ -34,6 +34,7 @@ async def handle(
         answer = await _synced(broker, request.group_id, syncing, context)
     except RefusedError as error:
         answer = SyncResponse(error=error.code)
+    context.answer.add(len(answer.assignment))
     return SyncGroupResponse(
         error_code=answer.error,
         protocol_type=answer.protocol_type,

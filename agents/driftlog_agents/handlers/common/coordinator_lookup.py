@@ -75,4 +75,4 @@ def rebalance_timeout_ms(broker: Broker, asked_ms: int) -> int:
 
 def client_host(context: RequestContext) -> str:
     """The client's address as Kafka writes it (InetAddress#toString): ``/127.0.0.1``."""
-    return "/" + context.client_host.rpartition(":")[0]
+    return "/" + context.client_host.rpartition(":")[0].strip("[]")

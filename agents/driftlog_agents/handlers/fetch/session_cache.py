@@ -75,7 +75,9 @@ class FetchSessions:
         self.held_bytes = 0
         self.evicted = 0
         self.full = 0
-        """Sessions that did not begin, or ended, for want of a slot or of memory."""
+        """Sessions that did not begin, or ended, for want of memory."""
+        self.out_of_slots = 0
+        """Sessions that did not begin for want of a slot."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -132,8 +134,10 @@ class FetchSessions:
             return None
         partitions = sum(len(topic.partitions) for topic in request.topics)
         size_bytes = held_bytes(len(request.topics), partitions)
-        if partitions > MOST_PARTITIONS or not self._make_room(size_bytes, partitions, now_ms):
+        if partitions > MOST_PARTITIONS:
             self.full += 1
+            return None
+        if not self._make_room(size_bytes, partitions, now_ms):
             return None
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
@@ -148,7 +152,7 @@ class FetchSessions:
 
     def _make_room(self, size_bytes: int, partitions: int, now_ms: float) -> bool:
         """Evict sessions until one of *partitions* fits; False: none was evicted, and it does
-        not fit."""
+        not fit, which is counted."""
         slots = self._slots - len(self._sessions)
         room = self._most_bytes - self.held_bytes
         victims: list[FetchSession] = []
@@ -156,6 +160,10 @@ class FetchSessions:
         while slots < 1 or room < size_bytes:
             victim = next(evictable, None)
             if victim is None:
+                if slots < 1:
+                    self.out_of_slots += 1
+                else:
+                    self.full += 1
                 return False
             victims.append(victim)
             slots += 1

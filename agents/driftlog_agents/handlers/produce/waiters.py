@@ -166,6 +166,8 @@ class ManyBatches(SeveralBatches):
                 async for name, answer in sliced(self._answers()):
                     hints.add(name, answer)
                 response.node_endpoints = hints.endpoints()
+            if connection.closed:
+                return
             parts = await off_the_loop(
                 API.encode_response_parts, self.version, self.correlation_id, response
             )

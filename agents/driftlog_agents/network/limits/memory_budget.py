@@ -5,11 +5,12 @@
                                    └───▶ there is none: it waits until others are done or gone
 
 1. Trusted holders (a large frame came completely, many answers were taken) may use all of a budget,
-   other holders half of it: those that begin requests and do not end them take nothing from
-   working clients.
+   other holders half of it, beside the one of 2: those that begin requests and do not end them take
+   nothing from working clients.
 2. One holder continues beyond the limit until it is done or gone.  The next is the one that has
-   waited longest, of trusted and untrusted holders in turn: so holders that all have a part never
-   wait for one another.  The limit and one frame or answer bound what is held.
+   waited longest of the address that was given least, of trusted and untrusted holders in turn: so
+   holders that all have a part never wait for one another.  The limit and one frame or answer bound
+   what is held.
 3. While a budget is `pressed`, its owner closes holders without progress: then 2 ends.  It also
    closes untrusted holders that wait for more memory, while none of them completes a frame:
    otherwise it finds the silent ones of a crowd only one by one.
@@ -23,6 +24,11 @@ Pure.
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+
+from driftlog_agents.foundation.fair_queue import Client, FairQueue
+
+_CREDIT_BYTES: Final = 0
+"""An address that was silent is next: it needs no credit."""
 
 _CALM_SHARE: Final = 8
 
@@ -39,6 +45,11 @@ class Holder(Protocol):
     trusted: bool
     """Whether it may use all of the budget."""
 
+    @property
+    def client(self) -> Client:
+        """The client that it belongs to: clients and their addresses wait in turns."""
+        ...
+
     def go_on(self) -> None:
         """Continue: the budget now counts the bytes that the holder waited for."""
 
@@ -53,6 +64,7 @@ class MemoryBudget:
 
     __slots__ = (
         "_ahead",
+        "_ahead_bytes",
         "_alone_bytes",
         "_beyond_bytes",
         "_drawn_bytes",
@@ -83,12 +95,14 @@ class MemoryBudget:
         self.welcomed = 0
         """Strangers that sent a large frame completely."""
         self._on_pressed = on_pressed
-        self._trusted: dict[Holder, int] = {}
-        """Trusted holders that wait, in the order of their arrival, and for how many bytes."""
-        self._untrusted: dict[Holder, int] = {}
+        self._trusted = _Waiting()
+        """Trusted holders that wait."""
+        self._untrusted = _Waiting()
         self._untrusted_turn = False
         self._ahead: Holder | None = None
         """The holder that may go beyond the limit."""
+        self._ahead_bytes = 0
+        """What it took as that."""
         self._beyond_bytes = 0
         """What it took beyond the limit, which is drawn from no other budget."""
         self._waking = False
@@ -126,7 +140,7 @@ class MemoryBudget:
     def take(self, holder: Holder, size_bytes: int) -> bool:
         """Count *size_bytes* more for *holder*; False: it waits until `go_on` is called."""
         queue = self._trusted if holder.trusted else self._untrusted
-        if not queue and self.held_bytes + size_bytes <= self._limit(holder.trusted):
+        if not queue and self._fits(size_bytes, holder.trusted):
             self._hold(size_bytes)
             return True
         self._press()
@@ -135,8 +149,11 @@ class MemoryBudget:
             self._go_ahead(holder, size_bytes)
             self._hold(size_bytes)
             return True
-        queue[holder] = size_bytes
-        return False
+        queue.add(holder, size_bytes)
+        if queue.first[0] is not holder or not self._fits(size_bytes, holder.trusted):
+            return False
+        self._grant(queue)  # the others that wait had more
+        return True
 
     def note(self, size_bytes: int) -> None:
         """Count memory that is held already, and small (negative: no longer held)."""
@@ -168,8 +185,8 @@ class MemoryBudget:
     def release(self, holder: Holder, size_bytes: int) -> None:
         """*holder* frees *size_bytes*, and waits no longer."""
         if self.pressed:  # else nobody waits, and nobody is beyond the limit
-            self._trusted.pop(holder, None)
-            self._untrusted.pop(holder, None)
+            self._trusted.remove(holder)
+            self._untrusted.remove(holder)
             if self._ahead is holder:
                 self._ahead_ends()
         self._hold(-size_bytes)
@@ -201,14 +218,17 @@ class MemoryBudget:
             self._shared.draw(more)
 
     def _go_ahead(self, holder: Holder, size_bytes: int) -> None:
+        self._ahead_bytes = size_bytes + (self._ahead_bytes if self._ahead is holder else 0)
         self._ahead = holder
         self._beyond_bytes = max(0, self.held_bytes + size_bytes - self.limit_bytes)
 
     def _ahead_ends(self) -> None:
-        self._ahead, self._beyond_bytes = None, 0
+        self._ahead, self._ahead_bytes, self._beyond_bytes = None, 0, 0
 
-    def _limit(self, trusted: bool) -> int:
-        return self.limit_bytes if trusted else self.limit_bytes // 2
+    def _fits(self, size_bytes: int, trusted: bool) -> bool:
+        held = self.held_bytes + size_bytes
+        half = self.limit_bytes // 2
+        return held <= self.limit_bytes and (trusted or held - self._ahead_bytes <= half)
 
     def _press(self) -> None:
         if not self.pressed:
@@ -230,23 +250,60 @@ class MemoryBudget:
         """Grant free memory; returns the holders that continue now."""
         woken: list[Holder] = []
         for queue, trusted in ((self._trusted, True), (self._untrusted, False)):
-            while queue and self.held_bytes + queue[_first(queue)] <= self._limit(trusted):
+            while queue and self._fits(queue.first[1], trusted):
                 woken.append(self._grant(queue))
         if self._ahead is None and self.waiting:
             self._untrusted_turn = bool(self._untrusted) and not (
                 self._untrusted_turn and self._trusted
             )
             queue = self._untrusted if self._untrusted_turn else self._trusted
-            self._go_ahead(_first(queue), queue[_first(queue)])
+            self._go_ahead(*queue.first)
             woken.append(self._grant(queue))
         self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
         return woken
 
-    def _grant(self, queue: dict[Holder, int]) -> Holder:
-        holder = _first(queue)
+    def _grant(self, queue: "_Waiting") -> Holder:
+        holder, size_bytes = queue.take()
         self.granted += 1
-        self._hold(queue.pop(holder))
+        self._hold(size_bytes)
         return holder
+
+
+class _Waiting:
+    """Holders that wait, and for how many bytes: the one of the address that was given least is
+    next."""
+
+    __slots__ = ("_bytes", "_queue")
+
+    def __init__(self) -> None:
+        self._queue = FairQueue[Holder](_CREDIT_BYTES)
+        self._bytes: dict[Holder, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def add(self, holder: Holder, size_bytes: int) -> None:
+        """*holder* waits."""
+        self._bytes[holder] = size_bytes
+        self._queue.add(holder.client, holder)
+
+    def remove(self, holder: Holder) -> None:
+        """*holder*, if it is there, waits no longer."""
+        if self._bytes.pop(holder, None) is not None:
+            self._queue.remove(holder)
+
+    @property
+    def first(self) -> tuple[Holder, int]:
+        """The next one; there must be one."""
+        _, holder = self._queue.first()
+        return holder, self._bytes[holder]
+
+    def take(self) -> tuple[Holder, int]:
+        """The next one, which waits no longer."""
+        client, holder = self._queue.take()
+        size_bytes = self._bytes.pop(holder)
+        self._queue.spend(client, size_bytes)
+        return holder, size_bytes
 
 
 class SharedMemory:
@@ -273,7 +330,3 @@ class SharedMemory:
         self._free_bytes -= more_bytes
         for budget in self._budgets:
             budget.offer(self._free_bytes)
-
-
-def _first(queue: dict[Holder, int]) -> Holder:
-    return next(iter(queue))

@@ -5,7 +5,9 @@
     answers    the connections that hold most answers which their clients do not take
 
 While connections wait, there is a check every half second; a connection is closed when it makes no
-progress for `Budgets.stalled_ms`.
+progress for `Budgets.stalled_ms`.  When one was closed for its answers, others of its address have
+a fifth of that time, until no answer waits any more: else each of a crowd, which asks and does not
+read, keeps the room for the whole time, one after the other.
 
 Shell.
 """
@@ -20,6 +22,10 @@ _ANSWERS: Final = "driftlog.max.response.queue.bytes"
 
 _SHARE: Final = 8
 """Each check closes connections until they free one part in so many of the answers' budget."""
+
+_HURRY: Final = 5
+"""Connections of an accused address are judged by one part in so many of the time, and of the
+bytes: two looks."""
 
 
 class HeldAnswers(Protocol):
@@ -41,6 +47,11 @@ class HoldingConnection(Protocol):
         ...
 
     @property
+    def address(self) -> str:
+        """The client's address."""
+        ...
+
+    @property
     def answers(self) -> HeldAnswers:
         """The memory of its answers."""
         ...
@@ -53,8 +64,9 @@ class HoldingConnection(Protocol):
         """No connection waits any more."""
         ...
 
-    def takes_nothing(self, now_ms: float) -> bool:
-        """Whether the connection holds answers that its client does not take."""
+    def takes_nothing(self, now_ms: float, hurry: int) -> bool:
+        """Whether the connection holds answers that its client does not take, as far as one part
+        of *hurry* of the time shows it."""
         ...
 
     def hang_up(self, event: str, reason: str, /) -> None:
@@ -104,6 +116,8 @@ class StalledConnections:
         self._welcomed = 0
         self._granted: tuple[float, int] | None = None
         """Since when requests wait for memory, and how many had received some by then."""
+        self._accused: set[str] = set()
+        """Addresses of connections that were closed for their answers, while answers wait."""
 
     def look(self, now_ms: float) -> bool:
         """Close connections without progress; returns whether any connection still waits."""
@@ -153,20 +167,23 @@ class StalledConnections:
         if not _crowded(server):
             for connection in server.connections:
                 connection.answers.forget()
+            self._accused.clear()
             return False
-        stalled = [c for c in server.connections if c.takes_nothing(now_ms)]
+        hurry = {c: _HURRY if c.address in self._accused else 1 for c in server.connections}
+        stalled = [c for c in server.connections if c.takes_nothing(now_ms, hurry[c])]
         stalled.sort(key=_answer_bytes, reverse=True)
         freed = 0
         for connection in stalled:
             if freed * _SHARE >= server.answers.limit_bytes:
                 break
             freed += connection.answers.held_bytes
+            self._accused.add(connection.address)
             server.refusals.count(server.answers.limited_by(_ANSWERS))
             connection.hang_up(
                 "answers_not_taken",
                 f"{connection.answers.held_bytes} bytes of answers wait for this client, which "
-                f"took hardly any in {server.stalled_ms / 1000:g} s, while others wait for the "
-                f"memory",
+                f"took hardly any in {server.stalled_ms / hurry[connection] / 1000:g} s, while "
+                f"others wait for the memory",
             )
         return freed > 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from driftlog_agents.configs.limits import FETCH_SESSIONS, LOG_LINES, PRODUCER_STATE
+from driftlog_agents.configs.limits import FETCH_SESSIONS, FETCH_SLOTS, LOG_LINES, PRODUCER_STATE
 from driftlog_agents.log.local.range_cache import RangeCache
 from driftlog_agents.process.metrics.families import counter, gauge, histograms
 from driftlog_agents.process.metrics.observed import Observed
@@ -64,6 +64,7 @@ def collect(observed: Observed) -> Iterable[Metric]:
         **agent.broker.refusals.counts,
         LOG_LINES: left_out.get("rate", 0),
         FETCH_SESSIONS: sessions.full,
+        FETCH_SLOTS: sessions.out_of_slots,
         PRODUCER_STATE: agent.counters.producers_refused,
     }
     for limit, count in sorted(counts.items()):

@@ -144,6 +144,7 @@ def test_a_session_that_is_not_used_makes_room(
 
     assert begins == begun(sessions, wanted, at_ms)
     assert (1 if begins else 0) == sessions.evicted
+    assert (0, 0 if begins else 1) == (sessions.full, sessions.out_of_slots)
 
 
 @pytest.mark.parametrize(("wanted", "gone"), [(4, 0), (5, 0), (6, 2), (20, 2)])
@@ -178,7 +179,7 @@ def test_all_sessions_together_hold_no_more_than_they_may() -> None:
 
     assert 4 * MiB // held_bytes(1, 1_000) == sum(map(bool, made)) == len(sessions) == 5
     assert 5 * held_bytes(1, 1_000) == sessions.held_bytes
-    assert 995 == sessions.full
+    assert (995, 0) == (sessions.full, sessions.out_of_slots)
     assert all(made[:5])
 
 

@@ -208,7 +208,7 @@ async def test_a_batch_that_comes_to_too_much_is_refused_and_counted() -> None:
     checked = kernel.check(batch, 0, len(batch))
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
         work = lanes(one, two, decoding, [0.0])
-        with pytest.raises(OverBatchLimitError):
+        with pytest.raises(OverBatchLimitError, match=r"driftlog\.max\.batch\.decompressed"):
             await work.run(CLIENT, partial(rewrite, 0), limits, batch, checked)
 
     assert ["driftlog.max.batch.decompressed.bytes"] == counted

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.batches import encode_batch
+from driftlog_agents.foundation.fair_queue import NOBODY
 from driftlog_agents.network.limits.departed_clients import DepartedClients, ended
 from driftlog_agents.protocol.messages import fetch, produce
 from tests.agents.network.serving import Client, Serving, eventually, fetching, producing
@@ -99,7 +100,7 @@ async def test_what_a_producer_left_while_the_log_could_take_no_more_is_read(
 class Hoarder:
     """Has all the memory of frames, and more."""
 
-    trusted = True
+    trusted, client = True, NOBODY
 
     def go_on(self) -> None:
         """It does not wait."""

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.limits.memory_budget import MemoryBudget, SharedMemory
 from driftlog_agents.protocol.errors import CorruptFrameError
@@ -18,8 +19,11 @@ LITTLE = 4 * KiB
 class Peer:
     """A client and the reader of its connection: it sends frames, as far as it is read."""
 
-    def __init__(self, budget: MemoryBudget, shared: memoryview, frames: list[bytes]) -> None:
-        self.reader = FrameReader(LARGEST, shared, BufferPool(0), budget)
+    def __init__(
+        self, budget: MemoryBudget, shared: memoryview, frames: list[bytes], address: str = ""
+    ) -> None:
+        client = Client(address)
+        self.reader = FrameReader(LARGEST, shared, BufferPool(0), budget, client=client)
         self.sent = list(frames)
         self.stream = memoryview(b"".join(struct.pack(">i", len(f)) + f for f in frames))
         self.received: list[bytes] = []
@@ -68,9 +72,9 @@ def test_frames_of_many_are_bounded_and_all_arrive(seed: int) -> None:
     assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
 
 
-def begun(budget: MemoryBudget, size: int, *, trusted: bool = False) -> Peer:
+def begun(budget: MemoryBudget, size: int, *, trusted: bool = False, address: str = "") -> Peer:
     """A client that has sent all but the last byte of a frame, as far as it was read."""
-    peer = Peer(budget, memoryview(bytearray(64 * KiB)), [bytes(size)])
+    peer = Peer(budget, memoryview(bytearray(64 * KiB)), [bytes(size)], address)
     peer.reader.trusted = trusted
     while len(peer.stream) > 1 and peer.bring(len(peer.stream) - 1):
         pass
@@ -333,3 +337,56 @@ def test_memory_that_would_help_nobody_is_not_wanted() -> None:
     assert not held.wanted
     for peer in peers:
         peer.reader.release()
+
+
+def test_addresses_that_wait_have_memory_in_turns() -> None:
+    """
+    Twenty connections of one address wait for memory before one of another: at most two of them go
+    before it, and one when it asks again.
+    """
+    budget = MemoryBudget(MiB)
+    crowd = [begun(budget, 2 * MiB, address="10.0.0.1") for _ in range(20)]
+    ends = []
+    for _ in range(2):
+        one = begun(budget, 2 * MiB, address="10.0.0.2")
+        order = 0
+        while one.reader.waiting:
+            (ahead,) = [peer for peer in crowd if not peer.reader.waiting and peer.stream]
+            ahead.reader.release()
+            ahead.stream = memoryview(b"")
+            order += 1
+        ends.append(order)
+        one.reader.release()
+
+    assert [2, 1] == ends
+
+
+class Waits:
+    """A stranger that asks for memory at once."""
+
+    trusted = False
+
+    def __init__(self, address: str) -> None:
+        self.client = Client(address)
+        self.went_on = False
+
+    def go_on(self) -> None:
+        self.went_on = True
+
+
+def test_an_address_that_had_less_passes_a_crowd_where_there_is_room() -> None:
+    """
+    Two of a crowd hold most of the strangers' half, and a third that goes ahead beside it takes
+    nothing of it.  When one of them was given memory, another address does not wait behind them
+    for the little that it asks for; of them, nobody passes the others.
+    """
+    budget = MemoryBudget(32 * MiB)
+    crowd = [Waits("10.0.0.1") for _ in range(6)]
+    begun = [budget.take(one, 7 * MiB) for one in crowd]
+    budget.done(crowd[2], 7 * MiB)
+    passes = [budget.take(Waits(address), MiB) for address in ("10.0.0.1", "10.0.0.2")]
+
+    assert [True] * 3 + [False] * 3 == begun
+    assert [False, False, False, True, False, False] == [one.went_on for one in crowd]
+    assert [False, True] == passes
+    assert 22 * MiB == budget.held_bytes

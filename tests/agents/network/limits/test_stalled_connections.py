@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.foundation.fair_queue import NOBODY, Client
 from driftlog_agents.network.limits.memory_budget import MemoryBudget, SharedMemory
 from driftlog_agents.network.limits.stalled_connections import StalledConnections
 
@@ -16,6 +17,7 @@ class Holder:
     trusted: bool = True
     held_bytes: int = 0
     went_on: bool = False
+    client: Client = NOBODY
 
     def go_on(self) -> None:
         self.went_on = True
@@ -31,6 +33,8 @@ class Connection:
     request_bytes: int = 0
     answers: Holder = field(default_factory=Holder)
     closed: str = ""
+    address: str = ""
+    since_ms: float = 0.0
 
     def look_for_progress(self, now_ms: float, *, untrusted_progress: bool) -> None:
         """It has no incomplete frame."""
@@ -38,8 +42,8 @@ class Connection:
     def forget_progress(self) -> None:
         """Nothing is remembered."""
 
-    def takes_nothing(self, now_ms: float) -> bool:
-        return self.answers.held_bytes > 0 and now_ms >= 5_000
+    def takes_nothing(self, now_ms: float, hurry: int) -> bool:
+        return self.answers.held_bytes > 0 and now_ms - self.since_ms >= 5_000 / hurry
 
     def hang_up(self, event: str, reason: str, /) -> None:
         self.closed = event
@@ -105,3 +109,39 @@ def test_answers_that_nobody_takes_are_closed_before_the_largest_request() -> No
     assert ("answers_not_taken", "") == (stalled.closed, healthy.closed)
     server.answers.release(stalled.answers, 250 * MiB)
     assert waiting.went_on
+
+
+def test_an_address_that_left_answers_has_little_time_while_others_wait() -> None:
+    """
+    One of its connections is closed after 5 s.  The next, which has its room since then, has a
+    second; one of another address has 5 s as before, and so has the first when nobody waits.
+    """
+    first, next_, other = (
+        Connection(answers=Holder(held_bytes=100 * MiB), address=address, since_ms=since_ms)
+        for address, since_ms in (("10.0.0.1", 0), ("10.0.0.1", 5_000), ("10.0.0.2", 5_000))
+    )
+    server = Server(first)
+    answers, waiting = server.answers, Holder()
+    assert answers.take(first.answers, 200 * MiB)
+    assert answers.take(next_.answers, 100 * MiB)
+    assert not answers.take(waiting, 200 * MiB)
+    looks = StalledConnections(server)
+
+    looks.look(5_000.0)
+    server.connections = [next_, other]
+    looks.look(5_500.0)
+    early = next_.closed
+    looks.look(6_000.0)
+    closed = [one.closed for one in (first, next_, other)]
+    answers.release(waiting, 0)
+    answers.release(first.answers, 200 * MiB)
+    looks.look(6_500.0)
+    assert answers.take(first.answers, 150 * MiB)
+    assert not answers.take(waiting, 200 * MiB)
+    again = Connection(answers=Holder(held_bytes=MiB), address="10.0.0.1", since_ms=6_500)
+    server.connections = [again]
+    looks.look(8_000.0)
+
+    assert "" == early
+    assert ["answers_not_taken", "answers_not_taken", ""] == closed
+    assert "" == again.closed
