@@ -466,7 +466,9 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
     async with AsyncExitStack() as stack:
         alone = await stack.enter_async_context(agent.client())
         whole = await alone.fetch("full", {0: 0})
-        for _ in range(8):
+        crowd = Crowd()
+        assert server.answers.take(crowd, 3 * MiB)
+        for _ in range(4):
             client = await stack.enter_async_context(agent.client())
             client.stop_reading()
             client.send(fetch.API, 11, wanted)
@@ -479,6 +481,7 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
         server.stalled_ms = 500.0
         refused = agent.process.refusals.counts
         await eventually(lambda: refused["driftlog.max.response.queue.bytes"] >= 1)
+        server.answers.release(crowd, 3 * MiB)
 
     assert len(records(whole[0])) > ANSWER_BYTES
     assert len(records(little[0])) > 1_000
