@@ -14,6 +14,7 @@ from driftlog_agents.restore.evidence_reads import EvidenceReads
 from driftlog_agents.restore.metadata_writes import MetadataWrites
 from driftlog_agents.topics import bucket_files as topic_files
 from driftlog_agents.topics.bucket_files import TopicBucketFiles
+from driftlog_metadata.schema.keys import GROUPS_PREFIX
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
@@ -108,11 +109,13 @@ def a_snapshot_has_a_later_revision_than_its_groups(patch: pytest.MonkeyPatch) -
     """The revision in a snapshot's name is read behind the groups."""
     original = GroupSnapshots._read
 
-    async def read(self: GroupSnapshots, *, keys_only: bool) -> tuple[int, list[KeyValue]]:
-        _, kvs = await original(self, keys_only=keys_only)
-        if not keys_only:
+    async def read(
+        self: GroupSnapshots, prefix: str, *, keys_only: bool
+    ) -> tuple[int, list[KeyValue]]:
+        _, kvs = await original(self, prefix, keys_only=keys_only)
+        if prefix == GROUPS_PREFIX and not keys_only:
             await asyncio.sleep(1)
-        revision, _ = await original(self, keys_only=True)
+        revision, _ = await original(self, prefix, keys_only=True)
         return revision, kvs
 
     patch.setattr(GroupSnapshots, "_read", read)
