@@ -14,6 +14,7 @@ from driftlog_agents.restore.evidence_reads import EvidenceReads
 from driftlog_agents.restore.metadata_writes import MetadataWrites
 from driftlog_agents.topics import bucket_files as topic_files
 from driftlog_agents.topics.bucket_files import TopicBucketFiles
+from driftlog_metadata.schema.keys import GROUPS_PREFIX
 from driftlog_metadata.schema.model import Topic
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import layout
@@ -112,7 +113,7 @@ def a_snapshot_has_a_later_revision_than_its_groups(patch: pytest.MonkeyPatch) -
         self: GroupSnapshots, prefix: str, *, keys_only: bool
     ) -> tuple[int, list[KeyValue]]:
         _, kvs = await original(self, prefix, keys_only=keys_only)
-        if not keys_only:
+        if prefix == GROUPS_PREFIX and not keys_only:
             await asyncio.sleep(1)
         revision, _ = await original(self, prefix, keys_only=True)
         return revision, kvs

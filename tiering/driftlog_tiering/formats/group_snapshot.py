@@ -5,9 +5,10 @@
      "configs":{"brokers":"eyJ2…","groups/billing":"eyJ2…"},"crc32":"…"}
 
 ``keys``: what follows ``/driftlog/v1/groups/`` ──▶ the value in base64.  ``configs``: the same of
-``/driftlog/v1/configs/``, perhaps of a newer revision; not there if no broker and no group has configs.  A restore from the
-bucket alone puts them back.  Snapshots are named by the revision: with a name by an agent's clock,
-an older one could win.  `formats/layout` has their keys, `formats/stored_json` the envelope.
+``/driftlog/v1/configs/``, perhaps of a newer revision; not there if no broker and no group has
+configs.  A restore from the bucket alone puts them back.  Snapshots are named by the revision: with
+a name by an agent's clock, an older one could win.  `formats/layout` has their keys,
+`formats/stored_json` the envelope.
 
 Pure.
 """
