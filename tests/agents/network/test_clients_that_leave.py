@@ -33,7 +33,7 @@ from driftlog_agents.protocol.messages.metadata import (
     MetadataResponseBroker,
 )
 from driftlog_tiering.foundation.types import Buffer
-from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
+from tests.agents.network.serving import Crowd, MiB, Serving, eventually, fetching, records
 
 LIMITS = Limits(
     queued_max_request_bytes=16 * MiB,
@@ -178,8 +178,11 @@ async def test_who_leaves_when_it_is_told_of_room_takes_none(
         leaves.append("{}:{}".format(*second.writer.get_extra_info("sockname")))
         first.send(fetch.API, 11, wanted)
         await eventually(lambda: server.answers.held_bytes > 0)
+        crowd = Crowd()
+        assert server.answers.take(crowd, 4 * MiB)
         second.send(fetch.API, 11, wanted)
         await eventually(lambda: server.answers.waiting == 1)
+        server.answers.release(crowd, 4 * MiB)
         agent.objects.reads.open()
         assert len(records((await first.receive())[1].responses[0].partitions[0])) > 0
         assert await second.closed()
