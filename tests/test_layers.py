@@ -31,8 +31,8 @@ KIND: Final = re.compile(r"^(Pure|Port|Adapter|Shell|Root)(\.|: \S.*\.)$", re.DO
 PURE_STDLIB: Final = set(
     (
         "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses "
-        "datetime decimal difflib enum errno fractions functools gzip hashlib heapq hmac io ipaddress "
-        "itertools json math mmap numbers operator random re shlex statistics string struct sys "
+        "datetime decimal difflib enum errno fractions functools gzip hashlib heapq hmac io "
+        "ipaddress itertools json math mmap numbers operator random re shlex statistics string struct sys "
         "textwrap threading tomllib types typing unicodedata urllib uuid warnings weakref zlib"
     ).split()
 )
