@@ -147,7 +147,7 @@ class TopicBudget:
     def _check_room(self, quota: Quota, growth: Growth) -> None:
         if quota.room is QuotaRoom.REFUSING and growth.written_bytes and not growth.smaller:
             raise self._refused(
-                "the metadata store is nearly full: no topic or partition is created, and configs "
+                "the metadata store is nearly full: no topic is created or extended, and configs "
                 "may only be deleted or become smaller, until it has more room; the agent's log "
                 "says how to make room"
             )
