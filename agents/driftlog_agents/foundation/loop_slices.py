@@ -14,9 +14,8 @@ Short calls that belong to no task (`call_all`) have another slice in each itera
 alone.
 
 Work that depends on no state (decoding, encoding) runs in a thread instead, where Python switches
-by itself.  It is one thread, of which the client that has had least is next (`FairOffload`), and no
-other work waits for it: the event loop's own threads read files, resolve names and check whether
-the agent is fit.
+by itself.  It is one thread, and no other work waits for it: the event loop's own threads read
+files, resolve names and check whether the agent is fit.
 
 Shell.
 """
@@ -34,7 +33,6 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from driftlog_agents.foundation.fair_queue import NOBODY, Client, FairQueue
-from driftlog_agents.foundation.offload import FairOffload, on_threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -75,8 +73,6 @@ class Turns:
         self._small_first = True
         self._calls = deque[Iterator[Callable[[], object]]]()
         """What `call_all` has not called yet; the first one has the next turn."""
-        self.thread = FairOffload(on_threads(_THREAD), lambda: clock_s() * 1000)
-        """Runs work that depends on no state."""
         self._log = structlog.get_logger()
 
     def has_time(self) -> bool:
@@ -265,7 +261,5 @@ async def each_within(
 
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:
-    """What *work* returns, run by a thread in the turn of this task's client: *work* uses nothing
-    that other tasks see."""
-    result: T = await _turns().thread.run(_CLIENT.get(), 0, work, *args)
-    return result
+    """What *work* returns, run by a thread: *work* uses nothing that other tasks see."""
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, work, *args)

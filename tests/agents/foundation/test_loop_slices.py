@@ -629,33 +629,3 @@ async def test_large_requests_hold_up_nobody_who_needs_a_thread() -> None:
 
     assert "done" == done
     assert 1 == len(threads)
-
-
-async def test_the_thread_serves_clients_in_turns() -> None:
-    """
-    A client that asks for one thing waits for one thing of the others, not for all that they have
-    asked for; of one address, many connections count as one.
-    """
-    go_on, order = threading.Event(), list[str]()
-
-    def run(name: str, wait: bool = False) -> None:
-        if wait:
-            assert go_on.wait(10)
-        order.append(name)
-
-    async def ask(address: str, *of: Any) -> None:
-        work_for(Client(address))
-        await off_the_loop(run, *of)
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(ask("10.0.0.1", "first", True))
-        await asyncio.sleep(0)
-        for _ in range(20):
-            tasks.create_task(ask("10.0.0.1", "many"))
-        await asyncio.sleep(0)
-        tasks.create_task(ask("10.0.0.2", "one"))
-        await asyncio.sleep(0)
-        go_on.set()
-
-    assert "one" in order[:3]
-    assert 22 == len(order)

@@ -5,8 +5,8 @@
                                    └───▶ there is none: it waits until others are done or gone
 
 1. Trusted holders (a large frame came completely, many answers were taken) may use all of a budget,
-   other holders half of it, beside the one of 2: those that begin requests and do not end them take
-   nothing from working clients.
+   other holders half of it: those that begin requests and do not end them take nothing from
+   working clients.
 2. One holder continues beyond the limit until it is done or gone.  The next is the one that has
    waited longest of the address that was given least, of trusted and untrusted holders in turn: so
    holders that all have a part never wait for one another.  The limit and one frame or answer bound
@@ -64,7 +64,6 @@ class MemoryBudget:
 
     __slots__ = (
         "_ahead",
-        "_ahead_bytes",
         "_alone_bytes",
         "_beyond_bytes",
         "_drawn_bytes",
@@ -101,8 +100,6 @@ class MemoryBudget:
         self._untrusted_turn = False
         self._ahead: Holder | None = None
         """The holder that may go beyond the limit."""
-        self._ahead_bytes = 0
-        """What it took as that."""
         self._beyond_bytes = 0
         """What it took beyond the limit, which is drawn from no other budget."""
         self._waking = False
@@ -218,17 +215,15 @@ class MemoryBudget:
             self._shared.draw(more)
 
     def _go_ahead(self, holder: Holder, size_bytes: int) -> None:
-        self._ahead_bytes = size_bytes + (self._ahead_bytes if self._ahead is holder else 0)
         self._ahead = holder
         self._beyond_bytes = max(0, self.held_bytes + size_bytes - self.limit_bytes)
 
     def _ahead_ends(self) -> None:
-        self._ahead, self._ahead_bytes, self._beyond_bytes = None, 0, 0
+        self._ahead, self._beyond_bytes = None, 0
 
     def _fits(self, size_bytes: int, trusted: bool) -> bool:
-        held = self.held_bytes + size_bytes
-        half = self.limit_bytes // 2
-        return held <= self.limit_bytes and (trusted or held - self._ahead_bytes <= half)
+        limit = self.limit_bytes if trusted else self.limit_bytes // 2
+        return self.held_bytes + size_bytes <= limit
 
     def _press(self) -> None:
         if not self.pressed:

@@ -376,17 +376,18 @@ class Waits:
 
 def test_an_address_that_had_less_passes_a_crowd_where_there_is_room() -> None:
     """
-    Two of a crowd hold most of the strangers' half, and a third that goes ahead beside it takes
-    nothing of it.  When one of them was given memory, another address does not wait behind them
-    for the little that it asks for; of them, nobody passes the others.
+    The next of a crowd does not fit in what one of them left.  As they were given memory, another
+    address does not wait behind them for the little that it asks for; of them, nobody passes the
+    others.
     """
     budget = MemoryBudget(32 * MiB)
     crowd = [Waits("10.0.0.1") for _ in range(6)]
-    begun = [budget.take(one, 7 * MiB) for one in crowd]
-    budget.done(crowd[2], 7 * MiB)
+    begun = [budget.take(one, 6 * MiB) for one in crowd]
+    budget.done(crowd[2], 6 * MiB)
+    budget.done(crowd[0], 6 * MiB)
     passes = [budget.take(Waits(address), MiB) for address in ("10.0.0.1", "10.0.0.2")]
 
     assert [True] * 3 + [False] * 3 == begun
     assert [False, False, False, True, False, False] == [one.went_on for one in crowd]
     assert [False, True] == passes
-    assert 22 * MiB == budget.held_bytes
+    assert 13 * MiB == budget.held_bytes
