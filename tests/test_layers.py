@@ -33,8 +33,8 @@ PURE_STDLIB: Final = set(
         "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses "
         "datetime decimal difflib enum errno fractions functools gzip hashlib heapq hmac io "
         "ipaddress itertools json math mmap numbers operator random re shlex statistics string "
-        "struct sys textwrap threading tomllib types typing unicodedata urllib uuid warnings weakref "
-        "zlib"
+        "struct sys textwrap threading tomllib types typing unicodedata urllib uuid warnings "
+        "weakref zlib"
     ).split()
 )
 """What computes.  Some of these do other things too: see the next two."""
