@@ -352,7 +352,7 @@ async def test_a_client_without_a_session_for_want_of_room_is_served(tmp_path: P
             sample.value
             for metric in collect(agent.observed)
             for sample in metric.samples
-            if sample.labels.get("limit") == "driftlog.max.fetch.session.bytes"
+            if sample.labels.get("limit") == "max.incremental.fetch.session.cache.slots"
         )
 
     assert has.session_id > 0

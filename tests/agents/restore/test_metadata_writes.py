@@ -13,7 +13,15 @@ from tests.agents.log.lives import on_virtual_time
 from tests.agents.restore.lost_cluster import Lost
 from tests.support.clusters import AUTHOR
 
-_OF_AGENTS: Final = {"agents", "flushes", "heads", "node_ids", "releases", "sessions"}
+_OF_AGENTS: Final = {
+    "agents",
+    "flushes",
+    "heads",
+    "node_ids",
+    "releases",
+    "secrets",
+    "sessions",
+}
 """Do not come back: each is of an agent of the old cluster, and agents write their own."""
 
 

@@ -17,7 +17,7 @@ records at the same offsets (the metadata store went back).
 Pure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final
 
@@ -85,23 +85,24 @@ class SealAttempts:
         self._edits = {log: e for log, e in self._edits.items() if log.state is not State.CLOSED}
         self._blocked.keep_only(lambda log: log.state not in NOT_SERVED)
 
-    def repeated_end(
+    def repeated_ends(
         self,
         log: PartitionLog,
         topic: TopicSealPolicy | None,
         manifest: Manifest | None,
         now_ms: float,
-    ) -> int | None:
-        """Up to where *log* is attempted though it is not due; None: it is not.
+    ) -> Iterator[int]:
+        """Up to where *log* is attempted though it is not due.
 
-        0: its key and its *manifest* differ, no segment is added.  More: it was blocked for long
-        enough.  (Its damage is noted, so it is never due.)
+        It was blocked for long enough: its damage is noted, so it is never due.  And 0, which adds
+        no segment: its key and its *manifest* differ, also where the first attempt fails.
         """
         if self._blocked.waits(log, now_ms):
-            return None
+            return
         if log in self._blocked:
-            return self.next_end(log, log.high_watermark, topic)
-        return 0 if is_behind(log, manifest) or is_ahead_at_takeover(log, manifest) else None
+            yield self.next_end(log, log.high_watermark, topic)
+        if is_behind(log, manifest) or is_ahead_at_takeover(log, manifest):
+            yield 0
 
     def newly_full(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
         """Keeps partitions that cannot be sealed from growing for ever; returns those that take no

@@ -147,9 +147,8 @@ class Sealer:
                 topic = self._partitions.seal_policies().get(log.topic)
                 logs.append(log)
                 due.look(log, topic)
-                end = self._attempts.repeated_end(log, topic, manifest, now_ms)
-                if end is not None:
-                    repeated.append((log, end))
+                ends = self._attempts.repeated_ends(log, topic, manifest, now_ms)
+                repeated.extend((log, end) for end in ends)
         self._report_full(logs)
         in_order = due.in_order()
         attempted = {*in_order, *(log for log, _ in repeated)}
@@ -167,8 +166,8 @@ class Sealer:
             self._resumed()
             self._failing.clear()  # the next failure is the first of another outage
         before = self._counters.segments_sealed
-        ends = ((log, self.next_end(log, log.high_watermark)) for log in in_order)
-        waiting = chain(ends, repeated)
+        first = ((log, self.next_end(log, log.high_watermark)) for log in in_order)
+        waiting = chain(first, repeated)
 
         async def attempts() -> None:
             for log, end in waiting:

@@ -94,9 +94,9 @@ class MemoryBudget:
         self.welcomed = 0
         """Strangers that sent a large frame completely."""
         self._on_pressed = on_pressed
-        self._trusted = _Waiting()
+        self._trusted = _WaitingHolders()
         """Trusted holders that wait."""
-        self._untrusted = _Waiting()
+        self._untrusted = _WaitingHolders()
         self._untrusted_turn = False
         self._ahead: Holder | None = None
         """The holder that may go beyond the limit."""
@@ -257,14 +257,14 @@ class MemoryBudget:
         self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
         return woken
 
-    def _grant(self, queue: "_Waiting") -> Holder:
+    def _grant(self, queue: "_WaitingHolders") -> Holder:
         holder, size_bytes = queue.take()
         self.granted += 1
         self._hold(size_bytes)
         return holder
 
 
-class _Waiting:
+class _WaitingHolders:
     """Holders that wait, and for how many bytes: the one of the address that was given least is
     next."""
 

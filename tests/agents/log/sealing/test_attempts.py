@@ -195,12 +195,22 @@ def test_a_blocked_partition_is_tried_again_when_it_is_due_and_reported_once_a_m
     attempts = SealAttempts(SealSettings(), lambda: 1.0)
     log = log_of()
     reported = [attempts.blocked(log, "missing", ms) for ms in (0.0, 1_000.0, 61_000.0)]
-    early = attempts.repeated_end(log, None, None, 61_001.0)
-    due = attempts.repeated_end(log, None, None, 130_000.0)
+    early = list(attempts.repeated_ends(log, None, None, 61_001.0))
+    due = list(attempts.repeated_ends(log, None, None, 130_000.0))
 
     assert [True, False, True] == reported
-    assert (None, 0) == (early, due)
+    assert ([], [0]) == (early, due)
     assert "missing" == log.damage
+
+
+def test_a_blocked_partition_whose_log_start_moved_is_attempted_for_both() -> None:
+    """What is deleted is deleted in the bucket too, while its records cannot be sealed."""
+    attempts = SealAttempts(SealSettings(), lambda: 1.0)
+    log = log_of(recovered_end=4)
+    log.high_watermark, log.log_start = 8, 2
+    attempts.blocked(log, "missing", 0.0)
+
+    assert [8, 0] == list(attempts.repeated_ends(log, None, manifest_of(4), 130_000.0))
 
 
 def test_a_success_ends_the_damage() -> None:

@@ -122,7 +122,7 @@ async def test_a_long_group_id_is_cut(tmp_path: Path) -> None:
     """
     A client chooses it; two that begin with the same characters stay two.
     """
-    ids = ["g" * 249, "ä" * 10_000, "ä" * 10_000 + "b"]
+    ids = ["g" * 249, "ä" * 500, "ä" * 500 + "b"]
     async with Serving(tmp_path) as agent, agent.client() as client:
         await client.create("t", 1)
         for group in ids:
