@@ -249,8 +249,8 @@ _ADVICE: Final[dict[int, str]] = {
     5: "The partition has no leader right now: try again in some seconds.",
     6: "Another agent leads the partition now: try again.",
     7: "The agents did not answer in time: read their log, and try again.",
-    10: "The batch is larger than the topic allows: raise the topic's max.message.bytes, or send "
-    "smaller batches and records.",
+    10: "The batch is larger than the topic allows: raise the topic's max.message.bytes, or lower "
+    "max_message_bytes and batch_bytes.",
     12: "Commit shorter metadata.",
     14: "The group's coordinator is loading: try again.",
     15: "The group has no coordinator right now: try again.",
