@@ -124,28 +124,20 @@ class GroupBudget:
             )
         self.refuse_bytes(group_id, GROUP_BYTES)
 
-    def full(self, group_id: str, limit: str) -> None:
-        """Count and log that a group refused a member by the config *limit*."""
+    def full(self, group_id: str, limit: str, **numbers: int) -> None:
+        """Count and log a refusal by the config *limit*; *numbers*: allowed, and asked for."""
         self.refusals.count(limit)
         self._log.warning(
             "group_limit_reached",
             client=ASKING.get(),
             group=group_id,
             limit=limit,
+            **numbers,
             advice=_ADVICE,
         )
 
     def _refused(
         self, group_id: str, code: ErrorCode, limit: str, most: int, wanted: int
     ) -> RefusedError:
-        self.refusals.count(limit)
-        self._log.warning(
-            "group_limit_reached",
-            client=ASKING.get(),
-            group=group_id,
-            limit=limit,
-            most=most,
-            wanted=wanted,
-            advice=_ADVICE,
-        )
+        self.full(group_id, limit, most=most, wanted=wanted)
         return RefusedError(code, f"{limit} is {most}, and this would make it {wanted}.")
