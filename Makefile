@@ -41,7 +41,7 @@ help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
 	@echo "make demo           the main job on real data: Kafka client in, Parquet, Spark out (INPUT=file.ndjson for yours)"
 	@echo "make local          LocalStack, etcd and three agents here, without Docker, and the demo through them (DEMO=only: no more)"
-	@echo "make test           nine minutes on two cores: unit, contract, a short simulation, one round trip of each client"
+	@echo "make test           ten minutes on two cores: unit, contract, a short simulation, one round trip of each client"
 	@echo "                    (ARGS='-k name' instead: these tests, of both suites)"
 	@echo "make verify         every other test: 368 seeds, planted bugs, beside Apache Kafka, kills, chaos, attacks"
 	@echo "make check          ruff, mypy, import-linter and the layer tests"
