@@ -1,6 +1,4 @@
-"""Nothing acknowledged is lost while real processes are killed, frozen and cut off, for a
-minute and more.
-"""
+"""Nothing acknowledged is lost while real processes are killed, frozen and cut off."""
 
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from tests.support.components import localstack_python
 from tests.support.etcd_server import newest_version
 from tests.support.module_run import run_module
 
-_OPTIONS = ("--seed", "8", "--seconds", "76", "--agents", "3", "--rate", "15")
+_OPTIONS = ("--seed", "387", "--seconds", "48", "--agents", "3", "--rate", "15")
 _STORES = ("--stores", "--seed", "2", "--seconds", "10", "--agents", "2", "--rate", "10")
 
 

@@ -125,7 +125,7 @@ class Limits:
     driftlog_max_request_elements: int = setting(
         20_000,
         "Most elements of a request that creates or changes something or asks for groups "
-        "or configs; a request that names existing topics and partitions may have 262144.",
+        "or configs; a request that names existing topics and partitions may have 131072.",
     )
     driftlog_max_tagged_fields: int = setting(10_000, "Most tagged fields of a request.")
     driftlog_max_request_bytes: int = setting(

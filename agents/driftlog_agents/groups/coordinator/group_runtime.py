@@ -419,9 +419,10 @@ class ServedGroup:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._admit_changes(changes)
         written: list[asyncio.Future[None]] = []
-        for part, keys_bytes in self._pending.parts(changes):
-            written.append(asyncio.get_running_loop().create_future())
-            self._pending.add(Decided(changes=part, done=written[-1], keys_bytes=keys_bytes))
+        for part in self._pending.parts(changes):
+            part.done = asyncio.get_running_loop().create_future()
+            written.append(part.done)
+            self._pending.add(part)
         if not written:
             self._host.schedule(self)  # The group may have been created for this request.
             return
@@ -431,7 +432,7 @@ class ServedGroup:
             for done in written:
                 await done
         finally:
-            del written, done  # As in `ask`.
+            del written, done, part  # As in `ask`.
 
     def _admit_changes(self, changes: Changes) -> None:
         """Refuse changes above the limits of a page or of the agent.  A replaced offset frees its

@@ -5,13 +5,15 @@
     deletion ───────────────┘  encoded, and in flight, one a time └──▶ refused
 
 Decisions that arrive while a write is in flight go together into the next write: of a key that is
-written twice, only the last value.  A deletion replaces all decisions that are not in flight.
+written twice, only the last value.  When it is full, later offsets of its pages still join it: a
+client that sends a long commit again beside a slow store does not wait for all its copies.  A
+deletion replaces all decisions that are not in flight.
 
 Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -65,6 +67,9 @@ _KEY_BYTES: Final = 250
 _PAGE_NAME_BYTES: Final = 60
 """Characters of a page's key behind those of its group's."""
 
+_JOIN_LOOK: Final = 1_000
+"""Decisions that are looked at behind those that fill a write, at most."""
+
 _LONG_BYTES: Final = 64 * 1024
 """Bytes of a machine's values that are encoded, and compressed, at once: less than a
 millisecond."""
@@ -78,8 +83,8 @@ class Decided:
     """One decision to write.
 
     ``puts``: the machine's values, by name.  ``of``: the machine that returned the Persist with
-    ``token``.  ``done``: resolved when the decision is stored.  ``keys_bytes``: memory of the keys
-    of the pages that ``changes`` write.
+    ``token``.  ``done``: resolved when the decision is stored.  ``pages``: those that ``changes``
+    write; ``keys_bytes``: memory of their keys.
     """
 
     of: object = None
@@ -87,6 +92,7 @@ class Decided:
     kind: str = ""
     puts: Mapping[str, bytes | None] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
+    pages: Set[PageId] = frozenset()
     delete: bool = False
     done: asyncio.Future[None] | None = None
     keys_bytes: int = 0
@@ -186,9 +192,8 @@ class PendingWrites:
     def _page_key_bytes(self) -> int:
         return len(self.key) + _PAGE_NAME_BYTES + _KEY_BYTES
 
-    def parts(self, changes: Changes) -> Iterable[tuple[Changes, int]]:
-        """Split *changes*, which are to be added, into parts that each fit a write; each with the
-        memory of the keys that it writes."""
+    def parts(self, changes: Changes) -> Iterator[Decided]:
+        """Split *changes*, which are to be added, into decisions that each fit a write."""
         self.texts.add(changes)
         part: dict[TopicPartition, Committed | None] = {}
         pages: set[PageId] = set()
@@ -198,13 +203,17 @@ class PendingWrites:
             if page_id not in pages:
                 page_bytes = self._page_bytes(page_id)
                 if pages and (len(pages) == _WRITE_KEYS or size_bytes + page_bytes > _WRITE_BYTES):
-                    yield part, len(pages) * self._page_key_bytes
+                    yield self._part(part, pages)
                     part, pages, size_bytes = {}, set(), 0
                 pages.add(page_id)
                 size_bytes += page_bytes
             part[tp] = committed
         if part:
-            yield part, len(pages) * self._page_key_bytes
+            yield self._part(part, pages)
+
+    def _part(self, changes: Changes, pages: Set[PageId]) -> Decided:
+        keys_bytes = len(pages) * self._page_key_bytes
+        return Decided(changes=changes, pages=pages, keys_bytes=keys_bytes)
 
     def _page_bytes(self, page_id: PageId) -> int:
         """Of a page in a transaction, once all decisions are stored; it names the key three
@@ -274,7 +283,7 @@ class PendingWrites:
         pages: set[PageId] = set()
         kind, count, size_bytes = "", 0, 0
         for decided in self._decided:
-            new = set(map(page_of, decided.changes)) - pages
+            new = decided.pages - pages
             keys = len(values.keys() | decided.puts.keys()) + len(pages) + len(new)
             more = sum(map(self._page_bytes, new))
             for name, body in decided.puts.items():
@@ -289,10 +298,33 @@ class PendingWrites:
             kind = decided.kind or kind
             count += 1
         self._in_flight, self._decided = self._decided[:count], self._decided[count:]
+        for decided in self._taken_that_join(pages):
+            changes.update(decided.changes)
         self._pages = self.offsets.pages(changes)
         if not self.revision and "" not in values and self._pages:
             kind, values[""] = value()
         return self._made(kind, values)
+
+    def _taken_that_join(self, pages: Set[PageId]) -> list[Decided]:
+        """Move decisions that write only *pages* into the write in flight, and return them.  Each
+        value has the last word of those before it: the look ends at a value of the machine, and
+        what has a page of a decision that waits waits too."""
+        joined: list[Decided] = []
+        waiting: list[Decided] = []
+        their_pages: set[PageId] = set()
+        for decided in self._decided[:_JOIN_LOOK]:
+            if decided.puts:
+                break
+            if decided.pages <= pages and their_pages.isdisjoint(decided.pages):
+                joined.append(decided)
+            else:
+                waiting.append(decided)
+                their_pages |= decided.pages
+        if joined:
+            self._decided[: len(joined) + len(waiting)] = waiting
+            assert self._in_flight is not None
+            self._in_flight += joined
+        return joined
 
     def _made(self, kind: str, values: Mapping[str, bytes | None]) -> UnencodedWrite | None:
         nonce = self._nonce()
