@@ -129,7 +129,7 @@ class Dispatcher:
         for its batches."""
         self.times = RequestTimes(now_ms)
         self.producing = ProduceHandler(broker, lanes, self.spawn, self.times, traces)
-        self.fetching = FetchHandler(broker, self.spawn, rng)
+        self.fetching = FetchHandler(broker, self.spawn, rng, now_ms)
         self._counts: Counter[ApiKey] = Counter()
 
     def requests(self) -> Mapping[ApiKey, int]:
