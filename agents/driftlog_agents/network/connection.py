@@ -273,14 +273,21 @@ class Connection(asyncio.BufferedProtocol):
         self.queue(slot)
         return slot
 
-    def ask(self, frame: memoryview, weight: int, begin: Begin) -> None:
+    def ask(
+        self,
+        frame: memoryview,
+        weight: int,
+        begin: Begin,
+        on_answer: Callable[[], None] | None = None,
+    ) -> None:
         """Take a request other than Produce; *begin* is called with its slot when its turn comes.
 
         Args:
             weight: size of the decoded request, as a multiple of its bytes.
+            on_answer: called when the answer is made.
         """
         requests = self._server.requests
-        slot = QueuedRequest(self, requests, frame, weight, begin)
+        slot = QueuedRequest(self, requests, frame, weight, begin, on_answer)
         if self.frames.kept_bytes:
             requests.budget.pass_on(self.frames, slot)
             slot.take_over(self.frames.kept_bytes)

@@ -119,11 +119,11 @@ class QueuedRequest(Slot):
         "_cost",
         "_frame",
         "_kept_bytes",
+        "_on_answer",
         "_queue",
         "_waits",
         "_weight",
         "held_bytes",
-        "on_answer",
         "runs",
         "trusted",
     )
@@ -137,6 +137,7 @@ class QueuedRequest(Slot):
         frame: memoryview,
         weight: int,
         begin: Begin,
+        on_answer: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(connection)
         self._queue = queue
@@ -150,13 +151,13 @@ class QueuedRequest(Slot):
         """Tasks that use it.  They continue, and its memory counts, after the connection closes."""
         self.trusted = False
         self.held_bytes = 0
-        self.on_answer: Callable[[], None] | None = None
+        self._on_answer = on_answer
         """Called when the answer is made."""
 
     def respond(self, answer: Sequence[Buffer]) -> None:
         """See `Slot`."""
-        if self.on_answer is not None:
-            self.on_answer()
+        if self._on_answer is not None:
+            self._on_answer()
         super().respond(answer)
 
     def hold(self, size_bytes: int) -> None:
