@@ -53,7 +53,7 @@ def _ask(self: Any, frame: memoryview, weight: int, begin: Any, on_answer: Any =
     self.writer.queued += 1
     self.queue(slot)
     if self.writer.may_begin(slot):
-        slot._run()
+        slot._run()  # without the memory of the request
     else:
         slot.begin = slot._run
 

@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.frames.buffer(busy=self.share.used_up)
+        return self.frames.buffer(busy=self.share.has_waiting)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.source.heard_ms = self._server.now_ms()
@@ -288,19 +288,18 @@ class Connection(asyncio.BufferedProtocol):
         """
         requests = self._server.requests
         slot = QueuedRequest(self, requests, frame, weight, begin, on_answer)
+        more_bytes = REQUEST_BYTES + len(frame)
         if self.frames.kept_bytes:
             requests.budget.pass_on(self.frames, slot)
             slot.take_over(self.frames.kept_bytes)
             self.frames.kept_bytes = 0
-            slot.hold(REQUEST_BYTES)
-        else:
-            slot.hold(REQUEST_BYTES + len(frame))
+            more_bytes = REQUEST_BYTES
         self.writer.queued += 1
         self.queue(slot)
         if self.writer.may_begin(slot):
-            slot.start()
+            slot.start(more_bytes)
         else:
-            slot.wait()
+            slot.wait(more_bytes)
 
     def ask_large(self, frame: memoryview, begin: Callable[[LargeSlot], None]) -> None:
         """Take a large Produce; *begin* is called with its slot when its turn comes.  Its frame is
@@ -336,8 +335,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def written(self) -> None:
         """Called after answers are written: there may be room for more requests."""
-        self.take_rest()
-        self._pause_or_resume()
+        if self._rest is not None:
+            self.take_rest()
+        if not self._reading or self.answers.unwritten_bytes:
+            self._pause_or_resume()
 
     # ── Flow ──
 

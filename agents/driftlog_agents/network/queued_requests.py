@@ -139,7 +139,8 @@ class QueuedRequest(Slot):
         begin: Begin,
         on_answer: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(connection)
+        self.connection = connection
+        self.begin = self.answer = None
         self._queue = queue
         self._frame: memoryview | None = frame
         self._weight = weight
@@ -184,9 +185,10 @@ class QueuedRequest(Slot):
         queue.look()
         return None
 
-    def wait(self) -> None:
-        """Wait for the turn on the connection."""
+    def wait(self, more_bytes: int) -> None:
+        """Wait for the turn on the connection, and hold *more_bytes* meanwhile."""
         assert self._frame is not None
+        self.hold(more_bytes)
         self._queue.waiting += 1
         self._waits = True
         if len(self._frame) <= _COPIED_BYTES:
@@ -209,12 +211,13 @@ class QueuedRequest(Slot):
             self.start()
             self._queue.look()
 
-    def start(self) -> None:
-        """Begin now, or when there is room for the decoded request."""
+    def start(self, more_bytes: int = 0) -> None:
+        """Hold *more_bytes*, and begin now, or when there is room for the decoded request."""
         assert self._frame is not None
         size = len(self._frame)
         cost = size * self._weight
         if cost > _SMALL_BYTES:
+            self.hold(more_bytes)
             self.trusted = self.connection.frames_trusted
             self._cost = cost
             if not self._queue.budget.take(self, cost):
@@ -223,7 +226,7 @@ class QueuedRequest(Slot):
                 return
             self.held_bytes += cost
         else:
-            self.hold(cost)
+            self.hold(more_bytes + cost)
         self._run()
 
     def go_on(self) -> None:
@@ -250,9 +253,10 @@ class QueuedRequest(Slot):
             self.runs -= 1
             if self.connection.closed and not self.runs:
                 self.release()
+                self._queue.look()
 
     def release(self) -> None:
-        """Release all that the request holds."""
+        """Release all that the request holds; the caller lets the queue `look`."""
         if self._waits:
             self._waits = False
             self._queue.waiting -= 1
@@ -262,4 +266,3 @@ class QueuedRequest(Slot):
         self._kept_bytes = 0
         held, self.held_bytes = self.held_bytes, 0
         self._queue.budget.release(self, held)
-        self._queue.look()
