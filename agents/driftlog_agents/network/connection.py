@@ -335,10 +335,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def written(self) -> None:
         """Called after answers are written: there may be room for more requests."""
-        if self._rest is not None:
-            self.take_rest()
-        if not self._reading or self.answers.unwritten_bytes:
-            self._pause_or_resume()
+        self.take_rest()
+        self._pause_or_resume()
 
     # ── Flow ──
 
@@ -353,7 +351,6 @@ class Connection(asyncio.BufferedProtocol):
             self.writer.paused
             or self._rest is not None
             or self._large is not None
-            or (not self.frames.has_memory and self._enough() is not None)
             or self.answers.unwritten_bytes >= _EARLY_BYTES
             or self.frames.waiting
             or self._waiting_bytes >= _MOST_WAITING_BYTES
