@@ -5,8 +5,9 @@
 
 An agent switches its guards (`benchmarks/unguarded.py`) between two parts of a load, many times; or
 agents of two checkouts, each as it is, take turns.  The scheduler counts the CPU of each thread:
-the event loop has all guards, and the other threads their own noise.  A cost is the lower quartile
-of the parts, which the machine disturbed least.  The other checkout needs its kernel compiled.
+the event loop has all guards, and the other threads their own noise.  Printed are medians: of the
+costs, and of the differences of neighbouring parts, with their standard error.  The other checkout
+needs its kernel compiled.
 
 Root.
 """
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from math import sqrt
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Final
@@ -39,8 +41,10 @@ from tests.support.driftlog_process import DriftlogProcess
 _PACKAGES: Final = ("metadata", "tiering", "agents", "spark_reader", "client", "")
 _HERE: Final = Path(__file__).resolve().parents[1]
 _ON_START: Final = "from benchmarks.unguarded import install\ninstall()\n"
-_SWITCH_S: Final = 0.15
+_SWITCH_S: Final = 0.1
 _WARM_UPS: Final = 2
+_ERROR_OF_MEDIAN: Final = 0.93
+"""Of a normal distribution: times its quartiles' distance, by the root of the number."""
 _TOPIC: Final = "guarded"
 _CONNECTIONS: Final = 4
 
@@ -144,6 +148,7 @@ def parts(
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in agents}
         for number in range(-_WARM_UPS, rounds):
             for name, process in agents.items():
+                load(process.bootstrap, requests // 4)  # the interpreter adapts to the switch
                 before = cpu_us(process.pid)
                 load(process.bootstrap, requests)
                 after = cpu_us(process.pid)
@@ -167,12 +172,16 @@ def main() -> int:
         for _ in range(options.starts if options.only in name else 0):
             found = parts(load, requests, options.rounds, options.other)
             (first, a), (second, b) = (
-                (side, quantiles([loop for loop, _ in costs])[0]) for side, costs in found.items()
+                (side, [loop for loop, _ in costs]) for side, costs in found.items()
             )
             whole = median(whole for _, whole in found[first])
+            differences = [left - right for left, right in zip(a, b, strict=True)]
+            low, more, high = quantiles(differences)
+            error = _ERROR_OF_MEDIAN * (high - low) / sqrt(len(differences))
             print(
-                f"{name}: loop {a:.2f} µs {first}, {b:.2f} {second}: {a - b:+.2f} µs, "
-                f"{(a - b) / whole:+.1%} of {whole:.1f} µs in all threads",
+                f"{name}: loop {median(a):.1f} µs {first}, {median(b):.1f} {second}: "
+                f"{more:+.2f} ± {error:.2f} µs, {more / whole:+.1%} ± {error / whole:.1%} of "
+                f"{whole:.1f} µs in all threads",
                 flush=True,
             )
     return 0
