@@ -201,7 +201,7 @@ def test_a_max_timestamp_that_a_client_left_unset_is_recomputed() -> None:
     header = check_batch(batch)
     section = memoryview(batch)[HEADER_BYTES:]
 
-    greatest, _ = kernel.max_timestamp(section, header.record_count, header.base_timestamp)
+    greatest = kernel.max_timestamp(section, header.record_count, header.base_timestamp)
     set_max_timestamp(batch, greatest)
 
     assert 1_760_000_000_005 == check_batch(batch).max_timestamp

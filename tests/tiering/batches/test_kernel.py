@@ -4,7 +4,8 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,8 +65,13 @@ def buffers_for(rows: int, sizes: Sequence[int]) -> list[bytearray]:
 
 def scanned(module: object, *args: object) -> object:
     """What scan says, or that it refused."""
+    return result(module.scan, *args)  # type: ignore[attr-defined]
+
+
+def result(function: Callable[..., object], *args: object) -> object:
+    """What *function* says of records, or that it refused."""
     try:
-        return module.scan(*args)  # type: ignore[attr-defined]
+        return function(*args)
     except CorruptRecordsError:
         return CorruptRecordsError
 
@@ -130,21 +136,50 @@ def test_columns_become_the_records_they_came_from(
     assert records == seen
 
 
-@given(record_lists(min_size=1), st.integers(0, 2**41), st.integers(-(2**42), 2**42))
+@given(
+    record_lists(),
+    st.integers(0, 2**41),
+    st.integers(-(2**42), 2**42),
+    st.sampled_from([0, 0, 1, 2, 1000, 2**40]),
+)
 def test_timestamps_within_a_batch_are_found_as_the_twin_finds_them(
-    records: list[Record], base: int, target: int
+    records: list[Record], base: int, target: int, start: int
 ) -> None:
     """
-    The first record at or after a time, and the first with the largest time.
+    The first record at or after a time, or else the first with the largest time; of all records,
+    and of those from an offset on.
     """
     data = section(records)
-    stamped = [(base + r.timestamp_delta, r.offset_delta) for r in records]
-    first = next(((offset, ts) for ts, offset in stamped if ts >= target), None)
-    largest = max(stamped, key=lambda pair: (pair[0], -pair[1]))
+    stamped = [(r.offset_delta, base + r.timestamp_delta) for r in records]
+    after = [pair for pair in stamped if pair[0] >= start]
+    largest = max(after, key=lambda pair: (pair[1], -pair[0]), default=None)
+    first = next((pair for pair in after if pair[1] >= target), largest)
 
     for module in (kernel, kernel_py):
-        assert first == module.find_timestamp(data, len(records), base, target)
-        assert largest == module.max_timestamp(data, len(records), base)
+        assert first == module.find_timestamp(data, len(records), base, target, start)
+        assert largest == module.find_timestamp(data, len(records), base, 2**62, start)
+        greatest = module.max_timestamp(data, len(records), base)
+        assert max((ts for _, ts in stamped), default=-1) == greatest
+
+
+@pytest.mark.parametrize("module", [kernel, kernel_py])
+def test_a_lookup_makes_no_objects_of_what_it_passes_over(module: Any) -> None:
+    """
+    A record of 100,000 headers and one of 1 MiB: less than 64 KiB of memory, in the twin, too.
+    """
+    headers = (("", None),) * 100_000
+    records = [Record(1, 0, bytes(2**20), bytes(2**20), ()), Record(2, 1, None, None, headers)]
+    data = section(records)
+
+    tracemalloc.start()
+    try:
+        found = module.find_timestamp(data, 2, 0, 9, 1)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (1, 2) == found
+    assert peak_bytes < 64 * 1024
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
@@ -187,9 +222,10 @@ def some_records(rng: random.Random) -> list[Record]:
 def test_garbage_is_refused_or_read_as_the_twin_reads_it() -> None:
     """
     Both raise or both agree, on mutated record sections; what scan accepts, decode copies.
+    Lookups by time agree, too.
     """
     rng = random.Random(1)
-    disagreements = []
+    disagreements: list[Any] = []
     for _ in range(MUTATIONS // 10):
         records = some_records(rng)
         data = mutated(rng, section(records))
@@ -200,6 +236,10 @@ def test_garbage_is_refused_or_read_as_the_twin_reads_it() -> None:
         if isinstance(ours, tuple):
             buffers = buffers_for(len(records), ours)
             kernel.decode([(data, len(records), 0, args[3], -1, 0)], ours, buffers)
+        sought = (*args[:2], args[3], args[3] + rng.choice([5, 10**9]), rng.choice([0, 1, 2]))
+        twin, ours = (result(m.find_timestamp, *sought) for m in (kernel_py, kernel))
+        if twin != ours:
+            disagreements.append((sought, twin, ours))
 
     assert [] == disagreements
 

@@ -253,22 +253,25 @@ def test_lookups_by_time_are_record_exact(log: list[bytes], target: int) -> None
     assert min((r[1] for r in rows), default=-1) == info.min_timestamp_ms
 
 
-@given(logs(), st.integers(8_900, 12_100))
-def test_lookups_by_time_in_a_batch_are_record_exact(log: list[bytes], target: int) -> None:
+@given(logs(), st.integers(8_900, 12_100), st.integers(0, 9))
+def test_lookups_by_time_in_a_batch_are_record_exact(
+    log: list[bytes], target: int, skipped: int
+) -> None:
     """
-    Under every codec, with LogAppendTime too, and where there is no record.
+    Under every codec, with LogAppendTime too, where there is no record, and from an offset on.
     """
     for batch in log:
-        rows = rows_of(batch)
-        first = next(((r[0], r[1]) for r in rows if r[1] >= target), None)
-        greatest = max(((r[0], r[1]) for r in rows), key=lambda p: (p[1], -p[0]), default=None)
-        if rows and rows[0][2] == 1:
-            # All have one time: Kafka answers with the batch's base offset.
-            base = check_batch(batch, from_client=False).base_offset
-            first, greatest = first and (base, first[1]), greatest and (base, greatest[1])
+        header = check_batch(batch, from_client=False)
+        for start in (0, header.base_offset + skipped):
+            rows = [(r[0], r[1]) for r in rows_of(batch) if r[0] >= start]
+            latest = max(rows, key=lambda p: (p[1], -p[0]), default=None)
+            first = next((r for r in rows if r[1] >= target), latest)
+            if header.record_count and header.attributes & 8:
+                # All have one time: Kafka answers with the batch's first offset.
+                at = max(header.base_offset, start)
+                first = (at, header.max_timestamp) if at < header.end_offset else None
 
-        assert first == columns.find_timestamp(batch, target)
-        assert greatest == columns.max_timestamp(batch)
+            assert first == columns.find_timestamp(batch, target, start)
 
 
 def some_log(count: int = 30) -> list[bytes]:

@@ -638,12 +638,14 @@ def decode(batches, sizes, buffers):
 
 # ── Timestamps within a batch ──
 
-def find_timestamp(records, int64_t count, int64_t base_timestamp, int64_t target):
+def find_timestamp(
+    records, int64_t count, int64_t base_timestamp, int64_t target, int64_t from_delta=0
+):
     cdef Py_buffer view
     cdef const uint8_t* p
     cdef const uint8_t* end
     cdef Record r
-    cdef int64_t i, timestamp = 0
+    cdef int64_t i, timestamp, best = 0, offset_delta = 0
     cdef int error = OK
     cdef bint found = False
     if count < 0:
@@ -660,49 +662,25 @@ def find_timestamp(records, int64_t count, int64_t base_timestamp, int64_t targe
                 error = timestamp_of(base_timestamp, r.timestamp_delta, &timestamp)
                 if error:
                     break
-                if timestamp >= target:
+                if r.offset_delta >= from_delta and (not found or timestamp > best):
                     found = True
-                    break
-            if error == OK and not found and p != end:
-                error = TRAILING
+                    best = timestamp
+                    offset_delta = r.offset_delta
+                    if timestamp >= target:
+                        break
+            else:
+                if p != end:
+                    error = TRAILING
     finally:
         PyBuffer_Release(&view)
     if error:
         raise CorruptRecordsError(MESSAGES[error])
-    return (r.offset_delta, timestamp) if found else None
+    return (offset_delta, best) if found else None
 
 
 def max_timestamp(records, int64_t count, int64_t base_timestamp):
-    cdef Py_buffer view
-    cdef const uint8_t* p
-    cdef const uint8_t* end
-    cdef Record r
-    cdef int64_t i, timestamp, greatest = -1, offset_delta = -1
-    cdef int error = OK
-    if count < 0:
-        raise CorruptRecordsError(MESSAGES[PAST_THE_END])
-    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
-    try:
-        with nogil:
-            p = <const uint8_t*>view.buf
-            end = p + view.len
-            for i in range(count):
-                error = next_record(&p, end, &r)
-                if error:
-                    break
-                error = timestamp_of(base_timestamp, r.timestamp_delta, &timestamp)
-                if error:
-                    break
-                if i == 0 or timestamp > greatest:
-                    greatest = timestamp
-                    offset_delta = r.offset_delta
-            if error == OK and p != end:
-                error = TRAILING
-    finally:
-        PyBuffer_Release(&view)
-    if error:
-        raise CorruptRecordsError(MESSAGES[error])
-    return greatest, offset_delta
+    found = find_timestamp(records, count, base_timestamp, INT64_MAX_)
+    return -1 if found is None else found[1]
 
 
 # ── Columns to records ──

@@ -22,6 +22,7 @@ from crc32c import crc32c as _crc32c
 from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     MAX_TIMESTAMP_MS,
+    NO_TIMESTAMP,
     CorruptBatchError,
     CorruptRecordsError,
     check_batch,
@@ -118,12 +119,22 @@ class _Cursor:
             if shift >= bits:
                 raise CorruptRecordsError("a varint that is too long")
 
-    def take(self, length: int) -> bytes:
-        """The next *length* bytes."""
+    def skip(self, length: int) -> None:
+        """Pass over the next *length* bytes."""
         if not 0 <= length <= self.end - self.position:
             raise CorruptRecordsError("a length that is negative or past the end")
-        start = self.position
         self.position += length
+
+    def skip_nullable(self) -> None:
+        """Pass over a length and its bytes, -1: null."""
+        length = self.varint()
+        if length != -1:
+            self.skip(length)
+
+    def take(self, length: int) -> bytes:
+        """The next *length* bytes."""
+        start = self.position
+        self.skip(length)
         return bytes(self.data[start : self.position])
 
     def nullable(self) -> bytes | None:
@@ -144,26 +155,36 @@ def iterate_records(records: Buffer, count: int) -> Iterator[Record]:
         CorruptRecordsError: at the first record that is malformed, or after *count*
             records if bytes are left.
     """
+    for cursor in _cursors(records, count):
+        timestamp_delta = cursor.varint(64)
+        offset_delta = cursor.varint()
+        key = cursor.nullable()
+        value = cursor.nullable()
+        headers = tuple(_header(cursor) for _ in range(_header_count(cursor)))
+        cursor.finish()
+        yield Record(timestamp_delta, offset_delta, key, value, headers)
+
+
+def _cursors(records: Buffer, count: int) -> Iterator[_Cursor]:
+    """A cursor for each record, at its timestamp delta."""
     if count < 0:
         raise CorruptRecordsError("a negative count")
     section = _Cursor(memoryview(records), 0, len(records))
     for _ in range(count):
         length = section.varint()
-        if not 1 <= length <= section.end - section.position:
+        start = section.position
+        if length < 1:
             raise CorruptRecordsError("a length that is negative or past the end")
-        cursor = _Cursor(section.data, section.position + 1, section.position + length)
-        section.position += length
-        timestamp_delta = cursor.varint(64)
-        offset_delta = cursor.varint()
-        key = cursor.nullable()
-        value = cursor.nullable()
-        header_count = cursor.varint()
-        if header_count < 0:
-            raise CorruptRecordsError("a length that is negative or past the end")
-        headers = tuple(_header(cursor) for _ in range(header_count))
-        cursor.finish()
-        yield Record(timestamp_delta, offset_delta, key, value, headers)
+        section.skip(length)
+        yield _Cursor(section.data, start + 1, section.position)
     section.finish()
+
+
+def _header_count(cursor: _Cursor) -> int:
+    count = cursor.varint()
+    if count < 0:
+        raise CorruptRecordsError("a length that is negative or past the end")
+    return count
 
 
 def _header(cursor: _Cursor) -> tuple[str, bytes | None]:
@@ -320,36 +341,48 @@ def least_bytes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def find_timestamp(
-    records: Buffer, count: int, base_timestamp: int, target: int
+    records: Buffer, count: int, base_timestamp: int, target: int, from_delta: int = 0
 ) -> tuple[int, int] | None:
-    """(offset delta, timestamp) of the first record at or after *target* (ms); None: none is.
+    """(offset delta, timestamp) of the first record at or after *target* (ms); if there is none,
+    of the first record that has the largest timestamp.  None: there is no record.
+
+    Records below the offset delta *from_delta* do not count.  Keys, values and headers are passed
+    over: no object is made of them, and what is in the headers is not checked.
 
     For a CreateTime batch: with LogAppendTime all records have the batch's max_timestamp.
 
     Raises:
         CorruptRecordsError: a malformed record before it.
     """
-    for record in iterate_records(records, count):
-        timestamp = _timestamp(base_timestamp, record.timestamp_delta)
-        if timestamp >= target:
-            return record.offset_delta, timestamp
-    return None
+    best: tuple[int, int] | None = None
+    for timestamp_delta, offset_delta in _times(records, count):
+        timestamp = _timestamp(base_timestamp, timestamp_delta)
+        if offset_delta >= from_delta and (best is None or timestamp > best[1]):
+            best = offset_delta, timestamp
+            if timestamp >= target:
+                break
+    return best
 
 
-def max_timestamp(records: Buffer, count: int, base_timestamp: int) -> tuple[int, int]:
-    """(the largest timestamp, offset delta of the first record that has it); no record: (-1, -1).
-
-    The max_timestamp for a header in which a client left it unset.
+def max_timestamp(records: Buffer, count: int, base_timestamp: int) -> int:
+    """The max_timestamp for a header in which a client left it unset; no record: -1.
 
     Raises:
         CorruptRecordsError: not exactly *count* records.
     """
-    greatest, offset_delta = -1, -1
-    for i, record in enumerate(iterate_records(records, count)):
-        timestamp = _timestamp(base_timestamp, record.timestamp_delta)
-        if i == 0 or timestamp > greatest:
-            greatest, offset_delta = timestamp, record.offset_delta
-    return greatest, offset_delta
+    found = find_timestamp(records, count, base_timestamp, MAX_TIMESTAMP_MS + 1)
+    return NO_TIMESTAMP if found is None else found[1]
+
+
+def _times(records: Buffer, count: int) -> Iterator[tuple[int, int]]:
+    """Timestamp delta and offset delta of each record."""
+    for cursor in _cursors(records, count):
+        timestamp_delta, offset_delta = cursor.varint(64), cursor.varint()
+        cursor.skip_nullable()
+        cursor.skip_nullable()
+        if _header_count(cursor) == 0:
+            cursor.finish()
+        yield timestamp_delta, offset_delta
 
 
 # ── Columns to records ──

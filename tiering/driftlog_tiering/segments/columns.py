@@ -417,50 +417,37 @@ def _one_chunk(table: pa.Table, name: str) -> pa.Array:
 
 
 def find_timestamp(
-    batch: Buffer, timestamp_ms: int, most_bytes: int = DEFAULT_LIMITS.decompressed_bytes
+    batch: Buffer,
+    timestamp_ms: int,
+    from_offset: int = 0,
+    most_bytes: int = DEFAULT_LIMITS.decompressed_bytes,
 ) -> tuple[int, int] | None:
-    """(offset, ms) of a checked batch's first record at or after that time; None: none is.
+    """(offset, ms) of a checked batch's first record at or after that time; if there is none, of
+    the first record with the largest time.  None: there is no record.
 
-    *most_bytes*: limit of its decompressed records.
+    Records below *from_offset* do not count.  Read from the records, because some clients leave
+    the header's max_timestamp unset.  With LogAppendTime all records have one time, and the first
+    offset is named.  *most_bytes*: limit of its decompressed records.
 
-    Raises:
-        CorruptRecordsError: its records cannot be decoded.
-    """
-    header = parse_header(batch)
-    if header.record_count == 0:
-        return None
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        at_or_after = header.max_timestamp >= timestamp_ms
-        return (header.base_offset, header.max_timestamp) if at_or_after else None
-    found = kernel.find_timestamp(
-        _records(header, batch, most_bytes),
-        header.record_count,
-        header.base_timestamp,
-        timestamp_ms,
-    )
-    return None if found is None else (header.base_offset + found[0], found[1])
-
-
-def max_timestamp(
-    batch: Buffer, most_bytes: int = DEFAULT_LIMITS.decompressed_bytes
-) -> tuple[int, int] | None:
-    """(offset, ms) of a checked batch's first record with its largest time; None: no record.
-
-    Read from the records, because some clients leave the header's max_timestamp unset.
     Source: RecordBatch#offsetOfMaxTimestamp.
 
     Raises:
         CorruptRecordsError: its records cannot be decoded.
     """
     header = parse_header(batch)
-    if header.record_count == 0:
+    if header.record_count == 0 or header.end_offset <= from_offset:
         return None
+    from_delta = max(from_offset - header.base_offset, 0)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return header.base_offset, header.max_timestamp
-    greatest, offset_delta = kernel.max_timestamp(
-        _records(header, batch, most_bytes), header.record_count, header.base_timestamp
+        return header.base_offset + from_delta, header.max_timestamp
+    found = kernel.find_timestamp(
+        _records(header, batch, most_bytes),
+        header.record_count,
+        header.base_timestamp,
+        timestamp_ms,
+        from_delta,
     )
-    return header.base_offset + offset_delta, greatest
+    return None if found is None else (header.base_offset + found[0], found[1])
 
 
 def _records(header: BatchHeader, batch: Buffer, most_bytes: int) -> Buffer:

@@ -75,7 +75,7 @@ def rewrite(
     sizes = kernel.scan(plain, header.record_count, header.last_offset_delta, header.base_timestamp)
     max_timestamp = header.max_timestamp
     if not limits.log_append_time:  # the header may say less, or more
-        max_timestamp, _ = kernel.max_timestamp(plain, header.record_count, header.base_timestamp)
+        max_timestamp = kernel.max_timestamp(plain, header.record_count, header.base_timestamp)
     too_new = not limits.log_append_time and max_timestamp > now_ms + limits.timestamp_after_max_ms
     if (limits.compacted and sizes[5]) or too_new or limits.bounds_age:
         check_records(limits, records, BatchLimits(decompressed_bytes=most_bytes), now_ms)

@@ -72,8 +72,8 @@ class FlushBatches:
         """Byte positions in the flush.  The batches of one slice stand back to back, here and in
         every object that holds them: see `StoredAt`."""
         self.max_timestamps_ms = max_timestamps_ms
-        """The largest timestamp of each batch, as its header says; no more than its records have,
-        once they were searched in vain."""
+        """The largest timestamp of each batch, as its header says; no more than its records from
+        log start on have, once they were searched in vain."""
         self._header_times = max_timestamps_ms
         """As their headers say; others may have the same array."""
         self.views: list[memoryview | bytes] | None = None
@@ -100,7 +100,7 @@ class FlushBatches:
         return len(self.lengths)
 
     def limit_time(self, index: int, most_ms: int) -> None:
-        """No record of the batch at *index* is later than *most_ms*."""
+        """No record of the batch at *index* from log start on is later than *most_ms*."""
         if self.max_timestamps_ms[index] <= most_ms:
             return
         if self.max_timestamps_ms is self._header_times:

@@ -22,17 +22,13 @@ from driftlog_agents.log.partition.partition import UNDEFINED_EPOCH, PartitionLo
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.reading.sealed_read import GroupOf, Open
 from driftlog_tiering.batches.batch import (
-    HEADER_BYTES,
+    MAX_TIMESTAMP_MS,
     NO_TIMESTAMP,
     BatchHeader,
-    Codec,
     CorruptRecordsError,
-    TimestampType,
     parse_header,
 )
 from driftlog_tiering.batches.batch_limits import OverBatchLimitError
-from driftlog_tiering.batches.compression import decompress
-from driftlog_tiering.batches.kernel_py import iterate_records
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentListRef, SegmentRef, overlaps
 from driftlog_tiering.foundation.types import Buffer
@@ -41,6 +37,9 @@ from driftlog_tiering.segments.segment import SegmentReader
 
 _SLICES_A_TURN: Final = 64
 """Slices searched before the event loop runs again: a few milliseconds of work."""
+
+_NEVER_MS: Final = MAX_TIMESTAMP_MS + 1
+"""Later than every record."""
 
 Found = tuple[int, int]
 """Offset, timestamp (ms)."""
@@ -95,13 +94,13 @@ def find_first(target_ms: int, tiers: Tiers) -> Search:
         if found is not None:
             return found
     start = tiers.tail_start
-    look = partial(_looked, partial(_first_since, target_ms=target_ms, start=start), start)
+    look = partial(_looked, target_ms, start)
     for turn, tail in enumerate(tiers.slices, 1):
         for index in _candidates(tail, start, target_ms):
             found = yield LookInBatch(tail, index, look)
-            if found is not None:
+            if found is not None and found[1] >= target_ms:
                 return found
-            _learn(tail, index, start, target_ms - 1)
+            _learn(tail, index, found)
         if turn % _SLICES_A_TURN == 0:
             yield None
     return None
@@ -214,7 +213,7 @@ def _latest_of_slice(tail: TailSlice, start: int, best: Found | None) -> Search:
     data = tail.data
     assert isinstance(data, FlushBatches)
     times = data.max_timestamps_ms
-    look = partial(_looked, partial(_latest_in, start=start), start)
+    look = partial(_looked, _NEVER_MS, start)
     candidates = list(_candidates(tail, start, _least(best)))
     # A header's timestamp may be later than its records': then the next batch is searched too.
     for index in sorted(candidates, key=lambda i: (-times[i], i)):
@@ -223,20 +222,21 @@ def _latest_of_slice(tail: TailSlice, start: int, best: Found | None) -> Search:
         if data.max_timestamps_ms[index] < _least(best):
             continue  # another search has looked into it meanwhile
         found: Found | None = yield LookInBatch(tail, index, look)
-        if found is not None:
-            _learn(tail, index, start, found[1])
-            if best is None or found[1] > best[1]:
-                best = found
+        _learn(tail, index, found)
+        if found is not None and found[1] >= _least(best):
+            best = found
     return best
 
 
-def _learn(tail: TailSlice, index: int, start: int, most_ms: int) -> None:
-    """Of a batch's records from *start* on none is later than *most_ms*: if these are all of them,
-    no search looks into it again for a later one, whatever its header says."""
+def _learn(tail: TailSlice, index: int, latest: Found | None) -> None:
+    """*latest* of a batch's records is known: no search looks into it again for a later one,
+    whatever its header says.
+
+    Records below log start did not count.  They never will: log start only grows.
+    """
     data = tail.data
     assert isinstance(data, FlushBatches)
-    if data.base_offsets[index] >= start:
-        data.limit_time(index, most_ms)
+    data.limit_time(index, -_NEVER_MS if latest is None else latest[1])
 
 
 def _candidates(tail: TailSlice, start: int, target_ms: int) -> Iterator[int]:
@@ -257,49 +257,16 @@ def _candidates(tail: TailSlice, start: int, target_ms: int) -> Iterator[int]:
 
 
 def _looked(
-    look: Callable[[Buffer, int], Found | None], start: int, batch: Buffer, most_bytes: int
+    target_ms: int, start: int, batch: Buffer, most_bytes: int
 ) -> tuple[Found | None, bool]:
-    """The result of *look*, or a stand-in for a batch that cannot be decoded; and whether the batch
-    decompresses to over *most_bytes*."""
+    """The batch's first record from *start* on that is at or after *target_ms*, or else the latest,
+    or a stand-in where it cannot be decoded; and whether it decompresses to over *most_bytes*."""
     try:
-        return look(batch, most_bytes), False
+        return columns.find_timestamp(batch, target_ms, start, most_bytes), False
     except OverBatchLimitError:
         return _stand_in(parse_header(batch), start), True
     except CorruptRecordsError:
         return _stand_in(parse_header(batch), start), False
-
-
-def _first_since(batch: Buffer, most_bytes: int, *, target_ms: int, start: int) -> Found | None:
-    """The first of its records from *start* on that is at or after *target_ms*."""
-    header = parse_header(batch)
-    if header.base_offset >= start:
-        return columns.find_timestamp(batch, target_ms, most_bytes)
-    after = _times(batch, header, start, most_bytes)
-    return next((found for found in after if found[1] >= target_ms), None)
-
-
-def _latest_in(batch: Buffer, most_bytes: int, *, start: int) -> Found | None:
-    """The first of its records from *start* on that has the largest timestamp."""
-    header = parse_header(batch)
-    if header.base_offset >= start:
-        return columns.max_timestamp(batch, most_bytes)
-    after = _times(batch, header, start, most_bytes)
-    return max(after, key=lambda found: (found[1], -found[0]), default=None)
-
-
-def _times(batch: Buffer, header: BatchHeader, start: int, most_bytes: int) -> Iterator[Found]:
-    """Offset and timestamp of each record from *start* on, for the batch that *start* is within."""
-    section: Buffer = memoryview(batch)[HEADER_BYTES:]
-    if header.codec is not Codec.NONE:
-        section = decompress(header.codec, section, most_bytes)
-    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    for record in iterate_records(section, header.record_count):
-        time_ms = header.base_timestamp + record.timestamp_delta
-        if header.base_offset + record.offset_delta >= start:
-            yield (
-                header.base_offset + record.offset_delta,
-                header.max_timestamp if append_time else time_ms,
-            )
 
 
 def _stand_in(header: BatchHeader, start: int) -> Found:

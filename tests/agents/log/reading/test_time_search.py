@@ -1,10 +1,12 @@
 """If it broke, ListOffsets would name a wrong record, or read the whole log to find it."""
 
+import tracemalloc
 from array import array
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,9 @@ from driftlog_agents.log.reading.time_search import (
     find_first,
     find_latest,
 )
+from driftlog_tiering.batches.batch import Codec, build_batch
+from driftlog_tiering.batches.compression import compress
+from driftlog_tiering.batches.kernel_py import Record, encode_record
 from driftlog_tiering.formats.flush_object import Slice
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import SegmentListRef, SegmentRef
@@ -149,6 +154,55 @@ def test_headers_that_say_a_later_time_are_believed_once() -> None:
     assert (None, 1_001) == since
     assert ((0, 5), 1_002) == begin
     assert [{99}] * 2 == [set(times) for times in footers]
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_what_one_search_saw_of_a_batch_all_later_ones_know(start: int) -> None:
+    """
+    A header says 99, and the records say less: one search in vain looks into the batch, and none
+    after it for whatever later time.  The batch that log start is in is one of them.
+    """
+    tail = Tail([[[7, 5, 6]]])
+    data = tail.slices[0].data
+    assert isinstance(data, FlushBatches)
+    data.max_timestamps_ms[0] = 99
+    tiers = Tiers(start, None, tail.slices)
+
+    in_vain = [tail.run(find_first(since, tiers)) for since in (90, 50, 8)]
+
+    assert [None] * 3 == in_vain
+    assert [0] == tail.asked
+    assert ((0, 7), (2, 6))[start] == tail.run(find_latest(tiers))
+
+
+def test_a_batch_that_log_start_is_in_is_looked_into_without_objects() -> None:
+    """
+    A record of 100,000 headers behind log start: less than a megabyte of memory, was six.
+    """
+    tail = Tail([[[7, 5, 6]]])
+    headers = (("", None),) * 100_000
+    records = [Record(0, 0, None, b"v", ()), Record(5, 1, None, b"v", headers)]
+    section = b"".join(map(encode_record, records))
+    batch = build_batch(
+        compress(Codec.ZSTD, section, None),
+        base_offset=0,
+        last_offset_delta=1,
+        record_count=2,
+        attributes=Codec.ZSTD,
+        base_timestamp=1,
+        max_timestamp=6,
+    )
+    tail.bodies[0] = bytes(batch)
+
+    tracemalloc.start()
+    try:
+        found = tail.run(find_latest(Tiers(1, None, tail.slices)))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (1, 6) == found
+    assert peak_bytes < 2**20
 
 
 def test_a_long_search_lets_other_requests_run() -> None:
