@@ -135,7 +135,7 @@ class AnswerWriter:
         large = self.answers.unwritten_bytes > SMALL_BYTES
         while slots and slots[0].answer is not None:
             slot = slots.popleft()
-            answer = slot.answer
+            answer, slot.answer = slot.answer, ()  # a slot may be kept until a commit
             self._source.answers += 1
             assert answer is not None
             if slot.queued:
@@ -212,6 +212,8 @@ class AnswerWriter:
     def lost(self) -> None:
         """Called when the connection is closed: drop the requests that wait for an answer."""
         for slot in self.slots:
+            if slot.answer is not None:
+                slot.answer = ()
             if isinstance(slot, QueuedRequest) and not slot.runs:
                 slot.release()
         self._requests.answered(len(self.slots))

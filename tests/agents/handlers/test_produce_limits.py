@@ -13,7 +13,7 @@ from benchmarks.batches import Codec, encode_batch
 from driftlog_agents.handlers.produce.waiters import OneBatchWaiter, SeveralBatches
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages import fetch, list_offsets
+from driftlog_agents.protocol.messages import fetch, list_offsets, produce
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches.batch import TimestampType, check_batch
 from tests.agents.handlers.test_offsets_api import batch as batch_of
@@ -399,6 +399,43 @@ async def test_requests_of_a_client_that_has_left_are_not_kept_for_their_timeout
     agent.rewrites.open()
 
     await eventually(lambda: not agent.log("t").busy and unanswered() == before)
+
+
+def answers() -> int:
+    """Answers of partitions that are in memory, each byte of encoded ones counted as one."""
+    gc.collect()
+    objects = gc.get_objects()
+    slots = [each.slot for each in objects if isinstance(each, SeveralBatches)]
+    encoded = sum(len(buffer) for slot in slots for buffer in slot.answer or ())
+    return encoded + sum(isinstance(each, produce.PartitionProduceResponse) for each in objects)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("partitions", [20, 2_000])
+async def test_a_batch_that_waits_keeps_no_other_answer_of_a_request_that_is_over(
+    agent: Serving, partitions: int, leaves: bool
+) -> None:
+    """
+    Its client has its answer, or has left: while the bucket took nothing, each such batch kept up
+    to 40 MB of answers, which nothing counted.
+    """
+    data = dict.fromkeys(range(1, partitions), b"") | {0: batch()}
+    async with agent.client() as client, agent.client() as other:
+        await other.create("t", 1)
+        agent.objects.writes.close()
+        before = answers()
+        client.send_produce("t", data, timeout_ms=2**31 - 1 if leaves else 200)
+        if leaves:
+            await eventually(lambda: agent.log("t").log_end == 1)
+            await eventually(lambda: answers() - before >= partitions)
+            client.writer.close()
+            await eventually(lambda: len(agent.server.connections) == 1)
+        else:
+            await client.receive()
+        kept = answers() - before
+        agent.objects.writes.open()
+
+    assert kept <= 1
 
 
 # ── What costs a connection, and what costs less ──

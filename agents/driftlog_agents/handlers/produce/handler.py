@@ -162,6 +162,7 @@ class ProduceHandler:
             if data is not None and self.waiting.full(connection) and self.may_wait(name, data):
                 await self.waiting.room(connection)
             if connection.closed:
+                pending.forget()
                 return
             # Between two slices the session may end, and another may begin.
             engine = self._engine()
@@ -293,6 +294,8 @@ class ProduceHandler:
             self._acks_zero(pending, slot)
             return
         pending.all_admitted(expected=request.acks < 0)
+        if not pending.done:
+            slot.connection.on_close.add(pending.forget)
 
     def _name(self, version: int, topic: TopicProduceData) -> str | None:
         """The topic's name; None: no topic has this id (any more)."""

@@ -109,12 +109,19 @@ class SeveralBatches:
         self.done = True
         if self.timer is not None:
             self.timer.answered()
+        self.slot.connection.on_close.discard(self.forget)
         self.slot.connection.on_loop(self._respond)
 
+    def forget(self) -> None:
+        """The client has its answer, or has left: drop the answers.  The waiters stay until their
+        batches are committed, and keep the request."""
+        self.topics = []
+
     def _respond(self) -> None:
+        response = ProduceResponse(responses=self.topics)
+        self.forget()
         if self.slot.connection.closed:
             return
-        response = ProduceResponse(responses=self.topics)
         add_to_produce(self.timeouts.broker, self.version, response, self.slot.connection.listener)
         self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
@@ -153,17 +160,18 @@ class ManyBatches(SeveralBatches):
         self._spawn = spawn
 
     def _respond(self) -> None:
+        response = ProduceResponse(responses=self.topics)
+        self.forget()
         if not self.slot.connection.closed:
-            self._spawn(self._make())
+            self._spawn(self._make(response))
 
-    async def _make(self) -> None:
+    async def _make(self, response: ProduceResponse) -> None:
         connection = self.slot.connection
         work_for(connection.client)
         try:
-            response = ProduceResponse(responses=self.topics)
             if self.version >= PRODUCE_SINCE:
                 hints = ProduceHints(self.timeouts.broker, connection.listener)
-                async for name, answer in sliced(self._answers()):
+                async for name, answer in sliced(_answers(response)):
                     hints.add(name, answer)
                 response.node_endpoints = hints.endpoints()
             if connection.closed:
@@ -175,9 +183,6 @@ class ManyBatches(SeveralBatches):
                 self.slot.respond(parts)
         except Exception:  # noqa: BLE001  # as `Connection.on_loop`
             connection.broken()
-
-    def _answers(self) -> Iterator[tuple[str, PartitionProduceResponse]]:
-        return ((topic.name, each) for topic in self.topics for each in topic.partition_responses)
 
 
 class OneBatchWaiter(Slot):
@@ -386,6 +391,12 @@ class PartitionWaiter:
 
 
 ProduceWaiter = OneBatchWaiter | PartitionWaiter
+
+
+def _answers(response: ProduceResponse) -> Iterator[tuple[str, PartitionProduceResponse]]:
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            yield topic.name, answer
 
 
 def _fail(

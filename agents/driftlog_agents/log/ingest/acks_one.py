@@ -8,6 +8,7 @@
 1. A request is told "synced" only by a sync that began after its batch was written, and only if no
    earlier uncommitted batch of its partition is missing on the disk.
 2. Each request is told once.
+3. One request waits for each batch: that of its newest duplicate.  The one before is told "lost".
 
 Pure.
 """
@@ -27,12 +28,12 @@ class Told(Enum):
     """It waits for the commit, which the log tells it."""
     COMMITTED = "committed"
     LOST = "lost"
-    """The session is over."""
+    """The session is over, or a newer request with the same batch waits in its place."""
 
 
 Answer = tuple[Waiter, PartitionLog, Told]
-_Waiting = tuple[PartitionLog, int, Waiter]
-"""Partition, end of the batch, request."""
+_Waiting = dict[tuple[PartitionLog, int], Waiter]
+"""Partition and end of the batch → request."""
 
 
 class AcksOne:
@@ -44,9 +45,9 @@ class AcksOne:
 
     def __init__(self, probe_interval_ms: float) -> None:
         self._probe_interval_ms = probe_interval_ms
-        self.to_sync: list[_Waiting] = []
+        self.to_sync: _Waiting = {}
         """They wait for the next sync."""
-        self._syncing: list[_Waiting] = []
+        self._syncing: _Waiting = {}
         self.failed_at_ms: float | None = None
         """When the disk failed; None: its last write and sync succeeded."""
 
@@ -66,7 +67,7 @@ class AcksOne:
         """The batches are in a file; True: the disk had failed before."""
         for log, batch, waiter in batches:
             if waiter is not None:
-                self.to_sync.append((log, batch.end_offset, waiter))
+                self.to_sync[log, batch.end_offset] = waiter
         recovered, self.failed_at_ms = self.failed_at_ms is not None, None
         return recovered
 
@@ -79,46 +80,53 @@ class AcksOne:
             end = batch.end_offset
             log.not_in_file_end = max(log.not_in_file_end, end)
             if waiter is not None:
-                answers.append(_wait_for_commit(log, end, waiter))
+                answers += _wait_for_commit(log, end, waiter)
         return answers
 
     def wait(self, log: PartitionLog, end: int, waiter: Waiter) -> list[Answer]:
         """The request waits for all batches that were added before: it is a duplicate of one."""
         if log.not_in_file_end > log.high_watermark:
-            return [_wait_for_commit(log, end, waiter)]
-        self.to_sync.append((log, end, waiter))
-        return []
+            return _wait_for_commit(log, end, waiter)
+        earlier = self.to_sync.get((log, end))
+        self.to_sync[log, end] = waiter
+        return _displaced(log, earlier)
 
     # ── Syncs ──
 
     def begin_sync(self) -> bool:
         """A sync begins: it is for the requests that wait now; False: none does."""
-        self._syncing, self.to_sync = self.to_sync, []
+        self._syncing, self.to_sync = self.to_sync, {}
         return bool(self._syncing)
 
     def sync_ended(self, now_ms: float, *, failed: bool) -> list[Answer]:
         """The sync ended; *failed*: a file with uncommitted batches could not be synced."""
-        waiting, self._syncing = self._syncing, []
+        waiting, self._syncing = self._syncing, {}
         if not failed:
-            return [(waiter, log, Told.SYNCED) for log, _, waiter in waiting]
+            return [(waiter, log, Told.SYNCED) for (log, _), waiter in waiting.items()]
         self.failed_at_ms = now_ms
-        for log, _, _ in waiting:
+        answers: list[Answer] = []
+        for (log, end), waiter in waiting.items():
             log.not_in_file_end = max(log.not_in_file_end, log.log_end)
-        return [_wait_for_commit(*one) for one in waiting]
+            answers += _wait_for_commit(log, end, waiter)
+        return answers
 
     def close(self, batches: Sequence[PendingBatch]) -> list[Answer]:
         """The session is over; *batches*: those that are not written."""
         self.written(batches)
-        waiting = [*self._syncing, *self.to_sync]
-        self._syncing, self.to_sync = [], []
+        waiting = [*self._syncing.items(), *self.to_sync.items()]
+        self._syncing, self.to_sync = {}, {}
         return [
             (waiter, log, Told.COMMITTED if end <= log.high_watermark else Told.LOST)
-            for log, end, waiter in waiting
+            for (log, end), waiter in waiting
         ]
 
 
-def _wait_for_commit(log: PartitionLog, end: int, waiter: Waiter) -> Answer:
+def _wait_for_commit(log: PartitionLog, end: int, waiter: Waiter) -> list[Answer]:
     if end <= log.high_watermark:
-        return waiter, log, Told.COMMITTED
-    log.waiting_duplicates.append((end, waiter))
-    return waiter, log, Told.UNSYNCED
+        return [(waiter, log, Told.COMMITTED)]
+    earlier = log.wait_for_commit(end, waiter)
+    return [(waiter, log, Told.UNSYNCED), *_displaced(log, earlier)]
+
+
+def _displaced(log: PartitionLog, earlier: Waiter | None) -> list[Answer]:
+    return [] if earlier is None else [(earlier, log, Told.LOST)]

@@ -137,7 +137,9 @@ class Admission:
         if acks == 1 and not self._buffer.refuses(log):
             self._buffer.wait_for_sync(log, end, waiter)
         else:
-            log.waiting_duplicates.append((end, waiter))
+            earlier = log.wait_for_commit(end, waiter)
+            if earlier is not None:
+                earlier.lost(log)
             if acks == 1:
                 waiter.unsynced(log)
         return Admitted(original.base_offset, answered=False)

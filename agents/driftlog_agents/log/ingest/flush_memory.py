@@ -32,7 +32,8 @@ class MemorySettings:
 
 _MOST_PENDING_BATCHES: Final = 100_000
 """Uncommitted batches above which producers' connections are paused: one or two seconds of work,
-and some 600 bytes each beside the batch itself, which may have 84."""
+and some 600 bytes each beside the batch itself, which may have 84.  Where a batch was sent again,
+another request waits for it, of some 300 bytes."""
 
 
 class FlushMemory:

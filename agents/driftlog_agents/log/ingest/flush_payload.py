@@ -67,7 +67,8 @@ class Payload:
 
     def commit(self, object_key: str, now_ms: float) -> list[tuple[Waiter, PartitionLog]]:
         """Moves the high watermarks: *object_key* is committed.  Returns the producers that waited
-        for that, each with its log; all logs have moved before the first of them is told."""
+        for that, each with its log; all logs have moved before the first of them is told.  Those
+        of duplicates are left to `PartitionLog.committed_duplicates`."""
         stored_at = StoredAt(object_key, 0)
         ready: list[tuple[Waiter, PartitionLog]] = []
         for log, s in self.slices:

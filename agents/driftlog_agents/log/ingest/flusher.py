@@ -13,6 +13,7 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ import structlog
 
 from driftlog_agents.foundation.clocks import Clocks
 from driftlog_agents.foundation.histogram import OK, REFUSED, UNANSWERED
+from driftlog_agents.foundation.loop_slices import call_all
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.fetch_news import FetchNews
@@ -486,6 +488,13 @@ class Flusher:
         self._published(flush.seq, record, footer, payload.slices)
         for waiter, log in ready:
             waiter.committed(log)
+        again = [
+            partial(waiter.committed, log)
+            for log, _ in payload.slices
+            for waiter in log.committed_duplicates()
+        ]
+        if again:  # no cut has counted their steps
+            call_all(again)
         self._fetch_news.moved(log for log, _ in payload.slices)
 
     def _later(self, step: Callable[[], None]) -> None:

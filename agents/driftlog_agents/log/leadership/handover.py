@@ -307,5 +307,5 @@ class Handover:
 
 def _wait_for_end(log: PartitionLog, waiter: CommitWaiter) -> CommitWaiter:
     """Sets *waiter* when every batch that *log* has admitted by now is committed."""
-    log.waiting_duplicates.append((log.log_end, waiter))
+    log.waiters.append((log.log_end, waiter))
     return waiter

@@ -11,7 +11,8 @@ below it are still sealed, so that the log has no gap.
 1. Offsets are dense: an admitted batch starts at `log_end`.
 2. `high_watermark` moves only over committed flushes, in order, and never back.
 3. The tail's slices join without a gap from at or below `sealed_end` to `high_watermark`.
-4. A duplicate is answered with its original's offset, once the original is committed.
+4. A duplicate is answered with its original's offset, once the original is committed.  One request
+   waits for each original: that of its newest duplicate.
 
 Pure.
 """
@@ -99,7 +100,8 @@ class Waiter(Protocol):
         ...
 
     def lost(self, log: "PartitionLog") -> None:
-        """It is not committed here: the session is over, or the partition is no longer led here."""
+        """It is not committed here: the session is over, or the partition is no longer led here.
+        Or the batch was sent again, and the newer request waits in its place."""
         ...
 
 
@@ -225,7 +227,8 @@ class PartitionLog:
         was flushed, by wall clocks, but no later than the slices after it."""
         self.waiters: deque[tuple[int, Waiter]] = deque()
         """(end offset, waiter) in the order of admission, and so ascending."""
-        self.waiting_duplicates: list[tuple[int, Waiter]] = []
+        self.waiting_duplicates: dict[int, Waiter] = {}
+        """End offset → the request of the newest duplicate (`wait_for_commit`)."""
         self.waiting_fetches: dict[Waiter, None] = {}
         self.parked: deque[Callable[[], None]] = deque()
         """Callbacks of requests that wait until the producers are loaded, or a pause is over; later
@@ -278,6 +281,18 @@ class PartitionLog:
         self.log_end = base + records
         return base
 
+    def wait_for_commit(self, end: int, waiter: Waiter) -> Waiter | None:
+        """*waiter* waits for the commit of the admitted batch that ends at *end*, which may be the
+        batch of an earlier request.
+
+        Returns the request that waited for it this way before, for the caller to tell `lost`: the
+        client that sends a batch again has given that request up.  So no more requests wait than
+        batches, which are counted (`FlushMemory`), whatever a client sends again.
+        """
+        earlier = self.waiting_duplicates.get(end)
+        self.waiting_duplicates[end] = waiter
+        return earlier
+
     def put_epochs_below(self, sealed: Iterable[LeaderEpoch]) -> None:
         """Puts the epochs of the *sealed* part, as the manifest has them, below those of the
         tail."""
@@ -297,7 +312,8 @@ class PartitionLog:
     # ── Commit ──
 
     def commit(self, tail: TailSlice, now_ms: float) -> list[Waiter]:
-        """A flush with this slice is committed: returns the waiters that this answers."""
+        """A flush with this slice is committed: returns the waiters that this answers, without
+        those of `committed_duplicates`."""
         assert tail.base == self.high_watermark, f"{tail.base} does not continue {self!r}"
         assert tail.end <= self.log_end
         self.restore(tail, now_ms)
@@ -334,12 +350,13 @@ class PartitionLog:
         waiters, high_watermark = self.waiters, self.high_watermark
         while waiters and waiters[0][0] <= high_watermark:
             ready.append(waiters.popleft()[1])
-        if self.waiting_duplicates:
-            ready.extend(w for end, w in self.waiting_duplicates if end <= high_watermark)
-            self.waiting_duplicates = [
-                (end, w) for end, w in self.waiting_duplicates if end > high_watermark
-            ]
         return ready
+
+    def committed_duplicates(self) -> list[Waiter]:
+        """Take the requests of duplicates whose originals are committed, for the caller to
+        answer."""
+        waiting, high_watermark = self.waiting_duplicates, self.high_watermark
+        return [waiting.pop(end) for end in list(waiting) if end <= high_watermark]
 
     def retire(self) -> list[Waiter]:
         """Stop admission and reads; admitted batches are still committed, and their producers are
@@ -352,8 +369,8 @@ class PartitionLog:
     def close(self) -> list[Waiter]:
         """Stop leading; returns all waiters, for the caller to answer."""
         self.state, self.paused = State.CLOSED, False
-        waiting = [w for _, w in self.waiters] + [w for _, w in self.waiting_duplicates]
-        waiting.extend(self.waiting_fetches)
+        waiting = [w for _, w in self.waiters]
+        waiting += [*self.waiting_duplicates.values(), *self.waiting_fetches]
         self.waiters.clear()
         self.waiting_duplicates.clear()
         self.waiting_fetches.clear()

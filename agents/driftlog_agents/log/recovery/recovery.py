@@ -337,7 +337,7 @@ class Recovery:
             waiter = CommitWaiter()
             end = log.log_end
             if log.high_watermark < end:
-                log.waiting_duplicates.append((end, waiter))
+                log.waiters.append((end, waiter))
                 await waiter.event.wait()
             recovered.discard(log)
 

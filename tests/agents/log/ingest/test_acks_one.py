@@ -6,6 +6,7 @@ Pure.
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -130,7 +131,8 @@ class DiskMachine(RuleBasedStateMachine):
     def commit(self, data: st.DataObject) -> None:
         if self.log.log_end > self.log.high_watermark:
             end = data.draw(st.integers(self.log.high_watermark + 1, self.log.log_end))
-            for waiter in self.log.commit(tail(self.log, end), self.now_ms):
+            producers = self.log.commit(tail(self.log, end), self.now_ms)
+            for waiter in (*producers, *self.log.committed_duplicates()):
                 assert isinstance(waiter, Request)
                 waiter.told.append(Told.COMMITTED)
 
@@ -158,6 +160,28 @@ class DiskMachine(RuleBasedStateMachine):
 
 
 TestDisk = DiskMachine.TestCase
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_only_the_newest_duplicate_of_a_batch_waits(syncs: bool) -> None:
+    """
+    For a sync that takes long, and for a commit: the request before it is told that it is lost.
+    """
+    acks_one = AcksOne(PROBE_MS)
+    log = PartitionLog(topic="t", topic_id=UUID(int=1), partition=0, leader_epoch=0)
+    original, *copies = requests = [Request(1) for _ in range(1_000)]
+    pending = [(log, batch(log), original)]
+    if syncs:
+        acks_one.written(pending)
+    else:
+        acks_one.write_failed(pending, 0.0)
+
+    answers = [answer for each in copies for answer in acks_one.wait(log, 1, each)]
+
+    assert requests[:-1] == [waiter for waiter, _, told in answers if told is Told.LOST]
+    acks_one.begin_sync()
+    acks_one.sync_ended(0.0, failed=True)
+    assert {1: requests[-1]} == log.waiting_duplicates
 
 
 def test_acks_1_is_refused_until_the_disk_is_tried_again() -> None:

@@ -17,6 +17,7 @@ from driftlog_tiering.foundation.types import Buffer, MiB
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import make_batch
+from tests.agents.network.serving import one_in_a_slice
 from tests.support.engine import RunningAgent
 
 ALL, ONE, NOBODY = -1, 1, 0
@@ -173,6 +174,40 @@ async def test_a_duplicate_with_acks_1_is_answered_when_its_original_is_on_the_d
 
     assert await request.told == "synced"
     assert (Admitted(0, answered=False), False) == (duplicate, original.told.done())
+
+
+@pytest.mark.parametrize("acks", [ALL, ONE])
+async def test_of_the_copies_of_a_batch_only_the_newest_waits(subject: Subject, acks: int) -> None:
+    """
+    A client that sends a batch again has given the copy before it up.  330 bytes of each of a
+    million copies were kept until the bucket took objects again, and then answered at once.
+    """
+    _, original = subject.produce(0)
+    copies = [subject.produce(0, acks=acks)[1] for _ in range(1_000)]
+
+    told = [await copy.told for copy in copies[:-1]]
+    assert ["lost"] * 999 == told
+    assert (False, False) == (original.told.done(), copies[-1].told.done())
+    subject.bucket.gate.set()
+
+    expected = "committed" if acks == ALL else "synced"
+    assert ("committed", expected) == (await original.told, await copies[-1].told)
+
+
+async def test_duplicates_are_answered_in_slices(subject: Subject) -> None:
+    """
+    A flush is cut before its batches are sent again, so its steps do not count these answers.
+    """
+    sequences = range(0, 10, 2)
+    for sequence in sequences:
+        subject.produce(sequence, acks=NOBODY)
+    copies = [subject.produce(sequence)[1] for sequence in sequences]
+    one_in_a_slice()
+    subject.bucket.gate.set()
+
+    assert "committed" == await copies[0].told
+    assert not copies[-1].told.done()
+    assert ["committed"] * 5 == [await copy.told for copy in copies]
 
 
 async def test_what_nobody_waits_for_is_answered_at_once(subject: Subject) -> None:

@@ -175,12 +175,30 @@ def test_a_duplicate_is_answered_with_its_original_and_not_before() -> None:
     original, early, late = Caller(), Caller(), Caller()
     log.waiters.append((append(log, 2) + 2, original))
     append(log, 1)
-    log.waiting_duplicates += [(3, late), (2, early)]
+    assert [None, None] == [log.wait_for_commit(3, late), log.wait_for_commit(2, early)]
 
-    assert [] == log.commit(flushed(0, 1), 0)
-    assert [original, early] == log.commit(flushed(1, 1), 0)
-    assert [late] == log.commit(flushed(2, 1), 0)
-    assert [] == log.waiting_duplicates
+    answered = []
+    for base in range(3):
+        producers = log.commit(flushed(base, 1), 0)
+        answered.append((producers, log.committed_duplicates()))
+
+    assert [([], []), ([original], [early]), ([], [late])] == answered
+    assert not log.waiting_duplicates
+
+
+def test_only_the_newest_duplicate_of_a_batch_waits() -> None:
+    """
+    The one before is handed back to be told: what waits is no more than what was appended.
+    """
+    log = make_log()
+    append(log, 2)
+    callers = [Caller() for _ in range(1_000)]
+
+    displaced = [log.wait_for_commit(2, caller) for caller in callers]
+
+    assert [None, *callers[:-1]] == displaced
+    log.commit(flushed(0, 2), 0)
+    assert callers[-1:] == log.committed_duplicates()
 
 
 def test_everyone_who_waits_hears_that_the_partition_is_not_led_any_more() -> None:
@@ -190,7 +208,7 @@ def test_everyone_who_waits_hears_that_the_partition_is_not_led_any_more() -> No
     log = make_log()
     producer, duplicate, fetch = Caller(), Caller(), Caller()
     log.waiters.append((append(log, 1) + 1, producer))
-    log.waiting_duplicates.append((1, duplicate))
+    log.wait_for_commit(1, duplicate)
     log.waiting_fetches[fetch] = None
 
     assert [producer, duplicate, fetch] == log.close()
