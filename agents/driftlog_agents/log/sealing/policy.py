@@ -1,4 +1,4 @@
-"""Which partition is sealed next, and up to where.
+"""Which partitions are due to be sealed, and up to where.
 
 A partition is due when it has `segment.bytes` of committed batches, or its oldest batch was flushed
 `segment.ms` ago (a day ago below 1 MiB: small files cost Spark dearly), or `retention.ms` ago (it
@@ -98,11 +98,13 @@ class DuePartitions:
         self._due: list[PartitionLog] = []
         self._others: list[PartitionLog] = []
 
-    def look(self, log: PartitionLog, topic: TopicSealPolicy | None) -> None:
-        """Whether *log*, of *topic*, is due now."""
+    def look(
+        self, log: PartitionLog, topic: TopicSealPolicy | None, *, attempted: bool = False
+    ) -> None:
+        """Whether *log*, of *topic*, is due now; one that is *attempted* is."""
         if log.slices and can_be_sealed(log):
             age_ms = log.unsealed_age_ms(self._now_ms, self._wall_ms)
-            is_due = _is_due(log, self._settings, topic or _USUAL, age_ms)
+            is_due = attempted or _is_due(log, self._settings, topic or _USUAL, age_ms)
             (self._due if is_due else self._others).append(log)
 
     def in_order(self) -> list[PartitionLog]:
