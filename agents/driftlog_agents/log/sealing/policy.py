@@ -17,7 +17,6 @@ from typing import Final
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_metadata.schema.grace import Grace
-from driftlog_tiering.batches.batch_limits import SEGMENT_WORK_BYTES
 from driftlog_tiering.foundation.types import MiB
 
 _HELD: Final = 2.0
@@ -38,8 +37,10 @@ class SealSettings:
     segment_ms: float = 3_600_000
     """Longer: fewer and larger files, and Spark sees the log later."""
 
-    segment_work_bytes: int = SEGMENT_WORK_BYTES
-    """Decoded bytes after which a segment ends, however few bytes were received."""
+    segment_work_bytes: int = 512 * MiB
+    """Decoded bytes after which a segment ends, however few bytes were received.  Larger: topics
+    that fall due wait longer for an attempt to end; smaller: records that compress to less than a
+    quarter get smaller segments."""
 
     small_bytes: int = MiB
     small_ms: float = 86_400_000
