@@ -23,6 +23,7 @@ from driftlog_agents.log.segments.segment_service import SegmentService
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionSignals
 from driftlog_agents.log.session_ports import Ports
+from driftlog_tiering.batches.batch_limits import LIGHT_BYTES
 
 
 class SessionSealer:
@@ -44,6 +45,7 @@ class SessionSealer:
         settings: EngineSettings,
         look_again: LookAgain,
     ) -> None:
+        work_bytes = settings.seal.segment_work_bytes
         segments = RangeSegments(
             objects=ports.objects,
             offload=ports.offload,
@@ -51,7 +53,9 @@ class SessionSealer:
             rng=ports.rng,
             counters=ports.counters,
             decoding=ports.decoding,
-            bounds=RangeBounds(work_bytes=settings.seal.segment_work_bytes),
+            bounds=RangeBounds(
+                work_bytes=work_bytes, raw_batches=max(1, work_bytes // LIGHT_BYTES)
+            ),
         )
         self.service = SegmentService(segments, session, ports.write_turns)
         remote = None

@@ -153,6 +153,30 @@ async def test_what_cannot_be_sealed_is_bounded_while_sealing_never_pauses() -> 
     assert damaged.full
 
 
+async def test_a_topic_that_falls_due_is_next_while_slow_attempts_run() -> None:
+    """
+    250 batches of 1 kB that decode to 40 MiB each, in ten partitions, took minutes, and no other
+    topic was sealed meanwhile.
+    """
+    bombs = [make_log(500, topic="bombs") for _ in range(10)]
+    honest = make_log(1, topic="honest")
+    ends, clock_ms = asyncio.Semaphore(0), 0.0
+
+    async def seal(log: PartitionLog) -> None:
+        nonlocal clock_ms
+        if len(subject.sealed) == 3:
+            honest.unsealed_bytes = 500 * MiB
+            asyncio.get_running_loop().call_later(0.05, ends.release)  # some looks later
+        await ends.acquire()
+        clock_ms += 60_000
+        subject.counts.segments_sealed += 1
+
+    subject = Subject(*bombs, honest, seal=seal, now_ms=lambda: clock_ms)
+    await while_it_runs(subject.run, lambda: len(subject.sealed) > 3)
+
+    assert [*bombs[:3], honest] == subject.sealed
+
+
 async def test_producers_do_not_wait_for_what_is_not_sealed_anyway() -> None:
     """
     A partition that is offline takes no records, and no sealing makes it less.

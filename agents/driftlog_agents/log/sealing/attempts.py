@@ -1,7 +1,7 @@
-"""Which partitions the sealer attempts next, and what earlier attempts have left.
+"""Which partitions the sealer attempts, and what earlier attempts have left.
 
     due by `policy` ─────────────────────────┐
-    blocked, and due for another try ────────┼──▶ attempts of one round
+    blocked, and due for another try ────────┼──▶ attempts, in `turns`
     manifest names offsets below log start ──┘
 
     edit sent ──▶ perhaps made ──▶ the key has its end: forgotten
@@ -71,7 +71,7 @@ class SealAttempts:
         return min(wanted, seal_end(log, segment_bytes(self._settings, topic)))
 
     def may_have_work(self, log: PartitionLog, manifest: Manifest | None) -> bool:
-        """Whether a round needs *log*, whose manifest was last read as *manifest*: most of very
+        """Whether a look needs *log*, whose manifest was last read as *manifest*: most of very
         many partitions are idle."""
         return (
             bool(log.slices or log.damage)

@@ -1,4 +1,4 @@
-"""Which partition is sealed next, and up to where.
+"""Which partitions are due to be sealed, and up to where.
 
 A partition is due when it has `segment.bytes` of committed batches, or its oldest batch was flushed
 `segment.ms` ago (a day ago below 1 MiB: small files cost Spark dearly), or `retention.ms` ago (it
@@ -17,7 +17,6 @@ from typing import Final
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_metadata.schema.grace import Grace
-from driftlog_tiering.batches.batch_limits import SEGMENT_WORK_BYTES
 from driftlog_tiering.foundation.types import MiB
 
 _HELD: Final = 2.0
@@ -38,8 +37,10 @@ class SealSettings:
     segment_ms: float = 3_600_000
     """Longer: fewer and larger files, and Spark sees the log later."""
 
-    segment_work_bytes: int = SEGMENT_WORK_BYTES
-    """Decoded bytes after which a segment ends, however few bytes were received."""
+    segment_work_bytes: int = 1024 * MiB
+    """Decoded bytes after which a segment ends, however few bytes were received.  Larger: topics
+    that fall due wait longer for an attempt to end; smaller: records that compress to less than an
+    eighth get smaller segments."""
 
     small_bytes: int = MiB
     small_ms: float = 86_400_000
@@ -98,11 +99,13 @@ class DuePartitions:
         self._due: list[PartitionLog] = []
         self._others: list[PartitionLog] = []
 
-    def look(self, log: PartitionLog, topic: TopicSealPolicy | None) -> None:
-        """Whether *log*, of *topic*, is due now."""
+    def look(
+        self, log: PartitionLog, topic: TopicSealPolicy | None, *, attempted: bool = False
+    ) -> None:
+        """Whether *log*, of *topic*, is due now; one that is *attempted* is."""
         if log.slices and can_be_sealed(log):
             age_ms = log.unsealed_age_ms(self._now_ms, self._wall_ms)
-            is_due = _is_due(log, self._settings, topic or _USUAL, age_ms)
+            is_due = attempted or _is_due(log, self._settings, topic or _USUAL, age_ms)
             (self._due if is_due else self._others).append(log)
 
     def in_order(self) -> list[PartitionLog]:

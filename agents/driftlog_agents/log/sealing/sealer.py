@@ -5,17 +5,16 @@
         ──▶ partition's key: sealed end, manifest version ──▶ drop the tail below it
         ──▶ forget flush records that are no longer needed
 
-`attempts` decides which partitions are sealed, and whether a manifest that is ahead of the key is
-adopted: then the key is written first; otherwise the partition goes offline.  `sealed_range` is
-what a segment adds to manifest and key.  A failed attempt leaves objects that no manifest names,
-and the next attempt starts afresh.
+`policy` and `attempts` decide which partitions are due, `turns` which of them is next, and
+`attempts` whether a manifest that is ahead of the key is adopted: then the key is written first;
+otherwise the partition goes offline.  `sealed_range` is what a segment adds to manifest and key.
+A failed attempt leaves objects that no manifest names, and the next attempt starts afresh.
 
 Shell.
 """
 
 import asyncio
 from collections.abc import Container, Iterable, Mapping
-from itertools import chain
 from typing import Final, NoReturn, Protocol
 
 import structlog
@@ -42,6 +41,7 @@ from driftlog_agents.log.sealing.policy import (
     can_be_sealed,
     fullness,
 )
+from driftlog_agents.log.sealing.turns import SealTurns
 from driftlog_agents.log.segments.range_segments import FILLING
 from driftlog_agents.log.segments.sealed_range import end_of, sealed_state
 from driftlog_agents.log.session.session import Session
@@ -113,6 +113,7 @@ class Sealer:
         self._counters = signals.counters
         self._backpressure = signals.backpressure
         self.lag = SealingLag()
+        self._turns = SealTurns()
         self._failing: dict[PartitionLog, ReadDeadline] = {}
         """Partitions whose last attempt failed."""
         self.outage = signals.health.sealing
@@ -120,23 +121,44 @@ class Sealer:
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Seal due partitions until cancelled.
+        """Seal due partitions until cancelled, some at once: one segment is uploaded while another
+        is compressed.
 
         Raises:
             FencedError: the session is over, or another session leads a partition.
         """
-        while True:
-            await asyncio.sleep(self._settings.check_interval_ms / 1000)
-            while await self._round():
-                pass  # batches that came meanwhile may be due too
+        interval_s = self._settings.check_interval_ms / 1000
+        workers = set[asyncio.Task[None]]()
+        await asyncio.sleep(interval_s)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                before = self._counters.segments_sealed
+                await self._look()
+                for _ in range(min(_AT_ONCE - len(workers), self._turns.waiting)):
+                    workers.add(tasks.create_task(self._work()))
+                if workers:
+                    _, workers = await asyncio.wait(workers, timeout=interval_s)
+                if not workers and self._counters.segments_sealed == before:
+                    await asyncio.sleep(interval_s)  # else batches that came may be due, too
 
-    async def _round(self) -> bool:
-        """Seal due partitions, some at once: one segment is uploaded while another is compressed.
+    async def _work(self) -> None:
+        """Attempt partitions while some wait."""
+        while self._turns.waiting:
+            log, ends = self._turns.take()
+            began_ms = self._now_ms()
+            try:
+                for end in ends:
+                    await self._attempt(
+                        log, self.next_end(log, log.high_watermark) if end is None else end
+                    )
+            finally:
+                self._turns.ended(log, self._now_ms() - began_ms)
 
-        False: nothing was sealed.
-        """
+    async def _look(self) -> None:
+        """Find the partitions that wait for an attempt from now on."""
         self.sealed_cache.trim()
         self._attempts.forget_ended()
+        self._turns.begin_look()
         now_ms = self._now_ms()
         due = DuePartitions(self._settings, now_ms, float(self._wall_ms()))
         repeated: list[tuple[PartitionLog, int]] = []
@@ -146,12 +168,14 @@ class Sealer:
             if self._attempts.may_have_work(log, manifest):
                 topic = self._partitions.seal_policies().get(log.topic)
                 logs.append(log)
-                due.look(log, topic)
+                due.look(log, topic, attempted=log in self._turns.attempted)
                 ends = self._attempts.repeated_ends(log, topic, manifest, now_ms)
                 repeated.extend((log, end) for end in ends)
         self._report_full(logs)
-        in_order = due.in_order()
-        attempted = {*in_order, *(log for log, _ in repeated)}
+        waiting: dict[PartitionLog, list[int | None]] = {log: [None] for log in due.in_order()}
+        for log, end in repeated:
+            waiting.setdefault(log, []).append(end)
+        attempted = waiting.keys() | self._turns.attempted
         self._failing = {
             log: failing
             for log, failing in self._failing.items()
@@ -165,18 +189,7 @@ class Sealer:
             # What failed was deleted, is led by another agent, or has nothing to seal now.
             self._resumed()
             self._failing.clear()  # the next failure is the first of another outage
-        before = self._counters.segments_sealed
-        first = ((log, self.next_end(log, log.high_watermark)) for log in in_order)
-        waiting = chain(first, repeated)
-
-        async def attempts() -> None:
-            for log, end in waiting:
-                await self._attempt(log, end)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(_AT_ONCE, len(attempted))):
-                tasks.create_task(attempts())
-        return self._counters.segments_sealed > before
+        self._turns.end_look(waiting)
 
     async def _attempt(self, log: PartitionLog, end: int) -> None:
         """Seal *log*, or note why it failed; a topic that was deleted meanwhile is no failure."""
@@ -234,7 +247,7 @@ class Sealer:
 
     async def hold_back(self) -> None:
         """Keep producers waiting while sealing is too far behind, and forget local copies in time,
-        until cancelled.  A round of `run` may wait for the bucket; this waits for nothing."""
+        until cancelled.  An attempt may wait for the bucket; this waits for nothing."""
         interval_s = self._settings.check_interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s / 20 if self.lag.near else interval_s)

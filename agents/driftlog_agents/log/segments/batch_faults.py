@@ -35,6 +35,9 @@ class RangeBounds:
     work_bytes: int = SEGMENT_WORK_BYTES
     """Decoded bytes after which a segment, and the range, ends."""
 
+    one_bytes: int = SEGMENT_WORK_BYTES
+    """The same of a range that another agent leads, and that is to be one segment."""
+
     undecodable_bytes: int = LIGHT_BYTES
     """What a batch that cannot be decoded counts: it may have taken as long as a light one."""
 

@@ -117,7 +117,7 @@ class RangeSegments:
             async for batches in chunks:
                 headers: list[BatchHeader] = []
                 async with self._filling:
-                    carried = await self._append(writer, batches, headers)
+                    carried = await self._append(writer, batches, headers, self._bounds.one_bytes)
                 if carried:  # cannot be decoded, or the segment is full
                     raise UndecodableError
                 received += sum(header.size_bytes for header in headers)
@@ -218,16 +218,20 @@ class RangeSegments:
         """Append *carried* and *chunks*, up to a batch that cannot be decoded, or that is one too
         many.  Returns that batch and the rest of its chunk; empty: all batches are in."""
         while carried or (carried := await anext(chunks, [])):
-            if carried := await self._append(writer, carried, headers):
+            carried = await self._append(writer, carried, headers, self._bounds.work_bytes)
+            if carried:
                 return carried
         return []
 
     async def _append(
-        self, writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]
+        self,
+        writer: SegmentWriter,
+        batches: list[Buffer],
+        headers: list[BatchHeader],
+        most_bytes: int,
     ) -> list[Buffer]:
         """Append *batches*; returns the first that cannot be decoded, or that is one too many, and
         those after it."""
-        most_bytes = self._bounds.work_bytes
         while batches and writer.work_bytes < most_bytes:
             taken, fault = await self._offload(append_batches, writer, batches, headers, most_bytes)
             batches = batches[taken:]

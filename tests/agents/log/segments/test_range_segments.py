@@ -25,8 +25,11 @@ from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Tail
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.segments import batch_faults, range_segments
 from driftlog_agents.log.segments.batch_faults import BatchFault, RangeBounds
+from driftlog_agents.log.segments.partition_range import PartitionRange
 from driftlog_agents.log.segments.range_reader import RangeReader
+from driftlog_agents.log.segments.range_segments import RangeSegments
 from driftlog_agents.log.session.counters import LogCounters
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, build_batch
@@ -255,6 +258,32 @@ async def test_a_range_ends_where_it_took_enough_to_decode(tmp_path: Path) -> No
         assert [(0, 3), (3, 6)] == await write(bad)
         assert [(0, 20), (20, 23)] == await write(sound[:20] + bad[20:23] + sound[23:])
     assert 6 + 3 == counters.undecodable_batches
+
+
+async def test_a_range_of_another_leader_does_not_end_where_an_own_one_would(
+    tmp_path: Path,
+) -> None:
+    """
+    The answer is one segment: the leader would write a range itself that is sent and cut off.
+    """
+
+    async def chunks() -> AsyncGenerator[list[Buffer]]:
+        yield batches(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        segments = RangeSegments(
+            objects=MemoryObjectStore(lambda: 0),
+            offload=on_threads(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
+            bounds=RangeBounds(work_bytes=40 * RECORDS * 2_000),
+        )
+        named = PartitionRange("t", TopicPartition(UUID(int=5), 0), 0, 60 * RECORDS)
+        own = await segments.write(named, chunks(), [])
+        other = await segments.write_one(named, chunks())
+
+    assert [40 * RECORDS, 60 * RECORDS] == [own[-1].end, other.end]
 
 
 async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(tmp_path: Path) -> None:
