@@ -14,8 +14,9 @@ Short calls that belong to no task (`call_all`) have another slice in each itera
 alone.
 
 Work that depends on no state (decoding, encoding) runs in a thread instead, where Python switches
-by itself.  It is one thread, and no other work waits for it: the event loop's own threads read
-files, resolve names and check whether the agent is fit.
+by itself.  It is one thread, of which the client that has had least is next (`FairThread`), and no
+other work waits for it: the event loop's own threads read files, resolve names and check whether
+the agent is fit.
 
 Shell.
 """
@@ -24,7 +25,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
@@ -33,6 +33,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from driftlog_agents.foundation.fair_queue import NOBODY, Client, FairQueue
+from driftlog_agents.foundation.offload import FairThread
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,8 +58,7 @@ _SMALL_AT_ONCE: Final = 16
 """Small requests that have waited share a slice: most take a hundredth of one."""
 
 
-_THREAD: Final = ThreadPoolExecutor(1, "codec")
-"""Starts when it is first needed, and ends with the process."""
+_THREAD: Final = FairThread("codec")
 
 
 class Turns:
@@ -261,5 +261,6 @@ async def each_within(
 
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:
-    """What *work* returns, run by a thread: *work* uses nothing that other tasks see."""
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, work, *args)
+    """What *work* returns, run by a thread in the turn of this task's client: *work* uses nothing
+    that other tasks see."""
+    return await _THREAD.run(_CLIENT.get(), work, *args)

@@ -3,30 +3,39 @@
     call ──▶ on the loop (`inline`) │ in a pool (`on_threads`)
          ──▶ timed: does its oldest call return? (`WatchedOffload`)
          ──▶ one at a time (`SerialOffload`) │ one at a time, in turns of clients (`FairOffload`)
+         ──▶ the same, where calls are short and need nothing of others (`FairThread`)
 
 A call of `on_threads` that has begun is waited for, also by a caller that is cancelled: the thread
-still uses its arguments.  The callers of the last two wait here and not in the queue of the thread.
-So what the work needs of others (memory, a turn) is taken when the thread is free, and is not held
-while other work of the thread runs.  A `SerialOffload` serves them in the order of arrival.  Of a
-`FairOffload` the client that has had least is next, however many calls of others wait
-(`fair_queue`).
+still uses its arguments.  The callers of a `SerialOffload` and a `FairOffload` wait here and not in
+the queue of the thread.  So what the work needs of others (memory, a turn) is taken when the thread
+is free, and is not held while other work of the thread runs.  A `SerialOffload` serves them in the
+order of arrival.  Of a `FairOffload` the client that has had least is next, however many calls of
+others wait (`fair_queue`).
+
+A `FairThread` takes the next call itself: between two calls it does not wait for the event loop,
+whose iterations are longer than most of its calls.
 
 Shell.
 """
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from heapq import heappop, heappush
-from typing import Any, Final
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Final, TypeVar
 
 from driftlog_agents.foundation.fair_queue import Client, FairQueue
 from driftlog_tiering.foundation.types import Offload
 
-_CREDIT_MS: Final = 0
+T = TypeVar("T")
+
+_CREDIT: Final = 0
 """A client that was silent is next after the call that runs: it needs no credit."""
 
 
@@ -132,7 +141,7 @@ class FairOffload:
         self._offload = offload
         self._now_ms = now_ms
         self._busy = False
-        self._clients = FairQueue[Client](_CREDIT_MS)
+        self._clients = FairQueue[Client](_CREDIT)
         self._waiting = defaultdict[Client, list[tuple[float, int, asyncio.Future[None]]]](list)
         """A heap for each client: the call that is due first is next."""
         self._count = 0
@@ -178,3 +187,64 @@ class FairOffload:
                 self._busy = True
                 turn.set_result(None)
                 return
+
+
+class FairThread:
+    """See the module.  It starts when it is first needed, and ends with the process.
+
+    A caller that is cancelled does not wait.  Of its call that has begun the thread keeps the
+    arguments until it ends; a call that has not begun is dropped in its turn.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._thread = Thread(target=self._run_all, name=name, daemon=True)
+        self._lock = Lock()
+        self._calls = FairQueue[_Call](_CREDIT)
+        self._added = SimpleQueue[None]()
+        """An item for each call that waits."""
+
+    def run(self, client: Client, fn: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """What ``fn(*args)`` returns, run in the turn of *client*."""
+        call = _Call(fn, args)
+        with self._lock:
+            self._calls.add(client, call)
+            if self._thread.ident is None:
+                self._thread.start()
+        self._added.put(None)
+        return asyncio.wrap_future(call)
+
+    def _run_all(self) -> None:
+        while True:
+            self._added.get()
+            with self._lock:
+                client, call = self._calls.take()
+            began_s = time.perf_counter()
+            call.run()
+            del call  # its result is the caller's
+            with self._lock:
+                if self._calls:
+                    self._calls.spend(client, time.perf_counter() - began_s)
+
+
+class _Call(Future[Any]):
+    """A call that waits for its turn."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        super().__init__()
+        self._fn = fn
+        self._args = args
+
+    def run(self) -> None:
+        """Make it, unless its caller was cancelled."""
+        if not self.set_running_or_notify_cancel():
+            return
+        fn, args = self._fn, self._args
+        del self._fn, self._args
+        try:
+            self.set_result(fn(*args))
+        except BaseException as error:  # noqa: BLE001  # the caller raises it
+            self.set_exception(error)
+            del self  # the error holds this frame, as in `on_threads`

@@ -629,3 +629,29 @@ async def test_large_requests_hold_up_nobody_who_needs_a_thread() -> None:
 
     assert "done" == done
     assert 1 == len(threads)
+
+
+async def test_the_thread_serves_clients_in_turns() -> None:
+    """
+    Fifty tasks of a client wait for the thread, and then one of another: it comes after the call
+    that runs and one more at most.
+    """
+    go_on, order = threading.Event(), list[str]()
+
+    def run(address: str) -> None:
+        assert go_on.wait(10)
+        order.append(address)
+
+    async def ask(address: str) -> None:
+        work_for(Client(address))
+        await off_the_loop(run, address)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(50):
+            tasks.create_task(ask("10.0.0.1"))
+        tasks.create_task(ask("10.0.0.2"))
+        await asyncio.sleep(0)
+        go_on.set()
+
+    assert 51 == len(order)
+    assert "10.0.0.2" in order[:3]

@@ -3,14 +3,18 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Callable
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from weakref import ref
 
 import pytest
 
-from driftlog_agents.foundation.offload import SerialOffload, on_threads
+from driftlog_agents.foundation.fair_queue import NOBODY, Client
+from driftlog_agents.foundation.offload import FairThread, SerialOffload, on_threads
 
 
 class Thread:
@@ -67,7 +71,10 @@ async def test_work_that_fails_or_is_cancelled_leaves_the_thread_to_the_next() -
     assert "never" not in thread.events
 
 
-async def test_an_error_of_a_thread_leaves_nothing_in_memory() -> None:
+@pytest.mark.parametrize("run", [on_threads(), partial(FairThread("fair").run, NOBODY)])
+async def test_an_error_of_a_thread_leaves_nothing_in_memory(
+    run: Callable[[Callable[[], None]], Awaitable[None]],
+) -> None:
     """
     What the failing call had made stayed until the garbage collector's oldest generation: patterns
     that are refused cost 28 MB each.
@@ -86,9 +93,83 @@ async def test_an_error_of_a_thread_leaves_nothing_in_memory() -> None:
     gc.disable()
     try:
         with contextlib.suppress(ValueError):
-            await on_threads()(fail)
-        await asyncio.sleep(0)
-
-        assert [None] == [each() for each in made]
+            await run(fail)
+        async with asyncio.timeout(5):
+            while made[0]() is not None:  # noqa: ASYNC110  # the thread lets go a little later
+                await asyncio.sleep(0)
     finally:
         gc.enable()
+
+
+# ── A thread that takes turns of clients ──
+
+
+class Busy:
+    """A thread whose first call, of *client*, goes on until it is let go; the others note that they
+    ran."""
+
+    def __init__(self, client: Client) -> None:
+        self.ran: list[object] = []
+        self._client = client
+        self._thread = FairThread("fair")
+        self._begun, self._go_on = threading.Event(), threading.Event()
+
+    def _wait(self) -> None:
+        self._begun.set()
+        assert self._go_on.wait(10)
+
+    async def __aenter__(self) -> asyncio.Future[None]:
+        """Returns that call."""
+        first = self._thread.run(self._client, self._wait)
+        await asyncio.to_thread(self._begun.wait, 10)
+        return first
+
+    async def __aexit__(self, *_: object) -> None:
+        self._go_on.set()
+        async with asyncio.timeout(10):  # behind all others of its client
+            await self._thread.run(self._client, int)
+
+    def ask(self, client: Client, name: object) -> asyncio.Future[None]:
+        """*client* waits for the thread."""
+        return self._thread.run(client, self._note, name)
+
+    def _note(self, name: object) -> None:
+        self.ran.append(name)
+        time.sleep(0.001)
+
+
+async def test_a_client_waits_for_no_more_than_the_call_of_another_that_runs() -> None:
+    """
+    However many calls it has waiting, of however many connections; those of one client keep their
+    order.
+    """
+    many, connections = Client("10.0.0.1"), [Client("10.0.0.1") for _ in range(25)]
+    busy = Busy(many)
+    async with busy:
+        calls = [busy.ask(many, n) for n in range(25)]
+        calls += [busy.ask(each, "other connection") for each in connections]
+        calls.append(busy.ask(Client("10.0.0.2"), "little"))
+    await asyncio.gather(*calls)
+
+    assert 51 == len(busy.ran)
+    assert "little" in busy.ran[:2]
+    assert list(range(25)) == [name for name in busy.ran if isinstance(name, int)]
+
+
+async def test_a_call_whose_caller_is_cancelled_holds_up_nobody() -> None:
+    """
+    One that waits is not made; of one that runs nobody waits for the end.
+    """
+    client = Client("10.0.0.1")
+    busy = Busy(client)
+    async with busy as running:
+        given_up = [busy.ask(client, "given up") for _ in range(3)]
+        goes_on = busy.ask(client, "goes on")
+        for call in (running, *given_up):
+            call.cancel()
+        await asyncio.sleep(0)  # a call is told in the next iteration
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    await goes_on
+
+    assert ["goes on"] == busy.ran
