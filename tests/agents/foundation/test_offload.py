@@ -206,7 +206,7 @@ async def test_of_a_cancelled_caller_only_a_call_that_has_begun_is_waited_for() 
     await turns()
     for _ in range(2):
         assert await asyncio.to_thread(begun.acquire, timeout=10)
-    assert all([task.cancel() for task in asked])
+    assert all(task.cancel() for task in asked)
     await turns()
     ended = [task.done() for task in asked]
     del asked[2:]

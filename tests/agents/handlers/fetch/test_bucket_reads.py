@@ -251,7 +251,8 @@ async def test_a_read_that_waits_for_memory_is_given_up_when_its_clients_have_le
     await waits_for_room(bucket, 3)
     gone.left = True
     await room.free()
-    found = [offsets(await one) for one in reading]
+    async with asyncio.timeout(10):
+        found = [offsets(await one) for one in reading]
 
     assert [[None], [1], [1], [2]] == found
     assert 2 == bucket.world.reader.segments.row_groups_loaded - 1

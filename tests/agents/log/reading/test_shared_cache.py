@@ -252,7 +252,8 @@ async def test_a_load_that_nobody_wants_any_more_is_not_made() -> None:
     goes_on = asyncio.create_task(ask("d", wanted=True))
     await turns()
     cache.finish("a")
-    await goes_on
+    async with asyncio.timeout(10):
+        await goes_on
 
     assert ["d True"] == loaded
     assert [True] * 3 == [task.cancelled() for task in given_up]
