@@ -146,7 +146,7 @@ class Limits:
     # ── Topics ──
 
     driftlog_max_topics_per_request: int = setting(
-        1_000, "Most topics that one request may create."
+        1_000, "Most topics that one request may create or extend."
     )
     driftlog_max_partitions: int = setting(
         50_000,

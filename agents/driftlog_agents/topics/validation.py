@@ -64,26 +64,20 @@ def check_topic_name(name: str) -> None:
     raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
 
 
-def check_request(topics: int, partitions: int, max_topics: int) -> None:
-    """Check the numbers of topics and partitions of one request.
-
-    Raises:
-        RefusedError: POLICY_VIOLATION; with Kafka's message where Kafka has the limit.
-    """
-    if topics > max_topics:
-        raise RefusedError(
-            ErrorCode.POLICY_VIOLATION,
-            f"One request may change {max_topics} topics at most ({MAX_TOPICS}), and this one "
-            f"names {topics}: send several requests.",
-        )
-    check_partitions(partitions)
+def over_topics_limit(most: int, changed: int) -> RefusedError:
+    """The error of a topic that a request would change beyond *most* of *changed*."""
+    return RefusedError(
+        ErrorCode.POLICY_VIOLATION,
+        f"One request may change {most} topics at most ({MAX_TOPICS}), and this one would change "
+        f"{changed}: send the request again for the others.",
+    )
 
 
 def check_partitions(count: int) -> None:
     """Check the number of partitions of one request.
 
     Raises:
-        RefusedError: POLICY_VIOLATION.
+        RefusedError: POLICY_VIOLATION, with Kafka's message.
     """
     if count > MAX_PARTITIONS_PER_REQUEST:
         raise RefusedError(

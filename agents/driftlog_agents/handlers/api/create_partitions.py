@@ -7,7 +7,11 @@ Shell.
 from collections import Counter
 
 from driftlog_agents.foundation.loop_slices import each
-from driftlog_agents.handlers.api.create_topics import MAX_WAIT_S, check_replicas
+from driftlog_agents.handlers.api.create_topics import (
+    MAX_WAIT_S,
+    beyond_limit,
+    check_replicas,
+)
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import shown_replicas
 from driftlog_agents.handlers.common.context import RequestContext
@@ -18,7 +22,7 @@ from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from driftlog_agents.topics.validation import CHANGED_AT_ONCE, MAX_TOPICS, check_request
+from driftlog_agents.topics.validation import CHANGED_AT_ONCE, check_partitions
 
 
 async def handle(
@@ -37,14 +41,15 @@ async def handle(
         if count > 1
     ]
     topics = [topic for topic in request.topics if counts[topic.name] == 1]
-    most = broker.settings.limits.driftlog_max_topics_per_request
+    added = {topic.name: _added(broker, topic) for topic in topics}
     try:
-        check_request(len(topics), sum(_added(broker, topic) for topic in topics), most)
+        check_partitions(sum(added.values()))
     except RefusedError as error:
-        if len(topics) > most:
-            broker.refusals.count(MAX_TOPICS)
         results += [_failed(topic.name, error) for topic in topics]
         return CreatePartitionsResponse(results=results)
+    refused = beyond_limit(broker, [name for name, count in added.items() if count])
+    results += [_failed(name, error) for name, error in refused.items()]
+    topics = [topic for topic in topics if topic.name not in refused]
     deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)
     done = await each(
         topics,

@@ -31,7 +31,8 @@ from driftlog_agents.topics.validation import (
     CHANGED_AT_ONCE,
     MAX_TOPICS,
     NewTopic,
-    check_request,
+    check_partitions,
+    over_topics_limit,
 )
 from driftlog_metadata.schema.model import Topic
 
@@ -57,15 +58,15 @@ async def handle(
         if count > 1
     ]
     topics = [topic for topic in request.topics if counts[topic.name] == 1]
-    wanted = sum(max(_partitions(broker, topic), 0) for topic in topics)
-    most = broker.settings.limits.driftlog_max_topics_per_request
     try:
-        check_request(len(topics), wanted, most)
+        check_partitions(sum(max(_partitions(broker, topic), 0) for topic in topics))
     except RefusedError as error:
-        if len(topics) > most:
-            broker.refusals.count(MAX_TOPICS)
         results += [_failed(topic.name, error.code, error.message) for topic in topics]
         return CreateTopicsResponse(topics=results)
+    changed = [topic.name for topic in topics if topic.name not in broker.topics.by_name]
+    refused = beyond_limit(broker, changed)
+    results += [_failed(name, error.code, error.message) for name, error in refused.items()]
+    topics = [topic for topic in topics if topic.name not in refused]
     deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)
     defaults = _configs(broker, {})
     made = await each(
@@ -75,6 +76,16 @@ async def handle(
     )
     await context.room(_CONFIGS_BYTES * len(made))
     return CreateTopicsResponse(topics=results + made)
+
+
+def beyond_limit(broker: Broker, changed: list[str]) -> dict[str, RefusedError]:
+    """Errors of those of *changed* topics that are too many for one request.  A client that asks
+    again gets them, as the others are there then."""
+    most = broker.settings.limits.driftlog_max_topics_per_request
+    if len(changed) <= most:
+        return {}
+    broker.refusals.count(MAX_TOPICS)
+    return dict.fromkeys(changed[most:], over_topics_limit(most, len(changed)))
 
 
 async def _create(
