@@ -24,11 +24,13 @@ _MOST_ACCOUNTS: Final = 10_000
 """When more are kept, all are forgotten: each has its credit again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Client:
     """A client that waits for work."""
 
     address: str
+    left: bool = False
+    """Its connection is closed."""
 
 
 NOBODY: Final = Client("")

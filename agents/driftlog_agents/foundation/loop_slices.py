@@ -14,7 +14,7 @@ Short calls that belong to no task (`call_all`) have another slice in each itera
 alone.
 
 Work that depends on no state (decoding, encoding) runs in a thread instead, where Python switches
-by itself.  It is one thread, of which the client that has had least is next (`FairThread`), and no
+by itself.  It is one thread, of which the client that has had least is next (`FairThreads`), and no
 other work waits for it: the event loop's own threads read files, resolve names and check whether
 the agent is fit.
 
@@ -33,7 +33,8 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from driftlog_agents.foundation.fair_queue import NOBODY, Client, FairQueue
-from driftlog_agents.foundation.offload import FairThread
+from driftlog_agents.foundation.offload import FairThreads
+from driftlog_tiering.foundation.types import Offload
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -58,7 +59,7 @@ _SMALL_AT_ONCE: Final = 16
 """Small requests that have waited share a slice: most take a hundredth of one."""
 
 
-_THREAD: Final = FairThread("codec")
+_THREAD: Final = FairThreads("codec")
 
 
 class Turns:
@@ -187,6 +188,11 @@ def work_for(client: Client) -> None:
     _LARGE.set(False)
 
 
+def served_client() -> Client:
+    """The client that the calling task works for."""
+    return _CLIENT.get()
+
+
 async def time_to_work() -> None:
     """Return when there is time in an iteration of the loop."""
     turns = _turns()
@@ -264,3 +270,8 @@ async def off_the_loop(work: Callable[..., T], *args: Any) -> T:
     """What *work* returns, run by a thread in the turn of this task's client: *work* uses nothing
     that other tasks see."""
     return await _THREAD.run(_CLIENT.get(), work, *args)
+
+
+def in_turns(threads: FairThreads) -> Offload:
+    """Run calls on *threads*, each in the turn of its task's client."""
+    return lambda fn, *args: threads.ended(_CLIENT.get(), fn, *args)

@@ -3,7 +3,7 @@
     call ──▶ on the loop (`inline`) │ in a pool (`on_threads`)
          ──▶ timed: does its oldest call return? (`WatchedOffload`)
          ──▶ one at a time (`SerialOffload`) │ one at a time, in turns of clients (`FairOffload`)
-         ──▶ the same, where calls are short and need nothing of others (`FairThread`)
+         ──▶ in turns of clients, and calls need nothing of others (`FairThreads`)
 
 A call of `on_threads` that has begun is waited for, also by a caller that is cancelled: the thread
 still uses its arguments.  The callers of a `SerialOffload` and a `FairOffload` wait here and not in
@@ -12,8 +12,9 @@ is free, and is not held while other work of the thread runs.  A `SerialOffload`
 order of arrival.  Of a `FairOffload` the client that has had least is next, however many calls of
 others wait (`fair_queue`).
 
-A `FairThread` takes the next call itself: between two calls it does not wait for the event loop,
-whose iterations are longer than most of its calls.
+A thread of `FairThreads` takes the next call itself: between two calls it does not wait for the
+event loop, whose iterations are longer than most of its calls.  A call whose caller is cancelled
+before it begins is not made.
 
 Shell.
 """
@@ -25,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from heapq import heappop, heappush
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -48,22 +50,26 @@ def on_threads(pool: Executor | None = None) -> Callable[..., Coroutine[Any, Any
     """Run calls in *pool*; None: the threads of the event loop."""
 
     async def offload(fn: Callable[..., Any], *args: Any) -> Any:
-        future = asyncio.get_running_loop().run_in_executor(pool, fn, *args)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            # The thread still uses its arguments: the caller must not close them yet, however
-            # often it is cancelled.
-            while not future.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            raise
-        finally:
-            # Its error would hold this frame, and the frame the error with all that *fn* made:
-            # such a ring stays until the garbage collector looks at old objects.
-            del future
+        return await _ended(asyncio.get_running_loop().run_in_executor(pool, fn, *args))
 
     return offload
+
+
+async def _ended(future: asyncio.Future[T], dropped: Callable[[], bool] = lambda: False) -> T:
+    """The result of the call that *future* stands for; *dropped*: drops it if it has not begun."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        # The thread still uses its arguments: the caller must not close them yet, however often
+        # it is cancelled.
+        while not future.done() and not dropped():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        raise
+    finally:
+        # Its error would hold this frame, and the frame the error with all that *fn* made: such
+        # a ring stays until the garbage collector looks at old objects.
+        del future
 
 
 class WatchedOffload:
@@ -146,6 +152,11 @@ class FairOffload:
         """A heap for each client: the call that is due first is next."""
         self._count = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether a call would wait for its turn."""
+        return self._busy
+
     async def run(
         self, client: Client, due_after_ms: float, fn: Callable[..., Any], *args: Any
     ) -> Any:
@@ -189,37 +200,56 @@ class FairOffload:
                 return
 
 
-class FairThread:
-    """See the module.  It starts when it is first needed, and ends with the process.
-
-    A caller that is cancelled does not wait.  Of its call that has begun the thread keeps the
-    arguments until it ends; a call that has not begun is dropped in its turn.
+class FairThreads:
+    """See the module.  They start when they are first needed, and end with the process.
 
     Args:
-        name: of the thread.
+        name: of each thread.
+        count: of the threads.
+        begin: called by each thread first.
     """
 
-    def __init__(self, name: str) -> None:
-        self._thread = Thread(target=self._run_all, name=name, daemon=True)
+    def __init__(
+        self, name: str, count: int = 1, begin: Callable[[], object] = lambda: None
+    ) -> None:
+        self._begin = begin
+        self._threads = [Thread(target=self._run_all, name=name, daemon=True) for _ in range(count)]
         self._lock = Lock()
         self._calls = FairQueue[_Call](_CREDIT)
         self._added = SimpleQueue[None]()
-        """An item for each call that waits."""
+        """An item for each call that waits; those of dropped calls stay."""
 
     def run(self, client: Client, fn: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """What ``fn(*args)`` returns, run in the turn of *client*."""
-        call = _Call(fn, args)
+        """What ``fn(*args)`` returns, run in the turn of *client*.  A caller that is cancelled does
+        not wait: of its call that has begun the thread keeps the arguments until it ends."""
+        return asyncio.wrap_future(self._add(client, fn, args))
+
+    async def ended(self, client: Client, fn: Callable[..., T], *args: Any) -> T:
+        """As `run`, but a call that has begun is waited for, as of `on_threads`."""
+        call = self._add(client, fn, args)
+        return await _ended(asyncio.wrap_future(call), call.cancel)
+
+    def _add(self, client: Client, fn: Callable[..., Any], args: tuple[Any, ...]) -> "_Call":
+        call = _Call(partial(fn, *args), self._drop)
         with self._lock:
             self._calls.add(client, call)
-            if self._thread.ident is None:
-                self._thread.start()
+            if self._threads[0].ident is None:
+                for thread in self._threads:
+                    thread.start()
         self._added.put(None)
-        return asyncio.wrap_future(call)
+        return call
+
+    def _drop(self, call: "_Call") -> None:
+        with self._lock:
+            self._calls.remove(call)
 
     def _run_all(self) -> None:
+        self._begin()
         while True:
             self._added.get()
             with self._lock:
+                if not self._calls:
+                    continue
                 client, call = self._calls.take()
             began_s = time.perf_counter()
             call.run()
@@ -230,21 +260,29 @@ class FairThread:
 
 
 class _Call(Future[Any]):
-    """A call that waits for its turn."""
+    """A call that waits for its turn; *drop* takes it out of the queue."""
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, work: Callable[[], Any], drop: Callable[["_Call"], None]) -> None:
         super().__init__()
-        self._fn = fn
-        self._args = args
+        self._work: Callable[[], Any] | None = work
+        self._drop = drop
+
+    def cancel(self) -> bool:
+        """Drop it, with its arguments, unless it has begun."""
+        if not super().cancel():
+            return False
+        self._work = None
+        self._drop(self)
+        return True
 
     def run(self) -> None:
         """Make it, unless its caller was cancelled."""
         if not self.set_running_or_notify_cancel():
             return
-        fn, args = self._fn, self._args
-        del self._fn, self._args
+        work, self._work = self._work, None
+        assert work is not None
         try:
-            self.set_result(fn(*args))
+            self.set_result(work())
         except BaseException as error:  # noqa: BLE001  # the caller raises it
             self.set_exception(error)
-            del self  # the error holds this frame, as in `on_threads`
+            del self  # the error holds this frame, as in `_ended`

@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
+        self.closed = self.client.left = True
         self._server.left(self)
         for hear in list(self.on_close):
             self.on_loop(hear)
@@ -494,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close now, without sending the answers that are owed."""
-        self.closed = True
+        self.closed = self.client.left = True
         if self._transport is not None:
             self._transport.abort()
 

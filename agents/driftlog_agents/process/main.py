@@ -27,7 +27,8 @@ import structlog
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
-from driftlog_agents.foundation.offload import on_threads
+from driftlog_agents.foundation.loop_slices import in_turns
+from driftlog_agents.foundation.offload import FairThreads, on_threads
 from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.health.directory_monitor import DirectoryMonitor
 from driftlog_agents.health.directory_repair import move_back, put_back
@@ -98,12 +99,15 @@ with this 0.1 s."""
 
 _POOLS: Final = (
     (FILLING, "seal", SEAL_NICE),
-    (2, "read", 2),
     (1, "produce", 0),
     (1, "rewrite", 0),
     (1, "upkeep", UPKEEP_NICE),
+    (1, "trim", 0),
 )
 """Worker threads of an agent: the number, the name and the lower priority of each pool."""
+
+_READ_THREADS: Final = 2
+_READ_NICE: Final = 2
 
 _STOP_S: Final = 28.0
 """From SIGTERM to the forced end: longer than a drain takes, and shorter than the 30 s after which
@@ -197,10 +201,13 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             now_ms=now_ms,
             wall_ms=wall_ms,
             offload_seal=on_threads(pools[0]),
-            offload_read=on_threads(pools[1]),
-            offload_produce=on_threads(pools[2]),
-            offload_rewrite=on_threads(pools[3]),
-            offload_upkeep=on_threads(pools[4]),
+            offload_read=in_turns(
+                FairThreads("read", _READ_THREADS, partial(lower_priority, _READ_NICE))
+            ),
+            offload_produce=on_threads(pools[1]),
+            offload_rewrite=on_threads(pools[2]),
+            offload_upkeep=on_threads(pools[3]),
+            offload_trim=on_threads(pools[4]),
             offload_disk=asyncio.to_thread,
             spool=spool_in(options.directory / "spool"),
             read_cache=cache,

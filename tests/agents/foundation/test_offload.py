@@ -14,7 +14,7 @@ from weakref import ref
 import pytest
 
 from driftlog_agents.foundation.fair_queue import NOBODY, Client
-from driftlog_agents.foundation.offload import FairThread, SerialOffload, on_threads
+from driftlog_agents.foundation.offload import FairThreads, SerialOffload, on_threads
 
 
 class Thread:
@@ -71,7 +71,7 @@ async def test_work_that_fails_or_is_cancelled_leaves_the_thread_to_the_next() -
     assert "never" not in thread.events
 
 
-@pytest.mark.parametrize("run", [on_threads(), partial(FairThread("fair").run, NOBODY)])
+@pytest.mark.parametrize("run", [on_threads(), partial(FairThreads("fair").run, NOBODY)])
 async def test_an_error_of_a_thread_leaves_nothing_in_memory(
     run: Callable[[Callable[[], None]], Awaitable[None]],
 ) -> None:
@@ -111,7 +111,7 @@ class Busy:
     def __init__(self, client: Client) -> None:
         self.ran: list[object] = []
         self._client = client
-        self._thread = FairThread("fair")
+        self._thread = FairThreads("fair")
         self._begun, self._go_on = threading.Event(), threading.Event()
 
     def _wait(self) -> None:
@@ -173,3 +173,74 @@ async def test_a_call_whose_caller_is_cancelled_holds_up_nobody() -> None:
     await goes_on
 
     assert ["goes on"] == busy.ran
+
+
+async def test_of_a_cancelled_caller_only_a_call_that_has_begun_is_waited_for() -> None:
+    """
+    The thread uses the arguments of that one.  Of one that waits it keeps nothing.
+    """
+    threads, client = FairThreads("fair", 2), Client("10.0.0.1")
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    ran: list[int] = []
+
+    class Argument:
+        pass
+
+    arguments: list[ref[Argument]] = []
+
+    def work(number: int, _: Argument) -> None:
+        ran.append(number)
+        begun.release()
+        assert go_on.wait(10)
+
+    def ask(number: int) -> asyncio.Task[None]:
+        argument = Argument()
+        arguments.append(ref(argument))
+        return asyncio.create_task(threads.ended(client, work, number, argument))
+
+    async def turns() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    asked = [ask(number) for number in range(4)]
+    await turns()
+    for _ in range(2):
+        assert await asyncio.to_thread(begun.acquire, timeout=10)
+    assert all(task.cancel() for task in asked)
+    await turns()
+    ended = [task.done() for task in asked]
+    del asked[2:]
+    kept = [argument() is not None for argument in arguments]
+    go_on.set()
+    await asyncio.wait(asked)
+    async with asyncio.timeout(10):
+        await threads.ended(client, int)  # behind all others
+
+    assert [False, False, True, True] == ended
+    assert [True, True, False, False] == kept
+    assert [0, 1] == sorted(ran)
+
+
+async def test_clients_take_turns_of_several_threads() -> None:
+    """
+    Two calls of a client run, and fifty wait: one of another client is next.
+    """
+    threads, order = FairThreads("fair", 2), list[str]()
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def hold() -> None:
+        begun.release()
+        assert go_on.wait(10)
+        time.sleep(0.001)
+
+    many, little = Client("10.0.0.1"), Client("10.0.0.2")
+    running = [threads.run(many, hold) for _ in range(2)]
+    for _ in range(2):
+        assert await asyncio.to_thread(begun.acquire, timeout=10)
+    calls = [threads.run(many, order.append, "many") for _ in range(50)]
+    calls.append(threads.run(little, order.append, "little"))
+    go_on.set()
+    await asyncio.gather(*running, *calls)
+
+    assert 51 == len(order)
+    assert "little" in order[:3]

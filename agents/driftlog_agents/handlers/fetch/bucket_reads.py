@@ -9,6 +9,7 @@
 2. Any number of requests for the same records make one read.
 3. What a read found, or its error, stays for `kept_s` if no request was there to take it: a slow
    partition has its turn beside fast ones, also if its reads end between two requests.
+4. A read that waits for memory is given up when all clients that asked for it have left.
 
 Shell.
 """
@@ -19,8 +20,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from driftlog_agents.foundation.fair_queue import Client
+from driftlog_agents.foundation.loop_slices import served_client
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.log.reading.shared_cache import WANTED
 from driftlog_agents.protocol.messages.fetch import FetchRequest
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import Codec
@@ -86,15 +90,21 @@ Outcome = list[Buffer] | Exception | None
 class _Read:
     """One read, in progress or ended."""
 
-    __slots__ = ("done", "late", "requests")
+    __slots__ = ("clients", "done", "late", "requests")
 
     def __init__(self) -> None:
-        self.done: asyncio.Future[list[Buffer] | Exception]
+        self.done: asyncio.Future[Outcome]
         self.done = asyncio.get_running_loop().create_future()
         self.requests = 0
         """Requests that wait for it."""
         self.late = False
         """A request has waited `late_s` for it."""
+        self.clients: set[Client] = set()
+        """Those that asked for it."""
+
+    def wanted(self) -> bool:
+        """Whether one of its clients is still connected: it may be between two requests."""
+        return any(not client.left for client in self.clients)
 
 
 class _Kept(NamedTuple):
@@ -126,7 +136,7 @@ class BucketReads:
         return len(self._reads)
 
     async def read(self, asked: Sequence[BucketRead]) -> list[Outcome]:
-        """The outcome of each; one at least is not None."""
+        """The outcome of each; one at least is not None, unless the client has left."""
         reads: list[_Read | None] = []
         for ask in asked:
             read = self._take(ask) or self._reads.get(ask)
@@ -136,6 +146,7 @@ class BucketReads:
         waited = [read for read in reads if read is not None]
         for read in waited:
             read.requests += 1
+            read.clients.add(served_client())
         try:
             await self._wait(waited)
         finally:
@@ -160,18 +171,29 @@ class BucketReads:
         return read
 
     async def _run(self, ask: BucketRead, read: _Read) -> None:
-        log, offset, max_bytes, zstd, codec = ask
-        outcome: list[Buffer] | Exception
-        outcome = stops = UnavailableError("the agent stops")
+        outcome: Outcome = UnavailableError("the agent stops")
+        WANTED.set(read.wanted)
         try:
-            outcome = await self._reader.read(log, offset, max_bytes, zstd=zstd, codec=codec)
-        except Exception as error:  # noqa: BLE001  # the requests that wait for it raise it
-            outcome = error
+            outcome = await self._outcome(ask, read)
+            if not read.requests and outcome is not None:
+                outcome = self._keep(ask, read, outcome)
         finally:
             del self._reads[ask]
-            if not read.requests and outcome is not stops:
-                outcome = self._keep(ask, read, outcome)
             read.done.set_result(outcome)
+
+    async def _outcome(self, ask: BucketRead, read: _Read) -> Outcome:
+        """The outcome of *ask*; None: it was given up."""
+        log, offset, max_bytes, zstd, codec = ask
+        while read.wanted():
+            try:
+                return await self._reader.read(log, offset, max_bytes, zstd=zstd, codec=codec)
+            except Exception as error:  # noqa: BLE001  # the requests that wait for it raise it
+                return error
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise  # the agent stops
+        return None
 
     # ── What no request was there to take ──
 

@@ -49,6 +49,7 @@ from driftlog_agents.log.reading.read_plan import (
 )
 from driftlog_agents.log.reading.read_settings import ReadSettings
 from driftlog_agents.log.reading.segments import SegmentReads
+from driftlog_agents.log.reading.shared_cache import WANTED, always
 from driftlog_agents.log.reading.time_search import Search, Tiers, find_first, find_latest
 from driftlog_agents.log.reading.timestamps import TimeReads
 from driftlog_metadata.schema.model import TopicPartition
@@ -306,6 +307,7 @@ class LogReader:
 
     async def _prefetch(self, log: PartitionLog, place: Place) -> None:
         self.prefetches += 1
+        WANTED.set(always)  # by a request that follows
         offset = place[2]
         try:
             for _ in range(self._settings.prefetch_row_groups):

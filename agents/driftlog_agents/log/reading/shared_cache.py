@@ -5,14 +5,21 @@
      ├────▶ being loaded: wait for that ───────────────────────▶ the value, or its error
      │
      └────▶ wait for room ──▶ load ──▶ there
+                 └── nobody waits for it any more (`WANTED`): given up
+
+The client that has waited least for room is next (`foundation/fair_queue`).  A load that has room
+goes on, whoever leaves: with a slow link, a client that connects again finds the value there.
 
 Shell.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import ContextVar
 from typing import Final, Generic, TypeVar
 
+from driftlog_agents.foundation.loop_slices import served_client
+from driftlog_agents.foundation.offload import FairOffload
 from driftlog_agents.foundation.single_flight import SingleFlight
 from driftlog_agents.log.reading.cache_room import CacheRoom
 
@@ -20,6 +27,19 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _SHORTEST_WAIT_MS: Final = 1.0
+
+
+def always() -> bool:
+    """Some task or other wants the value."""
+    return True
+
+
+WANTED: Final[ContextVar[Callable[[], bool]]] = ContextVar("wanted", default=always)
+"""Whether a client waits for what this task reads."""
+
+
+async def _awaited(wait: Callable[..., Awaitable[None]], *args: object) -> None:
+    await wait(*args)
 
 
 class SharedCache(Generic[K, V]):
@@ -42,8 +62,8 @@ class SharedCache(Generic[K, V]):
         self._patience_ms = patience_ms
         self._now_ms = now_ms
         self._loading = SingleFlight[K, V]()
-        self._queue = asyncio.Lock()
-        """Loads that wait for room; first come, first served."""
+        self._queue = FairOffload(_awaited, now_ms)
+        """Loads that wait for room."""
         self._changed = asyncio.Event()
         """A value was loaded, finished or given up."""
         self.loads = 0
@@ -69,6 +89,9 @@ class SharedCache(Generic[K, V]):
         is known only then.
 
         They all get its error.  If the caller that loads is cancelled, another one loads again.
+
+        Raises:
+            asyncio.CancelledError: also where it is not `WANTED` when there is room.
         """
         if key in self._room:
             return self._room.use(key, self._now_ms())
@@ -86,7 +109,7 @@ class SharedCache(Generic[K, V]):
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether a load would not wait: a read-ahead evicts nothing in use."""
-        return not self._queue.locked() and self._room.has_room(size_bytes, self._now_ms())
+        return not self._queue.busy and self._room.has_room(size_bytes, self._now_ms())
 
     async def _load(
         self,
@@ -97,7 +120,8 @@ class SharedCache(Generic[K, V]):
     ) -> V:
         if key in self._room:
             return self._room.use(key, self._now_ms())  # loaded after a cancelled load
-        await self._reserve(size_bytes)
+        deadline_ms = self._now_ms() + self._patience_ms
+        await self._queue.run(served_client(), 0, self._reserve, size_bytes, deadline_ms)
         self.loads += 1
         try:
             value = await load()
@@ -111,17 +135,17 @@ class SharedCache(Generic[K, V]):
         finally:
             self._changed.set()  # a load that waited for loads only may evict the value later
 
-    async def _reserve(self, size_bytes: int) -> None:
-        deadline_ms = self._now_ms() + self._patience_ms
-        async with self._queue:
-            while True:
-                now_ms = self._now_ms()
-                if self._room.reserve(size_bytes, now_ms, forced=now_ms >= deadline_ms):
-                    return
-                self._changed.clear()
-                idle_ms = self._room.idle_ms()
-                wait_ms = None if idle_ms is None else min(idle_ms, deadline_ms) - now_ms
-                await self._wait(wait_ms)
+    async def _reserve(self, size_bytes: int, deadline_ms: float) -> None:
+        while True:
+            if not WANTED.get()():
+                raise asyncio.CancelledError  # whoever waits for this load loads again
+            now_ms = self._now_ms()
+            if self._room.reserve(size_bytes, now_ms, forced=now_ms >= deadline_ms):
+                return
+            self._changed.clear()
+            idle_ms = self._room.idle_ms()
+            wait_ms = None if idle_ms is None else min(idle_ms, deadline_ms) - now_ms
+            await self._wait(wait_ms)
 
     async def _wait(self, wait_ms: float | None) -> None:
         """Wait until a value changes; at most *wait_ms*."""

@@ -33,7 +33,7 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import SEGMENT_WRITES, Limits, Refusals
 from driftlog_agents.foundation.histogram import Histogram
-from driftlog_agents.foundation.offload import WatchedOffload
+from driftlog_agents.foundation.offload import WatchedOffload, inline
 from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.budget import GroupBudget
@@ -190,6 +190,9 @@ class AgentPorts:
     them."""
     offload_disk: Offload
     """For calls that a broken disk may never finish."""
+    offload_trim: Offload = inline
+    """For returning memory after a large batch, which others wait for: it waits for no other work,
+    as it would in one of these."""
     spool: Callable[[], AbstractContextManager[Spool]]
     read_cache: RangeCache | None = None
     """Holds what cold reads fetched from the objects; None: they are as near."""
@@ -230,7 +233,7 @@ class AgentProcess:
         self.decoding = BatchDecoder(
             settings.broker.limits.batches,
             self.refusals.count,
-            settle=partial(ports.offload_read, give_back),
+            settle=partial(ports.offload_trim, give_back),
         )
         self.sealing = WatchedOffload(
             ports.offload_seal, ports.now_ms, settings.engine.seal.hung_ms

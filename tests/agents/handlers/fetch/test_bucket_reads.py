@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from driftlog_agents.foundation.fair_queue import Client
+from driftlog_agents.foundation.loop_slices import work_for
 from driftlog_agents.handlers.fetch.bucket_reads import (
     LEAST_BYTES,
     MOST_BYTES,
@@ -201,6 +203,82 @@ async def test_a_request_that_leaves_takes_no_read_with_it(bucket: Bucket) -> No
     comes.set()
 
     assert [0] == offsets(await second)
+
+
+class Room:
+    """The memory for row groups: all of it is in use."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._cache = bucket.world.reader.segments._row_groups  # noqa: SLF001
+        self._free = asyncio.Event()
+        self._full = asyncio.create_task(self._cache.get(("other", 0), 1 << 40, self._load))
+
+    async def _load(self) -> Any:
+        await self._free.wait()
+
+    async def free(self) -> None:
+        """There is room again."""
+        self._free.set()
+        await self._full
+        self._cache.finish(("other", 0))
+
+
+async def read_for(bucket: Bucket, client: Client, *asked: int) -> list[Outcome]:
+    """The reads of a request of *client*."""
+    work_for(client)
+    return await bucket.reads.read(bucket.asks(*asked))
+
+
+async def waits_for_room(bucket: Bucket, reads: int) -> None:
+    """So many reads wait, and have their footers."""
+    await eventually(lambda: len(bucket.reads) == reads)
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_a_read_that_waits_for_memory_is_given_up_when_its_clients_have_left(
+    bucket: Bucket,
+) -> None:
+    """
+    Their requests end, and a row group that nobody asks for takes no turn of another client.
+    """
+    gone, stays = Client("10.0.0.1"), Client("10.0.0.2")
+    room = Room(bucket)
+    reading = [
+        asyncio.create_task(read_for(bucket, client, offset))
+        for client, offset in ((gone, 0), (gone, 1), (stays, 1), (stays, 2))
+    ]
+    await waits_for_room(bucket, 3)
+    gone.left = True
+    await room.free()
+    async with asyncio.timeout(10):
+        found = [offsets(await one) for one in reading]
+
+    assert [[None], [1], [1], [2]] == found
+    assert 2 == bucket.world.reader.segments.row_groups_loaded - 1
+
+
+async def test_a_read_waits_for_memory_while_its_client_is_between_two_requests(
+    bucket: Bucket,
+) -> None:
+    """
+    One of a partition that was late: it does not lose its turn.
+    """
+    client = Client("10.0.0.1")
+    await read_for(bucket, client, 0)
+    room = Room(bucket)
+    bucket.settings.late_s = 0.001
+    first = await read_for(bucket, client, 99, 1)
+    await waits_for_room(bucket, 1)
+    await room.free()
+    await bucket.end()
+    loads = bucket.world.reader.segments.row_groups_loaded
+    second = await read_for(bucket, client, 1)
+
+    assert isinstance(first[0], RefusedError)
+    assert first[1] is None
+    assert [1] == offsets(second)
+    assert loads == bucket.world.reader.segments.row_groups_loaded
 
 
 async def test_each_partition_has_its_own_error(bucket: Bucket) -> None:

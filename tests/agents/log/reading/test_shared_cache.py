@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from driftlog_agents.log.reading.shared_cache import SharedCache
+from driftlog_agents.foundation.fair_queue import Client
+from driftlog_agents.foundation.loop_slices import work_for
+from driftlog_agents.log.reading.shared_cache import WANTED, SharedCache
 
 
 class Clock:
@@ -191,3 +193,68 @@ async def test_the_next_in_line_loads_when_the_first_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await first
     assert 50 == cache.used_bytes
+
+
+# ── Whose load is next ──
+
+
+async def test_clients_take_turns_to_wait_for_room() -> None:
+    """
+    Twenty loads of a client wait for room, on a connection each: that of another client is next but
+    one.
+    """
+    clock, order = Clock(), list[str]()
+    cache = new(clock)
+    loading = asyncio.Event()
+
+    async def ask(address: str, key: str) -> None:
+        work_for(Client(address))
+
+        async def load() -> str:
+            order.append(address)
+            await loading.wait()
+            clock.now_ms += 1
+            return key
+
+        await cache.get(key, 100, load)
+        cache.finish(key)
+
+    many = [asyncio.create_task(ask("10.0.0.1", f"many {n}")) for n in range(20)]
+    await turns()
+    little = asyncio.create_task(ask("10.0.0.2", "little"))
+    await turns()
+    loading.set()
+    await asyncio.gather(little, *many)
+
+    assert 21 == len(order)
+    assert "10.0.0.2" in order[:3]
+
+
+async def test_a_load_that_nobody_wants_any_more_is_not_made() -> None:
+    """
+    It is given up when its turn comes.  Another task that waits for the same value loads it.
+    """
+    cache = new(Clock())
+    await get(cache, "a", 100)
+    loaded: list[str] = []
+
+    async def ask(key: str, *, wanted: bool) -> None:
+        WANTED.set(lambda: wanted)
+
+        async def load() -> str:
+            loaded.append(f"{key} {wanted}")
+            return key
+
+        await cache.get(key, 100, load)
+
+    given_up = [asyncio.create_task(ask(key, wanted=False)) for key in "bcd"]
+    await turns()
+    goes_on = asyncio.create_task(ask("d", wanted=True))
+    await turns()
+    cache.finish("a")
+    async with asyncio.timeout(10):
+        await goes_on
+
+    assert ["d True"] == loaded
+    assert [True] * 3 == [task.cancelled() for task in given_up]
+    assert 100 == cache.used_bytes
