@@ -56,9 +56,12 @@ async def handle(
     else:
         wanted = []
         async for name, topic in sliced(sorted(broker.topics.by_name.items())):
-            numbers = range(topic.partitions)
-            leaders = (leader_of(broker, topic.topic_id, number)[0] for number in numbers)
-            wanted.append((name, [n for n, leader in enumerate(leaders) if leader < 0]))
+            numbers = [
+                number
+                async for number in sliced(range(topic.partitions))
+                if leader_of(broker, topic.topic_id, number)[0] < 0
+            ]
+            wanted.append((name, numbers))
     await context.room(
         sum(
             (_PARTITION_BYTES + min(len(name), MAX_TOPIC_CHARS)) * len(numbers)
