@@ -100,7 +100,8 @@ class BrokerSettings:
     log_cleaner_dedupe_buffer_size: int = setting(
         134_217_728,
         "Memory for the keys of one run of compaction, 24 bytes each. A partition whose new "
-        "records have more keys is compacted in several runs.",
+        "records have more keys is compacted in several runs. While the agent runs, it cannot be "
+        "set to more than at the start.",
         ConfigType.LONG,
         at_least(1024 * 1024),
     )

@@ -62,6 +62,9 @@ _OTHERS: Final = frozenset(
 DYNAMIC: Final = _RETENTION | _CONNECTIONS | _OTHERS
 """Names of the dynamic configs of brokers; all have a setting of the agent's start."""
 
+_CLEANER_MEMORY: Final = "log.cleaner.dedupe.buffer.size"
+"""A client may set it, and must not get more of an agent's memory than the agent was given."""
+
 _POLICY: Final = "log.cleanup.policy"
 _KEEP_ALL: Final = {"log.retention.bytes": "-1", "log.retention.ms": "-1"}
 """What holds while a config of retention cannot be read."""
@@ -111,6 +114,15 @@ def combined(at_start: BrokerSettings, dynamic: DynamicConfigs) -> BrokerSetting
     """
     merged = {**dynamic.of_all, **dynamic.of_broker}
     found = with_configs(at_start, [f"{name}={text}" for name, text in merged.items()])
+    most = at_start.log_cleaner_dedupe_buffer_size
+    for configs in (dynamic.of_broker, dynamic.of_all):
+        wanted = configs.get(_CLEANER_MEMORY)
+        if wanted is not None and int(wanted) > most:
+            raise InvalidConfigError(
+                f"{_CLEANER_MEMORY} {wanted} is more than {most}, the agent's at its start: while "
+                f"it runs, less may be set; for more, start it with --config "
+                f"{_CLEANER_MEMORY}={wanted}"
+            )
     return replace(found, given=at_start.given)
 
 

@@ -32,7 +32,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 
 from driftlog_agents.foundation.loop_slices import time_to_work
 from driftlog_agents.health.readiness import AgentFacts, Readiness, SessionFacts
@@ -41,6 +40,7 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.recovery.lost_partition import LedElsewhereError, NotLostError
 from driftlog_agents.process.composition.agent import now_ms
 from driftlog_agents.process.http_bodies import MOST_BYTES, error_answer, json_object
+from driftlog_agents.process.http_errors import LOGGER, ServerErrors, expected
 from driftlog_agents.process.http_guard import GUARD, HttpGuard, HttpPatience
 from driftlog_agents.process.metrics.collect import Scrapes
 from driftlog_agents.process.metrics.observed import Observed
@@ -91,12 +91,6 @@ _FINISH_S: Final = 1.0
 """How long `stop` waits for answers; a seal may wait for a bucket that is unavailable."""
 
 
-def _is_no_stranger(record: logging.LogRecord) -> bool:
-    """Drop aiohttp's traceback of each client that does not speak HTTP/1, such as etcd's."""
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError)
-
-
 class HttpApi:
     """The HTTP port of one agent.
 
@@ -112,6 +106,7 @@ class HttpApi:
     ) -> None:
         self._observed = observed
         self._scrapes = Scrapes(observed)
+        self._errors = ServerErrors(now_ms)
         self._agent = observed.agent
         self._names = names
         self._patience = patience
@@ -135,23 +130,27 @@ class HttpApi:
         )
         app = web.Application(middlewares=[guard.middleware], client_max_size=MOST_BYTES)
         app[GUARD] = guard
+        routes = [
+            web.get("/metrics", self._metrics),
+            web.get("/healthz", self._healthz),
+            web.get("/readyz", self._readyz),
+            web.post("/topics/{topic}/seal", self._seal),
+            web.get("/partitions/offline", self._offline),
+            web.get("/topics/{topic}/{partition:[0-9]+}/loss", self._examine_loss),
+            web.post("/topics/{topic}/{partition:[0-9]+}/loss", self._accept_loss),
+            self._segments.route(),
+            web.post("/imports", self._begin_import),
+            web.post("/imports/{topic_id}/renew", self._renew_import),
+            web.post("/imports/{topic_id}/publish", self._publish_import),
+            web.post("/imports/{topic_id}/abandon", self._abandon_import),
+        ]
         app.add_routes(
-            [
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.post("/topics/{topic}/seal", self._seal),
-                web.get("/partitions/offline", self._offline),
-                web.get("/topics/{topic}/{partition:[0-9]+}/loss", self._examine_loss),
-                web.post("/topics/{topic}/{partition:[0-9]+}/loss", self._accept_loss),
-                self._segments.route(),
-                web.post("/imports", self._begin_import),
-                web.post("/imports/{topic_id}/renew", self._renew_import),
-                web.post("/imports/{topic_id}/publish", self._publish_import),
-                web.post("/imports/{topic_id}/abandon", self._abandon_import),
-            ]
+            web.RouteDef(
+                each.method, each.path, each.handler, {"expect_handler": expected, **each.kwargs}
+            )
+            for each in routes
         )
-        logging.getLogger("aiohttp.server").addFilter(_is_no_stranger)
+        logging.getLogger(LOGGER).addFilter(self._errors)
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=_FINISH_S, auto_decompress=False
         )
@@ -165,6 +164,7 @@ class HttpApi:
             self._guard.stop()
         if self._runner is not None:
             await self._runner.cleanup()
+        logging.getLogger(LOGGER).removeFilter(self._errors)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         if not self._agent.ready.is_set():

@@ -170,15 +170,20 @@ class ProcessLog:
         self._errors.put(self._rendered(fields), important=True)
 
     def said_by_logging(self, record: logging.LogRecord) -> None:
-        """Write a record of `logging` as a line of this log."""
+        """Write a record of `logging` as a line of this log; it may have a `client`, an address."""
+        client = getattr(record, "client", None)
         kind = Kind.ERROR if record.levelno >= logging.ERROR else Kind.PROCESS
-        if not self._admit(kind, f"{record.name}: {record.msg}", ""):
+        if client is not None:
+            kind = Kind.CLIENT
+        if not self._admit(kind, f"{record.name}: {record.msg}", _host(client)):
             return
         fields: dict[str, Any] = {
             "event": escaped(record.getMessage(), OWN_CHARACTERS),
             "level": record.levelname.lower(),
             "logger": record.name,
         }
+        if client is not None:
+            fields["client"] = client
         if record.exc_info:
             fields["exc_info"] = record.exc_info
         self._errors.put(self._rendered(fields), important=kind is Kind.ERROR)

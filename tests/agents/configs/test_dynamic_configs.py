@@ -265,3 +265,28 @@ def test_a_group_has_what_is_set_on_it_and_else_what_agents_have() -> None:
     assert groups.consumer.assignment_interval_ms == found.assignment_interval_ms
     assert groups.consumer == ignored
     assert ["Unknown group config name: consumer.nope"] == told
+
+
+def test_compaction_gets_no_more_memory_than_the_agent_had_at_its_start() -> None:
+    """
+    A client can alter it: 8 GiB were taken, where 128 MiB are the default.  A larger one that is
+    stored is ignored, and told; what else is stored holds.
+    """
+    name, other = "log.cleaner.dedupe.buffer.size", {"log.retention.ms": "5"}
+    at_start = with_configs(BrokerSettings(), [f"{name}=4000000"])
+    less, same, more = ({name: size} for size in ("3000000", "4000000", "4000001"))
+
+    assert 3_000_000 == combined(at_start, DynamicConfigs(less, {})).log_cleaner_dedupe_buffer_size
+    assert 4_000_000 == combined(at_start, DynamicConfigs({}, same)).log_cleaner_dedupe_buffer_size
+    for each in DynamicConfigs(more, {}), DynamicConfigs({}, more), DynamicConfigs(less, more):
+        with pytest.raises(InvalidConfigError, match=f"start it with --config {name}=4000001"):
+            combined(at_start, each)
+
+    found = loaded(at_start, DynamicConfigs({}, more | other))
+    assert DynamicConfigs({}, other) == found.dynamic
+    assert (4_000_000, 5) == (
+        found.settings.log_cleaner_dedupe_buffer_size,
+        found.settings.log_retention_ms,
+    )
+    (fault,) = found.faults
+    assert f"{name} 4000001 is more than 4000000" in fault

@@ -606,6 +606,20 @@ async def test_what_one_group_or_cluster_has_much_of_is_answered_in_slices(tmp_p
     assert subscribed >= n
 
 
+async def test_the_partitions_of_one_topic_are_searched_for_a_leader_in_slices(
+    tmp_path: Path,
+) -> None:
+    """
+    ElectLeaders of all partitions, where a topic has 10,000: it stalled the loop for 35 ms.
+    """
+    n = 200
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("wide", n))
+        every = el.ElectLeadersRequest(topic_partitions=None)
+        turns = await turns_of(elect_leaders.handle(agent.broker, every, agent.context(2)))
+    assert turns >= n
+
+
 async def test_large_requests_hold_up_nobody_who_needs_a_thread() -> None:
     """
     A hundred of them wait to be decoded, one after the other: what the event loop's own threads

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.handlers.api import (
@@ -14,18 +16,24 @@ from driftlog_agents.handlers.api import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     elect_leaders,
     join_group,
     list_config_resources,
     list_groups,
     offset_fetch,
+    reassignments,
     sync_group,
 )
+from driftlog_agents.handlers.common.context import AnswerBytes
+from driftlog_agents.protocol.errors import OverLimitError
+from driftlog_agents.protocol.messages import alter_partition_reassignments as ar
 from driftlog_agents.protocol.messages import consumer_group_describe as cd
 from driftlog_agents.protocol.messages import consumer_group_heartbeat as ch
 from driftlog_agents.protocol.messages import describe_configs as dc
 from driftlog_agents.protocol.messages import describe_groups as dg
 from driftlog_agents.protocol.messages import describe_log_dirs as dl
+from driftlog_agents.protocol.messages import describe_producers as dp
 from driftlog_agents.protocol.messages import elect_leaders as el
 from driftlog_agents.protocol.messages import join_group as jg
 from driftlog_agents.protocol.messages import list_config_resources as lc
@@ -178,3 +186,71 @@ async def test_answers_that_repeat_what_members_said_are_counted_before_they_are
     assert 3_000 == len(synced.assignment)
     assert 3_000 == len(fetched.topics[0].partitions[0].metadata)
     assert [True] * 3 == [3_000 <= size < 4_000 for size in counted]
+
+
+async def test_a_long_name_in_messages_is_made_once_and_counted_for_each_partition(
+    tmp_path: Path,
+) -> None:
+    """
+    Each partition's message repeats the name of an unknown topic: 108 KB of a request came to
+    0.7 GB before the answer was refused.
+    """
+    name, numbers = "x" * 32_000, list(range(PARTITIONS))
+    electing = el.ElectLeadersRequest(
+        topic_partitions=[el.TopicPartitions(topic=name, partitions=numbers)]
+    )
+    producers = dp.DescribeProducersRequest(
+        topics=[dp.TopicRequest(name=name, partition_indexes=[*numbers, 0])]
+    )
+    partitions = [ar.ReassignablePartition(partition_index=n, replicas=None) for n in numbers]
+    altering = ar.AlterPartitionReassignmentsRequest(
+        topics=[ar.ReassignableTopic(name=name, partitions=partitions)]
+    )
+    async with RunningAgent(tmp_path) as agent:
+
+        async def answered(handle: Callable[..., Any], request: object, version: int) -> Any:
+            context = agent.context(version)
+            answer = await handle(agent.broker, request, context)
+            counted.append(context.answer.counted_bytes // len(name))
+            over = replace(context, answer=AnswerBytes(50 * len(name)))
+            with pytest.raises(OverLimitError):
+                await handle(agent.broker, request, over)
+            return answer
+
+        counted: list[int] = []
+        elected = await answered(elect_leaders.handle, electing, 2)
+        described = await answered(describe_producers.handle, producers, 0)
+        altered = await answered(reassignments.alter, altering, 1)
+
+    texts = [each.error_message for each in elected.replica_election_results[0].partition_result]
+    assert 1 == len({id(text) for text in texts})
+    assert {f"No such topic as {name}"} == set(texts)
+    texts = [each.error_message for each in described.topics[0].partitions]
+    assert 1 == len({id(text) for text in texts})
+    assert "is longer than the max allowed length 249" in texts[0]
+    texts = [each.error_message for each in altered.responses[0].partitions]
+    assert 1 == len({id(text) for text in texts})
+    assert {f"Unable to find a topic named {name}."} == set(texts)
+    assert [PARTITIONS, PARTITIONS + 1, PARTITIONS] == counted
+
+
+async def test_reassignments_wait_for_room_before_they_are_answered(tmp_path: Path) -> None:
+    """
+    Each message names the topic, and says what moves partitions here.
+    """
+    claimed = 0
+
+    async def room(size_bytes: int) -> None:
+        nonlocal claimed
+        claimed += size_bytes
+
+    partitions = [
+        ar.ReassignablePartition(partition_index=n, replicas=[]) for n in range(PARTITIONS)
+    ]
+    altering = ar.AlterPartitionReassignmentsRequest(
+        topics=[ar.ReassignableTopic(name="t", partitions=partitions)]
+    )
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t", PARTITIONS))
+        await reassignments.alter(agent.broker, altering, replace(agent.context(1), room=room))
+    assert claimed >= 500 * PARTITIONS

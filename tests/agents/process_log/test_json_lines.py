@@ -82,6 +82,25 @@ def test_a_traceback_is_in_one_line(tmp_path: Path) -> None:
     assert "nobody caught it" in "".join(line["text"] for line in uncaught)
 
 
+def test_records_that_name_a_client_have_its_share_of_lines(tmp_path: Path) -> None:
+    """
+    As events do: a client that has a library of the agent log errors displaces none of the agent's.
+    """
+    script = (
+        "import logging\n"
+        "from driftlog_agents.process_log.process_log import JSON, ProcessLog\n"
+        "ProcessLog('info', JSON).install()\n"
+        "for n in range(500):\n"
+        "    logging.getLogger('x').error('failed for %s', n, extra={'client': '10.0.0.1'})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    said = [line for line in objects(done.stderr) if line.get("logger") == "x"]
+    assert {"10.0.0.1"} == {line["client"] for line in said}
+    assert len(said) < 200
+
+
 def test_what_python_itself_reports_is_json_too(tmp_path: Path) -> None:
     """
     An error in a thread, one that cannot be raised, one of a task that is not awaited, a warning,

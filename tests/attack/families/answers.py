@@ -3,15 +3,21 @@
 Shell.
 """
 
+import contextlib
 import struct
 import time
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from benchmarks import wire
 from benchmarks.batches import encode_batch, set_producer
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -21,6 +27,10 @@ from driftlog_agents.protocol.messages.describe_groups import DescribeGroupsRequ
 from driftlog_agents.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
+)
+from driftlog_agents.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    TopicPartitions,
 )
 from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -179,6 +189,58 @@ class DuplicateProducers(_LargeAnswer):
         return _frame(ApiKey.DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(topics=[of]))
 
 
+class _LongName(_LargeAnswer):
+    """Messages repeat the name of a topic that does not exist: eight requests at once."""
+
+    budget = Budget.CROWD
+    topic: ClassVar = "x" * 32_000
+    partitions: ClassVar = range(19_000)
+
+    def run(self, target: Target) -> None:
+        """They are sent together; each answer would have 600 MB."""
+        frame = self.frame()
+        with target.crowd(8, timeout_s=_ANSWER_S) as crowd:
+            for connection in crowd:
+                target.sent += 1
+                connection.send(frame)
+            for connection in crowd:
+                with contextlib.suppress(*GONE):
+                    target.fail(f"an answer of {connection.receive_size() >> 20:,} MiB")
+
+
+class LongNameElections(_LongName):
+    """ElectLeaders of 19,000 partitions of a topic with a name of 32,000 characters."""
+
+    name = "long-name-elections"
+
+    def frame(self) -> bytes:
+        of = TopicPartitions(topic=self.topic, partitions=list(self.partitions))
+        request = ElectLeadersRequest(election_type=0, timeout_ms=1_000, topic_partitions=[of])
+        return _frame(ApiKey.ELECT_LEADERS, 2, request)
+
+
+class LongNameReassignments(_LongName):
+    """AlterPartitionReassignments of 19,000 partitions of a topic with such a name."""
+
+    name = "long-name-reassignments"
+
+    def frame(self) -> bytes:
+        each = [ReassignablePartition(partition_index=n, replicas=None) for n in self.partitions]
+        of = ReassignableTopic(name=self.topic, partitions=each)
+        request = AlterPartitionReassignmentsRequest(timeout_ms=1_000, topics=[of])
+        return _frame(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, request)
+
+
+class LongNameProducers(_LongName):
+    """DescribeProducers of 19,000 partitions of a topic with such a name."""
+
+    name = "long-name-producers"
+
+    def frame(self) -> bytes:
+        of = TopicRequest(name=self.topic, partition_indexes=list(self.partitions))
+        return _frame(ApiKey.DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(topics=[of]))
+
+
 class WideFetches(Attack):
     """Ten Fetches that wait, each of 260,000 partitions (one thousand, named again and again),
     while others produce into one of them."""
@@ -228,5 +290,8 @@ ATTACKS: Final = (
     DuplicateConfigs,
     DuplicateGroups,
     DuplicateProducers,
+    LongNameElections,
+    LongNameReassignments,
+    LongNameProducers,
     WideFetches,
 )

@@ -39,15 +39,19 @@ async def handle(
     """Answer *request*; a repeated partition is read once, and answered again."""
     known: dict[tuple[str, int], PartitionResponse] = {}
 
-    async def described(name: str, number: int) -> PartitionResponse:
+    async def described(name: str, number: int, no_topic: RefusedError | None) -> PartitionResponse:
         answer = known.get((name, number))
         if answer is not None:
-            context.answer.add(16 + _PRODUCER_BYTES * len(answer.active_producers))
+            context.answer.add(_bytes(answer, len(answer.active_producers)))
             return answer
         answer = known[name, number] = PartitionResponse(partition_index=number)
+        if no_topic is not None:
+            answer.error_code, answer.error_message = no_topic.code, no_topic.message
+            context.answer.add(_bytes(answer, 0))
+            return answer
         producers = await _producers(broker, answer, name)
         ids = producers.ids()
-        context.answer.add(16 + _PRODUCER_BYTES * len(ids))
+        context.answer.add(_bytes(answer, len(ids)))
         await context.room(_MADE_BYTES * len(ids))
         async for producer_id in sliced(ids):
             last = producers.last_sequence(producer_id)
@@ -55,17 +59,32 @@ async def handle(
                 answer.active_producers.append(_state(producer_id, *last))
         return answer
 
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    await described(topic.name, number)
-                    async for number in sliced(topic.partition_indexes)
-                ],
-            )
-            async for topic in sliced(request.topics)
+    topics = []
+    async for topic in sliced(request.topics):
+        no_topic = _no_topic(broker, topic.name)  # once: its message may repeat a long name
+        partitions = [
+            await described(topic.name, number, no_topic)
+            async for number in sliced(topic.partition_indexes)
         ]
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)
+
+
+def _bytes(answer: PartitionResponse, producers: int) -> int:
+    return 16 + len(answer.error_message or "") + _PRODUCER_BYTES * producers
+
+
+def _no_topic(broker: Broker, name: str) -> RefusedError | None:
+    """Why there is no topic *name*; None: there is one, or topics are not known yet."""
+    if name in broker.topics.by_name or not broker.topics.known:
+        return None
+    try:
+        check_topic_name(name)
+    except RefusedError as error:
+        return error
+    return RefusedError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "This server does not host this topic-partition.",
     )
 
 
@@ -82,12 +101,6 @@ async def _producers(broker: Broker, answer: PartitionResponse, name: str) -> Pr
     """The producers of the partition that *answer* is of; none, and an error in *answer*, if they
     cannot be read."""
     try:
-        if name not in broker.topics.by_name and broker.topics.known:
-            check_topic_name(name)
-            raise RefusedError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                "This server does not host this topic-partition.",
-            )
         engine, log = led_partition(broker, name, answer.partition_index, -1)
         async with asyncio.timeout(_DEADLINE_S):
             await engine.loaded(log)

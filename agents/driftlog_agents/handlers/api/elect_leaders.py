@@ -7,6 +7,7 @@ ElectLeadersRequest#getErrorResponse.
 Shell.
 """
 
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from driftlog_agents.foundation.loop_slices import sliced
@@ -20,9 +21,11 @@ from driftlog_agents.protocol.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
+from driftlog_tiering.formats.layout import MAX_TOPIC_CHARS
 
 _PARTITION_BYTES: Final = 300
-"""Memory of one partition while an answer is made: its object, and its bytes."""
+"""Memory of one partition while an answer is made, beside a name in its message: its object, and
+its bytes."""
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -53,31 +56,46 @@ async def handle(
     else:
         wanted = []
         async for name, topic in sliced(sorted(broker.topics.by_name.items())):
-            numbers = range(topic.partitions)
-            leaders = (leader_of(broker, topic.topic_id, number)[0] for number in numbers)
-            wanted.append((name, [n for n, leader in enumerate(leaders) if leader < 0]))
-    await context.room(_PARTITION_BYTES * sum(len(numbers) for _, numbers in wanted))
+            numbers = [
+                number
+                async for number in sliced(range(topic.partitions))
+                if leader_of(broker, topic.topic_id, number)[0] < 0
+            ]
+            wanted.append((name, numbers))
+    await context.room(
+        sum(
+            (_PARTITION_BYTES + min(len(name), MAX_TOPIC_CHARS)) * len(numbers)
+            for name, numbers in wanted
+        )
+    )
+
+    async def elected(name: str, numbers: Iterable[int]) -> AsyncIterator[PartitionResult]:
+        no_topic = f"No such topic as {name}"  # once: a client may send a long name
+        async for number in sliced(numbers):
+            result = _elect(broker, name, number, kind, no_topic)
+            context.answer.add(len(result.error_message or ""))
+            yield result
+
     return ElectLeadersResponse(
         replica_election_results=[
             ReplicaElectionResult(
                 topic=name,
-                partition_result=[
-                    _elect(broker, name, number, kind) async for number in sliced(numbers)
-                ],
+                partition_result=[result async for result in elected(name, numbers)],
             )
             async for name, numbers in sliced(wanted)
         ]
     )
 
 
-def _elect(broker: Broker, name: str, partition: int, kind: int) -> PartitionResult:
+def _elect(broker: Broker, name: str, partition: int, kind: int, no_topic: str) -> PartitionResult:
     topic = broker.topics.by_name.get(name)
     if topic is None or not 0 <= partition < topic.partitions:
-        unknown = f"topic as {name}" if topic is None else f"partition as {name}-{partition}"
         return PartitionResult(
             partition_id=partition,
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=f"No such {unknown}",
+            error_message=(
+                no_topic if topic is None else f"No such partition as {name}-{partition}"
+            ),
         )
     code, message = _NO_ELECTION[kind]
     if leader_of(broker, topic.topic_id, partition)[0] >= 0:

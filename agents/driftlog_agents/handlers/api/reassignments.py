@@ -16,6 +16,8 @@ Source: org.apache.kafka.controller.ReplicationControlManager#alterPartitionReas
 Shell.
 """
 
+from typing import Final
+
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.api.create_topics import check_replicas
 from driftlog_agents.handlers.common.broker import Broker
@@ -27,12 +29,19 @@ from driftlog_agents.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignablePartitionResponse,
+    ReassignableTopic,
     ReassignableTopicResponse,
 )
 from driftlog_agents.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from driftlog_metadata.schema.model import Topic
+from driftlog_tiering.formats.layout import MAX_TOPIC_CHARS
+
+_PARTITION_BYTES: Final = 800
+"""Memory of one partition while an answer is made, beside a name in its message: its object, and
+the message twice, as it is and as it is sent."""
 
 
 async def alter(
@@ -44,16 +53,19 @@ async def alter(
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=factor, error_code=ErrorCode.NOT_CONTROLLER
         )
+    await context.room(
+        sum(
+            (_PARTITION_BYTES + 2 * min(len(topic.name), MAX_TOPIC_CHARS)) * len(topic.partitions)
+            for topic in request.topics
+        )
+    )
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=factor,
         error_message=None if request.topics else "",
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=[
-                    _answer(broker, topic.name, asked, factor, context.listener)
-                    async for asked in sliced(topic.partitions)
-                ],
+                partitions=await _answers(broker, topic, factor, context),
             )
             async for topic in sliced(request.topics)
         ],
@@ -68,26 +80,35 @@ async def listing(
     return ListPartitionReassignmentsResponse(error_code=code, error_message=None)
 
 
-def _answer(
-    broker: Broker, name: str, asked: ReassignablePartition, factor: bool, listener: str
-) -> ReassignablePartitionResponse:
-    answer = ReassignablePartitionResponse(
-        partition_index=asked.partition_index, error_message=None
-    )
-    try:
-        _reassign(broker, name, asked, factor, listener)
-    except RefusedError as error:
-        answer.error_code, answer.error_message = error.code, error.message
-    return answer
+async def _answers(
+    broker: Broker, topic: ReassignableTopic, factor: bool, context: RequestContext
+) -> list[ReassignablePartitionResponse]:
+    no_topic = f"Unable to find a topic named {topic.name}."  # once: the name may be a long one
+    answers = []
+    async for asked in sliced(topic.partitions):
+        answer = ReassignablePartitionResponse(
+            partition_index=asked.partition_index, error_message=None
+        )
+        try:
+            found = broker.topics.by_name.get(topic.name)
+            if found is None:
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, no_topic)
+            _reassign(broker, found, asked, factor, context.listener)
+        except RefusedError as error:
+            answer.error_code, answer.error_message = error.code, error.message
+        context.answer.add(len(answer.error_message or ""))
+        answers.append(answer)
+    return answers
 
 
 def _reassign(
-    broker: Broker, name: str, asked: ReassignablePartition, factor: bool, listener: str
+    broker: Broker, topic: Topic, asked: ReassignablePartition, factor: bool, listener: str
 ) -> None:
-    topic, number = broker.topics.by_name.get(name), asked.partition_index
-    if topic is None or not 0 <= number < topic.partitions:
-        what = f"a topic named {name}" if topic is None else f"partition {name}:{number}"
-        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find {what}.")
+    name, number = topic.name, asked.partition_index
+    if not 0 <= number < topic.partitions:
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}."
+        )
     if asked.replicas is None:
         raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     check_replicas(broker, asked.replicas, len(asked.replicas))
