@@ -187,6 +187,11 @@ def work_for(client: Client) -> None:
     _LARGE.set(False)
 
 
+def worked_for() -> Client:
+    """The client that the calling task works for."""
+    return _CLIENT.get()
+
+
 async def time_to_work() -> None:
     """Return when there is time in an iteration of the loop."""
     turns = _turns()
