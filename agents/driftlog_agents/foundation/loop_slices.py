@@ -187,7 +187,7 @@ def work_for(client: Client) -> None:
     _LARGE.set(False)
 
 
-def worked_for() -> Client:
+def served_client() -> Client:
     """The client that the calling task works for."""
     return _CLIENT.get()
 

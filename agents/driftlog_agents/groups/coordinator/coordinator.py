@@ -34,7 +34,7 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.foundation.fair_queue import NOBODY, Client
 from driftlog_agents.foundation.histogram import Histogram
-from driftlog_agents.foundation.loop_slices import sliced, time_to_work, worked_for
+from driftlog_agents.foundation.loop_slices import served_client, sliced, time_to_work
 from driftlog_agents.foundation.offload import FairOffload
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.groups.classic.machine import ClassicGroup
@@ -384,7 +384,7 @@ class GroupCoordinator:
         Raises:
             RefusedError: INVALID_REGULAR_EXPRESSION with the reason.
         """
-        await self._checks.run(worked_for(), 0, check, pattern)
+        await self._checks.run(served_client(), 0, check, pattern)
 
     def resolve(
         self, group: ServedGroup, wanted: ResolveRegexes, clients: Collection[Client]

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from driftlog_agents.configs.limits import OFFSET_METADATA
 from driftlog_agents.foundation.fair_queue import NOBODY, Client
-from driftlog_agents.foundation.loop_slices import sliced, worked_for
+from driftlog_agents.foundation.loop_slices import served_client, sliced
 from driftlog_agents.foundation.offload import FairOffload
 from driftlog_agents.groups.classic.description import OffsetExpiry
 from driftlog_agents.groups.classic.machine import ClassicGroup
@@ -330,7 +330,7 @@ class ServedGroup:
         if self.dropped is not None:
             raise RefusedError(self.dropped)
         self._asked = request_id = self._asked + 1
-        self._asking[request_id] = worked_for()
+        self._asking[request_id] = served_client()
         try:
             return await self._ask(request_id, event, on_close)
         finally:
@@ -424,7 +424,7 @@ class ServedGroup:
         if said is None or sum(map(len, said)) <= _LONG_BYTES:
             return None if said is None else all_subscribed_topics(said, names)
         found: frozenset[str] | None
-        turns, client = self._host.turns, worked_for()
+        turns, client = self._host.turns, served_client()
         found = await turns.run(client, 0, all_subscribed_topics, said, names)
         return found
 
