@@ -25,7 +25,7 @@ from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large,
 from driftlog_agents.groups.coordinator.budget import ASKING
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import AnswerBytes, RequestContext
-from driftlog_agents.handlers.common.request_times import RequestTimer, RequestTimes
+from driftlog_agents.handlers.common.request_times import RequestTimes
 from driftlog_agents.handlers.fetch.handler import FetchHandler
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.handlers.produce.handler import ProduceHandler
@@ -34,7 +34,7 @@ from driftlog_agents.handlers.produce.traces import ProduceTraces
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.connection import Connection
-from driftlog_agents.network.queued_requests import Begin, QueuedRequest
+from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.network.slots import LargeSlot
 from driftlog_agents.protocol.api import (
     MAX_REQUEST_ELEMENTS,
@@ -129,7 +129,7 @@ class Dispatcher:
         for its batches."""
         self.times = RequestTimes(now_ms)
         self.producing = ProduceHandler(broker, lanes, self.spawn, self.times, traces)
-        self.fetching = FetchHandler(broker, self.spawn, rng)
+        self.fetching = FetchHandler(broker, self.spawn, rng, now_ms)
         self._counts: Counter[ApiKey] = Counter()
 
     def requests(self) -> Mapping[ApiKey, int]:
@@ -353,13 +353,8 @@ class Dispatcher:
                 f"{size * (weight + 1)} when it is decoded, of {most} that all requests together "
                 f"may hold: ask for less at once",
             )
-        timed = self.times.other(header.api_key)
-        connection.ask(frame, weight, partial(self._timed, timed, partial(begin, header)))
-
-    @staticmethod
-    def _timed(timed: RequestTimer, begin: Begin, slot: QueuedRequest, frame: memoryview) -> None:
-        slot.on_answer = timed.answered
-        begin(slot, frame)
+        timer = self.times.other(header.api_key, connection.source.heard_ms)
+        connection.ask(frame, weight, partial(begin, header), timer.answered)
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         self.spawn(slot.run(partial(self._decoded, header, slot, frame)))

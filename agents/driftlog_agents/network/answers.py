@@ -139,7 +139,8 @@ class Answers:
             self._claimed_bytes = 0
         if size_bytes > _UNCOUNTED_BYTES:
             self.unwritten_bytes += size_bytes
-        self._count(self.unwritten_bytes)
+        if self.unwritten_bytes or self.held_bytes:
+            self._count(self.unwritten_bytes)
 
     def written(self, size_bytes: int) -> None:
         """Uncount an answer whose turn has come: the transport has it."""

@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.frames.buffer(busy=self.share.used_up)
+        return self.frames.buffer(busy=self.share.has_waiting)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.source.heard_ms = self._server.now_ms()
@@ -273,27 +273,33 @@ class Connection(asyncio.BufferedProtocol):
         self.queue(slot)
         return slot
 
-    def ask(self, frame: memoryview, weight: int, begin: Begin) -> None:
+    def ask(
+        self,
+        frame: memoryview,
+        weight: int,
+        begin: Begin,
+        on_answer: Callable[[], None] | None = None,
+    ) -> None:
         """Take a request other than Produce; *begin* is called with its slot when its turn comes.
 
         Args:
             weight: size of the decoded request, as a multiple of its bytes.
+            on_answer: called when the answer is made.
         """
         requests = self._server.requests
-        slot = QueuedRequest(self, requests, frame, weight, begin)
+        slot = QueuedRequest(self, requests, frame, weight, begin, on_answer)
+        more_bytes = REQUEST_BYTES + len(frame)
         if self.frames.kept_bytes:
             requests.budget.pass_on(self.frames, slot)
             slot.take_over(self.frames.kept_bytes)
             self.frames.kept_bytes = 0
-            slot.hold(REQUEST_BYTES)
-        else:
-            slot.hold(REQUEST_BYTES + len(frame))
+            more_bytes = REQUEST_BYTES
         self.writer.queued += 1
         self.queue(slot)
         if self.writer.may_begin(slot):
-            slot.start()
+            slot.start(more_bytes)
         else:
-            slot.wait()
+            slot.wait(more_bytes)
 
     def ask_large(self, frame: memoryview, begin: Callable[[LargeSlot], None]) -> None:
         """Take a large Produce; *begin* is called with its slot when its turn comes.  Its frame is
@@ -345,7 +351,6 @@ class Connection(asyncio.BufferedProtocol):
             self.writer.paused
             or self._rest is not None
             or self._large is not None
-            or (not self.frames.has_memory and self._enough() is not None)
             or self.answers.unwritten_bytes >= _EARLY_BYTES
             or self.frames.waiting
             or self._waiting_bytes >= _MOST_WAITING_BYTES

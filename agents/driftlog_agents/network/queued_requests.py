@@ -119,11 +119,11 @@ class QueuedRequest(Slot):
         "_cost",
         "_frame",
         "_kept_bytes",
+        "_on_answer",
         "_queue",
         "_waits",
         "_weight",
         "held_bytes",
-        "on_answer",
         "runs",
         "trusted",
     )
@@ -137,8 +137,10 @@ class QueuedRequest(Slot):
         frame: memoryview,
         weight: int,
         begin: Begin,
+        on_answer: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(connection)
+        self.connection = connection
+        self.begin = self.answer = None
         self._queue = queue
         self._frame: memoryview | None = frame
         self._weight = weight
@@ -150,13 +152,13 @@ class QueuedRequest(Slot):
         """Tasks that use it.  They continue, and its memory counts, after the connection closes."""
         self.trusted = False
         self.held_bytes = 0
-        self.on_answer: Callable[[], None] | None = None
+        self._on_answer = on_answer
         """Called when the answer is made."""
 
     def respond(self, answer: Sequence[Buffer]) -> None:
         """See `Slot`."""
-        if self.on_answer is not None:
-            self.on_answer()
+        if self._on_answer is not None:
+            self._on_answer()
         super().respond(answer)
 
     def hold(self, size_bytes: int) -> None:
@@ -183,9 +185,10 @@ class QueuedRequest(Slot):
         queue.look()
         return None
 
-    def wait(self) -> None:
-        """Wait for the turn on the connection."""
+    def wait(self, more_bytes: int) -> None:
+        """Wait for the turn on the connection, and hold *more_bytes* meanwhile."""
         assert self._frame is not None
+        self.hold(more_bytes)
         self._queue.waiting += 1
         self._waits = True
         if len(self._frame) <= _COPIED_BYTES:
@@ -208,12 +211,13 @@ class QueuedRequest(Slot):
             self.start()
             self._queue.look()
 
-    def start(self) -> None:
-        """Begin now, or when there is room for the decoded request."""
+    def start(self, more_bytes: int = 0) -> None:
+        """Hold *more_bytes*, and begin now, or when there is room for the decoded request."""
         assert self._frame is not None
         size = len(self._frame)
         cost = size * self._weight
         if cost > _SMALL_BYTES:
+            self.hold(more_bytes)
             self.trusted = self.connection.frames_trusted
             self._cost = cost
             if not self._queue.budget.take(self, cost):
@@ -222,7 +226,7 @@ class QueuedRequest(Slot):
                 return
             self.held_bytes += cost
         else:
-            self.hold(cost)
+            self.hold(more_bytes + cost)
         self._run()
 
     def go_on(self) -> None:
@@ -249,9 +253,10 @@ class QueuedRequest(Slot):
             self.runs -= 1
             if self.connection.closed and not self.runs:
                 self.release()
+                self._queue.look()
 
     def release(self) -> None:
-        """Release all that the request holds."""
+        """Release all that the request holds; the caller lets the queue `look`."""
         if self._waits:
             self._waits = False
             self._queue.waiting -= 1
@@ -261,4 +266,3 @@ class QueuedRequest(Slot):
         self._kept_bytes = 0
         held, self.held_bytes = self.held_bytes, 0
         self._queue.budget.release(self, held)
-        self._queue.look()

@@ -20,11 +20,13 @@ class RequestTimer:
 
     __slots__ = ("_began_ms", "_count", "_durations", "_now_ms")
 
-    def __init__(self, durations: Histogram, now_ms: Callable[[], float], count: int = 1) -> None:
+    def __init__(
+        self, durations: Histogram, now_ms: Callable[[], float], began_ms: float, count: int = 1
+    ) -> None:
         self._durations = durations
         self._now_ms = now_ms
         self._count = count
-        self._began_ms = now_ms()
+        self._began_ms = began_ms
 
     def answered(self) -> None:
         """The answer is made."""
@@ -43,11 +45,11 @@ class RequestTimes:
     def produce(self, number: int) -> RequestTimer:
         """Time the Produce request with this *number*."""
         counted, self._last_produce = number - self._last_produce, number
-        return RequestTimer(self.durations[ApiKey.PRODUCE], self.now_ms, counted)
+        return RequestTimer(self.durations[ApiKey.PRODUCE], self.now_ms, self.now_ms(), counted)
 
-    def other(self, key: ApiKey) -> RequestTimer:
-        """Time a request that is no Produce."""
+    def other(self, key: ApiKey, received_ms: float) -> RequestTimer:
+        """Time a request that is no Produce, and was received at *received_ms*."""
         durations = self.durations.get(key)
         if durations is None:
             durations = self.durations[key] = Histogram()
-        return RequestTimer(durations, self.now_ms)
+        return RequestTimer(durations, self.now_ms, received_ms)

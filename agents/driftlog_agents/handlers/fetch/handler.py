@@ -72,9 +72,16 @@ _SESSION_ID_BITS: Final = 31
 class FetchHandler:
     """Handles Fetch requests for one agent."""
 
-    def __init__(self, broker: Broker, spawn: Callable[[Any], None], rng: Random) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        spawn: Callable[[Any], None],
+        rng: Random,
+        now_ms: Callable[[], float],
+    ) -> None:
         self._broker = broker
         self._spawn = spawn
+        self._now_ms = now_ms
         limits = broker.settings.limits
         self.sessions = FetchSessions(
             slots=limits.max_incremental_fetch_session_cache_slots,
@@ -141,10 +148,6 @@ class FetchHandler:
     def begin_session(self, version: int, request: FetchRequest) -> FetchSession | None:
         """A session that begins with the answer to a full fetch, if it asks for one."""
         return self.sessions.begin(version, request, self._now_ms())
-
-    @staticmethod
-    def _now_ms() -> float:
-        return asyncio.get_running_loop().time() * 1000
 
     def spawn(self, coroutine: Any) -> None:
         """Run *coroutine* under the server's task group."""

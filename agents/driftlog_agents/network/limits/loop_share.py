@@ -100,6 +100,11 @@ class LoopShare:
             return False
         return self._clock_s() >= self._turn_ends_s
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a connection waits for its turn."""
+        return bool(self._waiting)
+
     def wait(self, turn: Turn) -> None:
         """Take *turn* in this or one of the next iterations of the loop."""
         self._waiting.add(turn.client, turn)

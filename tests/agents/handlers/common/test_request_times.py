@@ -37,7 +37,7 @@ def test_each_other_request_is_timed() -> None:
     clock = Clock()
     times = RequestTimes(clock)
     for wait_ms in (1, 600):
-        timer = times.other(ApiKey.FETCH)
+        timer = times.other(ApiKey.FETCH, clock.now_ms)
         clock.now_ms += wait_ms
         timer.answered()
 
