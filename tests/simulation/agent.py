@@ -164,6 +164,7 @@ class SimulatedAgent(Process):
                 wall_ms=node.wall.now_ms,
                 offload_seal=world.slow_upkeep.offload(workers.offload),
                 offload_read=workers.offload,
+                offload_groups=workers.offload,
                 offload_produce=of_requests.offload,
                 offload_rewrite=of_requests.offload,
                 offload_upkeep=workers.offload,

@@ -143,6 +143,7 @@ class RunningAgent:
             wall_ms=self._wall_ms,
             offload_seal=on_threads(),
             offload_read=on_threads(),
+            offload_groups=on_threads(),
             offload_produce=on_threads(),
             offload_rewrite=on_threads(),
             offload_upkeep=on_threads(),

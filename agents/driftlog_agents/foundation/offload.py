@@ -10,7 +10,7 @@ still uses its arguments.  The callers of a `SerialOffload` and a `FairOffload` 
 the queue of the thread.  So what the work needs of others (memory, a turn) is taken when the thread
 is free, and is not held while other work of the thread runs.  A `SerialOffload` serves them in the
 order of arrival.  Of a `FairOffload` the client that has had least is next, however many calls of
-others wait (`fair_queue`).
+others wait (`fair_queue`); a call for several clients runs in the first turn of one of them.
 
 A thread of `FairThreads` takes the next call itself: between two calls it does not wait for the
 event loop, whose iterations are longer than most of its calls.  A call whose caller is cancelled
@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -148,8 +148,8 @@ class FairOffload:
         self._now_ms = now_ms
         self._busy = False
         self._clients = FairQueue[Client](_CREDIT)
-        self._waiting = defaultdict[Client, list[tuple[float, int, asyncio.Future[None]]]](list)
-        """A heap for each client: the call that is due first is next."""
+        self._waiting = defaultdict[Client, list[tuple[float, int, asyncio.Future[Client]]]](list)
+        """A heap for each client: the call that is due first is next.  Calls may be void."""
         self._count = 0
 
     @property
@@ -161,14 +161,22 @@ class FairOffload:
         self, client: Client, due_after_ms: float, fn: Callable[..., Any], *args: Any
     ) -> Any:
         """Run ``fn(*args)`` in the turn of *client*, of whose calls the one due first is next."""
+        return await self.run_for((client,), due_after_ms, fn, *args)
+
+    async def run_for(
+        self, clients: Collection[Client], due_after_ms: float, fn: Callable[..., Any], *args: Any
+    ) -> Any:
+        """As `run`, for all *clients*, which differ: in the first turn of one of them."""
+        client = next(iter(clients))
         if self._busy:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            turn: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
             self._count += 1
             due_ms = self._now_ms() + due_after_ms
-            heappush(self._waiting[client], (due_ms, self._count, turn))
-            self._clients.add(client, client)
+            for one in clients:
+                heappush(self._waiting[one], (due_ms, self._count, turn))
+                self._clients.add(one, one)
             try:
-                await turn
+                client = await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
                     self._next()
@@ -196,7 +204,7 @@ class FairOffload:
                 del self._waiting[client]
             if not turn.done():
                 self._busy = True
-                turn.set_result(None)
+                turn.set_result(client)
                 return
 
 

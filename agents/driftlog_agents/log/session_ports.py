@@ -45,6 +45,8 @@ class Ports:
     agent of the old cluster acknowledges."""
     offload_read: Offload | None = None
     """Like *offload*, for work that must not wait behind segments; None: *offload*."""
+    offload_groups: Offload | None = None
+    """Like *offload*, for long work of groups, which reads must not wait for; None: *offload*."""
     offload_upkeep: Offload | None = None
     """Like *offload*, for what sealing does not wait for: compaction, merging, verification; None:
     *offload*."""

@@ -99,6 +99,7 @@ with this 0.1 s."""
 
 _POOLS: Final = (
     (FILLING, "seal", SEAL_NICE),
+    (2, "groups", 2),
     (1, "produce", 0),
     (1, "rewrite", 0),
     (1, "upkeep", UPKEEP_NICE),
@@ -204,10 +205,11 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             offload_read=in_turns(
                 FairThreads("read", _READ_THREADS, partial(lower_priority, _READ_NICE))
             ),
-            offload_produce=on_threads(pools[1]),
-            offload_rewrite=on_threads(pools[2]),
-            offload_upkeep=on_threads(pools[3]),
-            offload_trim=on_threads(pools[4]),
+            offload_groups=on_threads(pools[1]),
+            offload_produce=on_threads(pools[2]),
+            offload_rewrite=on_threads(pools[3]),
+            offload_upkeep=on_threads(pools[4]),
+            offload_trim=on_threads(pools[5]),
             offload_disk=asyncio.to_thread,
             spool=spool_in(options.directory / "spool"),
             read_cache=cache,

@@ -295,6 +295,7 @@ class Serving:
             wall_ms=wall_ms,
             offload_seal=offload,
             offload_read=offload,
+            offload_groups=offload,
             offload_produce=offload_produce,
             offload_rewrite=offload_produce,
             offload_upkeep=offload,

@@ -195,6 +195,7 @@ class Machine:
                 wall_ms=world.wall_ms,
                 offload_seal=_offload,
                 offload_read=_offload,
+                offload_groups=_offload,
                 offload_produce=_offload,
                 offload_rewrite=_offload,
                 offload_upkeep=_offload,

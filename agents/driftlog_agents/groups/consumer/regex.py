@@ -1,7 +1,7 @@
 """Subscriptions by regular expression: which topics a pattern matches.
 
     a new pattern ──check──▶ INVALID_REGULAR_EXPRESSION, or
-    ResolveRegexes ──resolve, in a worker thread──▶ names of topics by pattern
+    ResolveRegexes ──`PatternMatches`, in turns of a worker thread──▶ names of topics by pattern
 
 Patterns have RE2 syntax, as in Apache Kafka (RE2/J): for every pattern, matching takes time linear
 in the length of the name.  google-re2 releases the GIL while it matches.  A pattern must match the
@@ -33,6 +33,10 @@ _MAX_MEMORY_BYTES: Final = 64 * 1024
 """Most memory of a compiled pattern, with the caches of its matching.  The time to compile counted
 repetitions grows with its square: 5 s in 2 MB."""
 
+_TURN_MS: Final = 50.0
+"""After so long the next pattern waits for another turn.  Shorter: patterns of other groups wait
+less.  Longer: one group needs fewer turns."""
+
 _TOO_LARGE: Final = "pattern too large"
 """How RE2 begins to say that the memory does not suffice."""
 
@@ -50,6 +54,57 @@ def check(pattern: str) -> None:
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {compiled}.",
         )
+
+
+class PatternMatches:
+    """Matches the patterns of a group in turns, as `resolve` does at once.
+
+    Args:
+        most_bytes: as of `resolve`.
+        most_ms: for all turns together.
+        goes_on: whether the result is still wanted.
+    """
+
+    def __init__(
+        self,
+        patterns: Iterable[str],
+        topics: ClusterTopics,
+        *,
+        most_bytes: int,
+        most_ms: float,
+        now_ms: Callable[[], float],
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.found: dict[str, frozenset[str]] = {}
+        """Topics by pattern."""
+        self._left = sorted(patterns, reverse=True)
+        self._topics = topics
+        self._left_bytes = most_bytes
+        self._left_ms = most_ms
+        self._now_ms = now_ms
+        self._goes_on = goes_on
+
+    @property
+    def in_time(self) -> bool:
+        """Whether time was left for all patterns."""
+        return self._left_ms > 0
+
+    def go_on(self) -> bool:
+        """Match the next patterns; whether some are left for another turn."""
+        began_ms = self._now_ms()
+        ends_ms = began_ms + self._left_ms
+
+        def has_time() -> bool:
+            return self._goes_on() and self._now_ms() < ends_ms
+
+        while self._left and self._now_ms() - began_ms < _TURN_MS:
+            one = resolve((self._left.pop(),), self._topics, self._left_bytes, has_time)
+            if not one:
+                self._left.clear()
+            self.found |= one
+            self._left_bytes -= sum(map(texts_bytes, one.values()))
+        self._left_ms -= self._now_ms() - began_ms
+        return bool(self._left)
 
 
 def resolve(

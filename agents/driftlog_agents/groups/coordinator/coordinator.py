@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -31,14 +32,15 @@ import structlog
 
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.group_settings import GroupSettings
+from driftlog_agents.foundation.fair_queue import NOBODY, Client
 from driftlog_agents.foundation.histogram import Histogram
-from driftlog_agents.foundation.loop_slices import sliced, time_to_work
-from driftlog_agents.foundation.offload import SerialOffload
+from driftlog_agents.foundation.loop_slices import served_client, sliced, time_to_work
+from driftlog_agents.foundation.offload import FairOffload
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
 from driftlog_agents.groups.consumer.messages import ResolveRegexes
-from driftlog_agents.groups.consumer.regex import resolve
+from driftlog_agents.groups.consumer.regex import PatternMatches, check
 from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.group_loader import GroupLoader
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
@@ -61,6 +63,7 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.codec import decode_at
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError
+from driftlog_tiering.foundation.types import Offload
 
 _T = TypeVar("_T")
 
@@ -119,12 +122,15 @@ class GroupCoordinator:
         self._rng = engine.ports.rng
         self._clock = engine.ports.now_ms
         self._since_1970_ms = engine.ports.wall_ms() - engine.ports.now_ms()
-        self.offload = engine.ports.offload_read or engine.ports.offload
-        """Runs long computations, such as the matching of patterns, off the event loop."""
-        self.pattern_checks = SerialOffload(self.offload)
-        """Compiles patterns, one at a time: other work of the threads does not wait for many."""
-        self._matches = SerialOffload(self.offload)
-        """Matches patterns, one group at a time."""
+        threads = engine.ports.offload_groups or engine.ports.offload
+        self.turns = FairOffload(threads, engine.ports.now_ms)
+        """See `GroupHost`."""
+        self.offload: Offload = partial(self.turns.run, NOBODY, 0)
+        """See `GroupHost`."""
+        self._checks = FairOffload(threads, engine.ports.now_ms)
+        """Compiles patterns."""
+        self._matches = FairOffload(threads, engine.ports.now_ms)
+        """Matches patterns: other work waits for no more than the thread of a match."""
         self._coordinators = coordinators
         self.counted: Counter[str] = Counter() if counters is None else counters
         """Counts by metric name."""
@@ -371,14 +377,37 @@ class GroupCoordinator:
         with contextlib.suppress(FencedError):
             spawn(self._tasks, work)
 
-    def resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
-        """See `GroupHost`."""
-        self.spawn(self._resolved(group, wanted))
+    async def check_pattern(self, pattern: str) -> None:
+        """Check that *pattern* is valid, in the turn of the calling task's client: that may take
+        30 ms, with the GIL.
 
-    async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
-        found, in_time = await self._matches(self._match, wanted)
-        if len(found) < len(wanted.patterns):
-            if in_time:
+        Raises:
+            RefusedError: INVALID_REGULAR_EXPRESSION with the reason.
+        """
+        await self._checks.run(served_client(), 0, check, pattern)
+
+    def resolve(
+        self, group: ServedGroup, wanted: ResolveRegexes, clients: Collection[Client]
+    ) -> None:
+        """See `GroupHost`."""
+        self.spawn(self._resolved(group, wanted, clients))
+
+    async def _resolved(
+        self, group: ServedGroup, wanted: ResolveRegexes, clients: Collection[Client]
+    ) -> None:
+        matches = PatternMatches(
+            wanted.patterns,
+            wanted.topics,
+            most_bytes=self.budget.limits.driftlog_max_group_bytes,
+            most_ms=MATCH_S * 1000,
+            now_ms=self._clock,
+            goes_on=lambda: self._tasks is not None,
+        )
+        while not group.is_dropped and await self._matches.run_for(clients, 0, matches.go_on):
+            pass
+        found = matches.found
+        if len(found) < len(wanted.patterns) and not group.is_dropped:
+            if matches.in_time:
                 self.budget.refusals.count("driftlog.max.group.bytes")
             self._log.warning(
                 "group_patterns_match_too_much",
@@ -387,21 +416,11 @@ class GroupCoordinator:
                 advice="members that subscribe to these patterns are assigned nothing: subscribe "
                 + (
                     "to fewer, or raise driftlog.max.group.bytes"
-                    if in_time
+                    if matches.in_time
                     else f"by simpler ones, they took longer than {MATCH_S:g} s"
                 ),
             )
         group.resolved(dict.fromkeys(wanted.patterns, frozenset[str]()) | found)
-
-    def _match(self, wanted: ResolveRegexes) -> tuple[dict[str, frozenset[str]], bool]:
-        """In a thread: topics by pattern, and whether time was left for all patterns."""
-        most_bytes = self.budget.limits.driftlog_max_group_bytes
-        end_ms = self._clock() + MATCH_S * 1000
-
-        def has_time() -> bool:
-            return self._tasks is not None and self._clock() < end_ms
-
-        return resolve(wanted.patterns, wanted.topics, most_bytes, has_time), has_time()
 
     async def _reassign(self) -> None:
         self.complete = False

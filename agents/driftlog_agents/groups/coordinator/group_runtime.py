@@ -20,11 +20,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from driftlog_agents.configs.limits import OFFSET_METADATA
-from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.foundation.fair_queue import NOBODY, Client
+from driftlog_agents.foundation.loop_slices import served_client, sliced
+from driftlog_agents.foundation.offload import FairOffload
 from driftlog_agents.groups.classic.description import OffsetExpiry
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.classic.stored_value import ClassicValue
@@ -51,6 +54,10 @@ GroupEffect = Answer | Persist | Downgrade | DecideLong | ResolveRegexes
 _LONG_BYTES: Final = 16 * 1024
 """Bytes of subscriptions that are read on the event loop: some 5,000 names of topics, at most."""
 
+_ASKERS: Final = 100
+"""So many addresses that wait for a group share its long work; more would take the event loop
+longer to queue."""
+
 _MAX_DECIDED: Final = 2_000
 """Most unwritten decisions of a group.  More are refused: the store is unavailable or full."""
 
@@ -66,8 +73,10 @@ class GroupHost(Protocol):
     """Counts by metric name."""
     page_text_bytes: int
     """Most bytes of the metadata texts of one page of offsets."""
-    offload: Offload
+    turns: FairOffload
     """Runs what takes long, and uses no state that changes, off the event loop."""
+    offload: Offload
+    """The same, in a turn of its own: for what requests of several clients wait for."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, which never decrease while the session lives."""
@@ -90,8 +99,11 @@ class GroupHost(Protocol):
     def removed(self, group: "ServedGroup") -> None:
         """*group* is deleted, or was never stored and is unused."""
 
-    def resolve(self, group: "ServedGroup", wanted: ResolveRegexes) -> None:
-        """Match patterns with topics off the event loop, then call `ServedGroup.resolved`."""
+    def resolve(
+        self, group: "ServedGroup", wanted: ResolveRegexes, clients: Collection[Client]
+    ) -> None:
+        """Match patterns with topics off the event loop in turns of *clients*, then call
+        `ServedGroup.resolved`."""
 
     def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
         """The classic group that a group of KIP-848 becomes."""
@@ -128,6 +140,10 @@ class ServedGroup:
             revisions=revisions or {},
         )
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._asking: dict[int, Client] = {}
+        """The clients of requests that have no answer yet."""
+        self._clients: Collection[Client] = (NOBODY,)
+        """Whose turn the last long work took."""
         self._asked = 0
         self._reply: Any = None
         self.dropped: ErrorCode | None = None
@@ -314,6 +330,18 @@ class ServedGroup:
         if self.dropped is not None:
             raise RefusedError(self.dropped)
         self._asked = request_id = self._asked + 1
+        self._asking[request_id] = served_client()
+        try:
+            return await self._ask(request_id, event, on_close)
+        finally:
+            del self._asking[request_id]
+
+    async def _ask(
+        self,
+        request_id: int,
+        event: Callable[[int, int], Sequence[GroupEffect]],
+        on_close: set[Callable[[], None]] | None,
+    ) -> Any:
         with self._contained():
             self._apply(event(request_id, self._host.now_ms()))
         if self.dropped is not None:
@@ -396,7 +424,8 @@ class ServedGroup:
         if said is None or sum(map(len, said)) <= _LONG_BYTES:
             return None if said is None else all_subscribed_topics(said, names)
         found: frozenset[str] | None
-        found = await self._host.offload(all_subscribed_topics, said, names)
+        turns, client = self._host.turns, served_client()
+        found = await turns.run(client, 0, all_subscribed_topics, said, names)
         return found
 
     def is_used(self, topic: str, subscribed: frozenset[str] | None) -> bool:
@@ -563,9 +592,9 @@ class ServedGroup:
                     self._downgrade(effect)
                 case DecideLong():
                     self._decision = asyncio.get_running_loop().create_future()
-                    self._host.spawn(self._decide(effect))
+                    self._host.spawn(self._decide(effect, self._askers()))
                 case ResolveRegexes():
-                    self._host.resolve(self, effect)
+                    self._host.resolve(self, effect, self._askers())
         if self._generation != self.generation:
             self._generation = self.generation
             self._host.counted["driftlog_group_rebalances"] += 1
@@ -573,9 +602,17 @@ class ServedGroup:
             self._expected_bytes = 0
         self.account()
 
-    async def _decide(self, effect: DecideLong) -> None:
+    def _askers(self) -> Collection[Client]:
+        """For whom long work is: one client of each address that waits for the group, so that no
+        other address holds it up; those of the last such work if none waits."""
+        if self._asking:
+            addresses = {client.address: client for client in self._asking.values()}
+            self._clients = list(islice(addresses.values(), _ASKERS))
+        return self._clients
+
+    async def _decide(self, effect: DecideLong, clients: Collection[Client]) -> None:
         with self._contained():
-            decision = await self._host.offload(_decision_of, effect)
+            decision = await self._host.turns.run_for(clients, 0, _decision_of, effect)
             if self.dropped is None and isinstance(self.machine, ConsumerGroup):
                 self._settle()
                 self._apply(self.machine.decided(decision, self._host.now_ms()))

@@ -9,7 +9,6 @@ Shell.
 
 from uuid import UUID, uuid4
 
-from driftlog_agents.groups.consumer import regex
 from driftlog_agents.groups.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -53,8 +52,7 @@ async def _answer(
     groups = coordinating(broker)
     _refuse_invalid(request, context.api_version, groups.settings.consumer.assignors)
     if request.subscribed_topic_regex:
-        # Compiling may take 30 ms, with the GIL.
-        await groups.pattern_checks(regex.check, request.subscribed_topic_regex)
+        await groups.check_pattern(request.subscribed_topic_regex)
     names = request.subscribed_topic_names
     beat = ConsumerHeartbeat(
         # In version 0 the coordinator makes the ids of members (KIP-1082).

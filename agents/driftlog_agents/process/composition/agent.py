@@ -182,6 +182,8 @@ class AgentPorts:
     """Milliseconds since 1970, by a clock that may jump or stand still."""
     offload_seal: Offload
     offload_read: Offload
+    offload_groups: Offload
+    """For long decisions of groups and the matching of their patterns, one of each at a time."""
     offload_produce: Offload
     offload_rewrite: Offload
     """For the slow work of Produce."""
@@ -513,6 +515,7 @@ class AgentProcess:
                 wall_ms=ports.wall_ms,
                 offload=self.sealing,
                 offload_read=ports.offload_read,
+                offload_groups=ports.offload_groups,
                 offload_upkeep=ports.offload_upkeep,
                 spool=ports.spool,
                 decoding=self.decoding,

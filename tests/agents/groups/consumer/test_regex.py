@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.groups.consumer.regex import check, resolve
+from driftlog_agents.groups.consumer.regex import PatternMatches, check, resolve
+from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
@@ -107,6 +108,52 @@ def test_who_has_no_time_for_a_pattern_goes_without_it() -> None:
     found = resolve(["a", "b", "c"], topics, has_time=lambda: next(left, False))
 
     assert {"a": frozenset({"a"})} == found
+
+
+def test_patterns_that_take_long_are_matched_in_several_turns() -> None:
+    """
+    So other groups are matched between them; the result is the same.
+    """
+    topics, time_ms = named("a", "b"), [0.0]
+
+    def now_ms() -> float:
+        time_ms[0] += 5.0
+        return time_ms[0]
+
+    patterns = [f"[ab]{{1}}{'x?' * n}" for n in range(10)]
+    matches = PatternMatches(patterns, topics, most_bytes=1 << 20, most_ms=5_000, now_ms=now_ms)
+    turns = 1
+    while matches.go_on():
+        turns += 1
+
+    assert resolve(patterns, topics) == matches.found
+    assert 2 <= turns <= 10
+    assert matches.in_time
+
+
+def test_the_turns_of_a_group_have_one_limit_together() -> None:
+    """
+    Of time and of bytes; what is left matches nothing.
+    """
+    topics, time_ms = named("a", "b"), [0.0]
+
+    def now_ms() -> float:
+        time_ms[0] += 5.0
+        return time_ms[0]
+
+    patterns = [f"[ab]{{1}}{'x?' * n}" for n in range(10)]
+    slow = PatternMatches(patterns, topics, most_bytes=1 << 20, most_ms=120, now_ms=now_ms)
+    while slow.go_on():
+        pass
+    one_bytes = texts_bytes(frozenset({"a", "b"}))
+    large = PatternMatches(patterns, topics, most_bytes=3 * one_bytes, most_ms=5_000, now_ms=now_ms)
+    while large.go_on():
+        pass
+
+    assert 0 < len(slow.found) < len(patterns)
+    assert not slow.in_time
+    assert 3 == len(large.found)
+    assert large.in_time
 
 
 @pytest.mark.parametrize("pattern", ["(a|aa)+$", "(a*)*b", "(x+x+)+y", "(a|b)*a(a|b){200}"])

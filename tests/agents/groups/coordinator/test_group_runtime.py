@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.consumer import regex
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator import coordinator
@@ -273,7 +274,7 @@ async def test_matching_ends_with_the_coordinator(monkeypatch: pytest.MonkeyPatc
         return {"t.*": frozenset()}
 
     at = await Coordinated.start(World(t=1))
-    monkeypatch.setattr(coordinator, "resolve", match)
+    monkeypatch.setattr(regex, "resolve", match)
     await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
     await asyncio.sleep(1)
     before = [has_time() for has_time in had]
