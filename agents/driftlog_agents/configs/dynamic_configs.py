@@ -114,16 +114,21 @@ def combined(at_start: BrokerSettings, dynamic: DynamicConfigs) -> BrokerSetting
     """
     merged = {**dynamic.of_all, **dynamic.of_broker}
     found = with_configs(at_start, [f"{name}={text}" for name, text in merged.items()])
-    most = at_start.log_cleaner_dedupe_buffer_size
-    for configs in (dynamic.of_broker, dynamic.of_all):
-        wanted = configs.get(_CLEANER_MEMORY)
-        if wanted is not None and int(wanted) > most:
-            raise InvalidConfigError(
-                f"{_CLEANER_MEMORY} {wanted} is more than {most}, the agent's at its start: while "
-                f"it runs, less may be set; for more, start it with --config "
-                f"{_CLEANER_MEMORY}={wanted}"
-            )
     return replace(found, given=at_start.given)
+
+
+def check_memory(at_start: BrokerSettings, configs: Mapping[str, str]) -> None:
+    """Check that *configs*, which are valid, give compaction no more memory than the agent's start.
+
+    Raises:
+        InvalidConfigError: they do.
+    """
+    wanted, most = configs.get(_CLEANER_MEMORY), at_start.log_cleaner_dedupe_buffer_size
+    if wanted is not None and int(wanted) > most:
+        raise InvalidConfigError(
+            f"{_CLEANER_MEMORY} {wanted} is more than {most}, the agent's at its start: while it "
+            f"runs, less may be set; for more, start it with --config {_CLEANER_MEMORY}={wanted}"
+        )
 
 
 def configure(log: EngineSettings, settings: BrokerSettings) -> None:
@@ -165,6 +170,7 @@ def loaded(
                 if refused_names([name]):
                     raise InvalidConfigError(f"{name} is no dynamic config of this release")
                 check_broker({name: text})
+                check_memory(at_start, {name: text})
                 found[name] = text
             except InvalidConfigError as error:
                 faults.append(str(error))

@@ -69,7 +69,7 @@ async def _ended(future: asyncio.Future[T], dropped: Callable[[], bool] = lambda
     finally:
         # Its error would hold this frame, and the frame the error with all that *fn* made: such
         # a ring stays until the garbage collector looks at old objects.
-        del future
+        del future, dropped
 
 
 class WatchedOffload:
@@ -235,15 +235,18 @@ class FairThreads:
     async def ended(self, client: Client, fn: Callable[..., T], *args: Any) -> T:
         """As `run`, but a call that has begun is waited for, as of `on_threads`."""
         call = self._add(client, fn, args)
-        return await _ended(asyncio.wrap_future(call), call.cancel)
+        try:
+            return await _ended(asyncio.wrap_future(call), call.cancel)
+        finally:
+            del call  # as in `_ended`
 
     def _add(self, client: Client, fn: Callable[..., Any], args: tuple[Any, ...]) -> "_Call":
         call = _Call(partial(fn, *args), self._drop)
         with self._lock:
-            self._calls.add(client, call)
             if self._threads[0].ident is None:
                 for thread in self._threads:
                     thread.start()
+            self._calls.add(client, call)
         self._added.put(None)
         return call
 

@@ -103,7 +103,7 @@ _POOLS: Final = (
     (1, "produce", 0),
     (1, "rewrite", 0),
     (1, "upkeep", UPKEEP_NICE),
-    (1, "trim", 0),
+    (1, "large", 0),
 )
 """Worker threads of an agent: the number, the name and the lower priority of each pool."""
 
@@ -209,7 +209,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             offload_produce=on_threads(pools[2]),
             offload_rewrite=on_threads(pools[3]),
             offload_upkeep=on_threads(pools[4]),
-            offload_trim=on_threads(pools[5]),
+            offload_large=on_threads(pools[5]),
             offload_disk=asyncio.to_thread,
             spool=spool_in(options.directory / "spool"),
             read_cache=cache,

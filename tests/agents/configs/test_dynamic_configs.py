@@ -16,6 +16,7 @@ from driftlog_agents.configs.dynamic_configs import (
     DynamicConfigs,
     check_broker,
     check_group,
+    check_memory,
     combined,
     group_settings,
     loaded,
@@ -278,9 +279,10 @@ def test_compaction_gets_no_more_memory_than_the_agent_had_at_its_start() -> Non
 
     assert 3_000_000 == combined(at_start, DynamicConfigs(less, {})).log_cleaner_dedupe_buffer_size
     assert 4_000_000 == combined(at_start, DynamicConfigs({}, same)).log_cleaner_dedupe_buffer_size
-    for each in DynamicConfigs(more, {}), DynamicConfigs({}, more), DynamicConfigs(less, more):
-        with pytest.raises(InvalidConfigError, match=f"start it with --config {name}=4000001"):
-            combined(at_start, each)
+    for each in less, same, other:
+        check_memory(at_start, each)
+    with pytest.raises(InvalidConfigError, match=f"start it with --config {name}=4000001"):
+        check_memory(at_start, more)
 
     found = loaded(at_start, DynamicConfigs({}, more | other))
     assert DynamicConfigs({}, other) == found.dynamic

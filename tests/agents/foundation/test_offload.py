@@ -71,7 +71,14 @@ async def test_work_that_fails_or_is_cancelled_leaves_the_thread_to_the_next() -
     assert "never" not in thread.events
 
 
-@pytest.mark.parametrize("run", [on_threads(), partial(FairThreads("fair").run, NOBODY)])
+@pytest.mark.parametrize(
+    "run",
+    [
+        on_threads(),
+        partial(FairThreads("fair").run, NOBODY),
+        partial(FairThreads("fair").ended, NOBODY),
+    ],
+)
 async def test_an_error_of_a_thread_leaves_nothing_in_memory(
     run: Callable[[Callable[[], None]], Awaitable[None]],
 ) -> None:

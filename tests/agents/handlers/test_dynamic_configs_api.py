@@ -173,6 +173,25 @@ async def test_the_log_takes_a_change_at_once_and_in_the_next_session(tmp_path: 
         assert before == of_log(agent)
 
 
+async def test_memory_that_another_agent_gave_compaction_refuses_no_other_change(
+    tmp_path: Path,
+) -> None:
+    """
+    An agent that was started with more took it; this one ignores it, and takes what else is asked.
+    """
+    name = "log.cleaner.dedupe.buffer.size"
+    stored = encode_configs({name: str(1 << 30)})
+    async with RunningAgent(tmp_path) as agent:
+        await agent.metadata_store.txn((), [Put(configs_key(ConfigsOwner()), stored)])
+        await eventually(lambda: name in agent.broker.view.configs.get(ConfigsOwner(), {}))
+        await set_on(agent, ALL, log_retention_ms="20")
+        refused = await alter(agent, (name, SET, str(1 << 29)), resource_type=BROKER, name=ALL)
+        await set_on(agent, ALL, **{name.replace(".", "_"): "2000000"})
+
+        assert 42 == refused[0]
+        assert holds(agent, {name: "2000000", "log.retention.ms": "20"})
+
+
 async def test_a_change_is_seen_on_the_other_agents(tmp_path: Path) -> None:
     """
     That of all brokers; that of one broker only there, and only it may be asked for it.

@@ -12,6 +12,7 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.handlers import dispatcher
+from driftlog_agents.handlers.api import list_offsets as list_offsets_handler
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.context import RequestContext
 from driftlog_agents.handlers.fetch import handler
@@ -215,6 +216,35 @@ async def test_lookups_by_time_end_when_their_client_leaves(
     async with asyncio.timeout(10):
         await ended.wait()
     await gone(agent)
+    await eventually(lambda: agent.held_bytes == NOTHING)
+
+
+async def test_a_client_that_left_before_its_lookups_began_has_none(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It may leave while the partitions that it named are looked at, which goes in slices.
+    """
+    looking, left = asyncio.Event(), asyncio.Event()
+
+    async def slowly(items: Sequence[Any]) -> AsyncIterator[Any]:
+        looking.set()
+        await left.wait()
+        for item in items:
+            yield item
+
+    async def forever(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(list_offsets_handler, "sliced", slowly)
+    monkeypatch.setattr(agent.process.broker.reader, "max_timestamp", forever)
+    asked = ListOffsetsPartition(partition_index=0, timestamp=-3)
+    topic = ListOffsetsTopic(name="full", partitions=[asked])
+    async with agent.client() as client:
+        client.send(list_offsets.API, 7, ListOffsetsRequest(topics=[topic]))
+        await looking.wait()
+    await gone(agent)
+    left.set()
     await eventually(lambda: agent.held_bytes == NOTHING)
 
 

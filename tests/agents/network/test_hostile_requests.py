@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -629,9 +630,11 @@ async def test_a_request_for_too_many_topics_makes_some_and_who_asks_again_gets_
     names = [f"n{n}" for n in range(5)]
     there, refused = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.POLICY_VIOLATION
 
-    async def made(client: Client) -> list[ErrorCode]:
+    async def made(
+        client: Client, names: Sequence[str] = names, *, validate_only: bool = False
+    ) -> list[ErrorCode]:
         topics = [CreatableTopic(name=n, num_partitions=1, replication_factor=-1) for n in names]
-        request = CreateTopicsRequest(topics=topics, timeout_ms=30_000)
+        request = CreateTopicsRequest(topics=topics, timeout_ms=30_000, validate_only=validate_only)
         response = await client.call(create_topics.API, 5, request)
         if said := [t.error_message or "" for t in response.topics if t.error_code == refused]:
             assert all("driftlog.max.topics.per.request" in message for message in said)
@@ -647,11 +650,15 @@ async def test_a_request_for_too_many_topics_makes_some_and_who_asks_again_gets_
 
     settings = limited(driftlog_max_topics_per_request=2)
     async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
+        checked = await made(client, validate_only=True)
         creations = [await made(client) for _ in range(4)]
+        behind_bad = await made(client, ["a b", "c d", "new"])
         extensions = [await extended(client) for _ in range(4)]
         counted = agent.process.broker.refusals.counts["driftlog.max.topics.per.request"]
 
     none, same = ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS
+    assert [none] * 5 == checked
+    assert [ErrorCode.INVALID_TOPIC_EXCEPTION] * 2 + [none] == behind_bad
     assert creations == [
         [none] * 2 + [refused] * 3,
         [there] * 2 + [none] * 2 + [refused],

@@ -125,8 +125,8 @@ class GroupCoordinator:
         threads = engine.ports.offload_groups or engine.ports.offload
         self.turns = FairOffload(threads, engine.ports.now_ms)
         """See `GroupHost`."""
-        self.offload: Offload = partial(self.turns.run, NOBODY, 0)
-        """See `GroupHost`."""
+        self.offload: Offload = partial(FairOffload(threads, engine.ports.now_ms).run, NOBODY, 0)
+        """See `GroupHost`: all writes of groups wait for what it encodes, and for no decision."""
         self._checks = FairOffload(threads, engine.ports.now_ms)
         """Compiles patterns."""
         self._matches = FairOffload(threads, engine.ports.now_ms)

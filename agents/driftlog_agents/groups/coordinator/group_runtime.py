@@ -54,7 +54,7 @@ GroupEffect = Answer | Persist | Downgrade | DecideLong | ResolveRegexes
 _LONG_BYTES: Final = 16 * 1024
 """Bytes of subscriptions that are read on the event loop: some 5,000 names of topics, at most."""
 
-_ASKERS: Final = 100
+_ASKERS: Final = 16
 """So many addresses that wait for a group share its long work; more would take the event loop
 longer to queue."""
 

@@ -67,8 +67,8 @@ _KEY_BYTES: Final = 250
 _PAGE_NAME_BYTES: Final = 60
 """Characters of a page's key behind those of its group's."""
 
-_JOIN_LOOK: Final = 1_000
-"""Decisions that are looked at behind those that fill a write, at most."""
+_JOIN_LOOK: Final = 10_000
+"""Pages of the decisions that are looked at behind those that fill a write: some milliseconds."""
 
 _LONG_BYTES: Final = 64 * 1024
 """Bytes of a machine's values that are encoded, and compressed, at once: less than a
@@ -312,14 +312,16 @@ class PendingWrites:
         joined: list[Decided] = []
         waiting: list[Decided] = []
         their_pages: set[PageId] = set()
-        for decided in self._decided[:_JOIN_LOOK]:
-            if decided.puts:
+        looked = 0
+        for decided in self._decided:
+            looked += len(decided.pages)
+            if decided.puts or looked > _JOIN_LOOK:
                 break
             if decided.pages <= pages and their_pages.isdisjoint(decided.pages):
                 joined.append(decided)
             else:
                 waiting.append(decided)
-                their_pages |= decided.pages
+                their_pages |= decided.pages & pages
         if joined:
             self._decided[: len(joined) + len(waiting)] = waiting
             assert self._in_flight is not None

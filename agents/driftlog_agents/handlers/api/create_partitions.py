@@ -47,7 +47,8 @@ async def handle(
     except RefusedError as error:
         results += [_failed(topic.name, error) for topic in topics]
         return CreatePartitionsResponse(results=results)
-    refused = beyond_limit(broker, [name for name, count in added.items() if count])
+    changed = [name for name, count in added.items() if count]
+    refused = {} if request.validate_only else beyond_limit(broker, changed)
     results += [_failed(name, error) for name, error in refused.items()]
     topics = [topic for topic in topics if topic.name not in refused]
     deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)

@@ -63,8 +63,8 @@ async def handle(
     except RefusedError as error:
         results += [_failed(topic.name, error.code, error.message) for topic in topics]
         return CreateTopicsResponse(topics=results)
-    changed = [topic.name for topic in topics if topic.name not in broker.topics.by_name]
-    refused = beyond_limit(broker, changed)
+    new = [topic.name for topic in topics if _is_new(broker, topic.name)]
+    refused = {} if request.validate_only else beyond_limit(broker, new)
     results += [_failed(name, error.code, error.message) for name, error in refused.items()]
     topics = [topic for topic in topics if topic.name not in refused]
     deadline_s = min(request.timeout_ms / 1000, MAX_WAIT_S)
@@ -76,6 +76,14 @@ async def handle(
     )
     await context.room(_CONFIGS_BYTES * len(made))
     return CreateTopicsResponse(topics=results + made)
+
+
+def _is_new(broker: Broker, name: str) -> bool:
+    try:
+        broker.topics.check_new_name(name)
+    except RefusedError:
+        return False
+    return True
 
 
 def beyond_limit(broker: Broker, changed: list[str]) -> dict[str, RefusedError]:

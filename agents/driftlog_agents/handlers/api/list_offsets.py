@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.foundation.loop_slices import each_within, sliced
+from driftlog_agents.foundation.loop_slices import each_within, served_client, sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import led_partition
 from driftlog_agents.handlers.common.context import RequestContext
@@ -91,6 +91,8 @@ async def handle(
         async with asyncio.timeout(None) as limit:
             gone = partial(_end, limit)
             context.on_close.add(gone)
+            if served_client().left:  # while the partitions were looked at
+                gone()
             try:
                 await each_within(
                     deadline_s, lookups, lambda one: _later(broker, context, *one), _AT_ONCE

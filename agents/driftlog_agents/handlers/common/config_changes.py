@@ -14,6 +14,7 @@ from driftlog_agents.configs.dynamic_configs import (
     DynamicConfigs,
     check_broker,
     check_group,
+    check_memory,
     combined,
     loaded,
     refused_names,
@@ -125,7 +126,9 @@ async def _change_broker(
         held = loaded(broker.at_start, DynamicConfigs(of_broker, of_all)).dynamic
         changed = replace(held, of_broker=after) if name else replace(held, of_all=after)
         try:
-            check_broker({n: text for n, text in after.items() if n in wanted})
+            given = {n: text for n, text in after.items() if n in wanted}
+            check_broker(given)
+            check_memory(broker.at_start, given)
             combined(broker.at_start, changed)
         except InvalidConfigError as error:
             raise _invalid(str(error)) from error

@@ -80,7 +80,7 @@ class AcksOne:
             end = batch.end_offset
             log.not_in_file_end = max(log.not_in_file_end, end)
             if waiter is not None:
-                answers += _wait_for_commit(log, end, waiter)
+                answers += _older_waits(log, end, waiter)
         return answers
 
     def wait(self, log: PartitionLog, end: int, waiter: Waiter) -> list[Answer]:
@@ -107,7 +107,7 @@ class AcksOne:
         answers: list[Answer] = []
         for (log, end), waiter in waiting.items():
             log.not_in_file_end = max(log.not_in_file_end, log.log_end)
-            answers += _wait_for_commit(log, end, waiter)
+            answers += _older_waits(log, end, waiter)
         return answers
 
     def close(self, batches: Sequence[PendingBatch]) -> list[Answer]:
@@ -126,6 +126,13 @@ def _wait_for_commit(log: PartitionLog, end: int, waiter: Waiter) -> list[Answer
         return [(waiter, log, Told.COMMITTED)]
     earlier = log.wait_for_commit(end, waiter)
     return [(waiter, log, Told.UNSYNCED), *_displaced(log, earlier)]
+
+
+def _older_waits(log: PartitionLog, end: int, waiter: Waiter) -> list[Answer]:
+    """As `_wait_for_commit`, of a request that may be older than one that waits for the commit."""
+    if end in log.waiting_duplicates:
+        return [(waiter, log, Told.LOST)]
+    return _wait_for_commit(log, end, waiter)
 
 
 def _displaced(log: PartitionLog, earlier: Waiter | None) -> list[Answer]:

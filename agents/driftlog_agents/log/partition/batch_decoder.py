@@ -5,7 +5,8 @@
 
 One batch of a few kilobytes may decompress to 48 MiB, and its columns, pages and copies take four
 times as much: sixteen at once would take gigabytes.  Callers are served in the order of arrival;
-small batches do not wait.
+small batches do not wait.  Of reads one at most waits for its turn, that of the client that has had
+least of them (`read_large`); it holds the budget only while a thread of its own works.
 
 Shell.
 """
@@ -13,12 +14,19 @@ Shell.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
+from driftlog_agents.foundation.loop_slices import served_client
+from driftlog_agents.foundation.offload import FairOffload, inline
 from driftlog_agents.log.partition.decoding_turns import DecodingTurns
 from driftlog_tiering.batches.batch_limits import BatchLimits
+from driftlog_tiering.foundation.types import Offload
 
 CONFIG_PREFIX: Final = "driftlog.max.batch."
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
 
 
 def _ignored(_: str) -> None:
@@ -35,6 +43,7 @@ class BatchDecoder:
     Args:
         refused: called with the config whose limit a batch exceeds.
         settle: returns the memory that the allocator kept after a large batch, before the next one.
+        offload: runs what reads do with large batches, and waits for no other work.
     """
 
     def __init__(
@@ -42,15 +51,21 @@ class BatchDecoder:
         limits: BatchLimits | None = None,
         refused: Callable[[str], None] = _ignored,
         settle: Callable[[], Awaitable[None]] = _nothing,
+        offload: Offload = inline,
     ) -> None:
         self.limits = limits or BatchLimits()
         self._refused = refused
         self._settle = settle
         self._turns = DecodingTurns[asyncio.Future[None]](self.limits.decompressed_bytes)
+        self._reads = FairOffload(offload, _now_ms, self.large)
 
     def refuse(self, limit: str) -> None:
         """Count a batch over *limit*, of `BatchLimits`: it was refused, or sealed as it came."""
         self._refused(CONFIG_PREFIX + limit)
+
+    async def read_large(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """An `Offload` of a read that decodes a large batch, in the turn of this task's client."""
+        return await self._reads.run(served_client(), 0, fn, *args)
 
     @asynccontextmanager
     async def large(self, size_bytes: int | None = None) -> AsyncIterator[None]:

@@ -90,14 +90,16 @@ class RangedReads:
             raise DamagedObjectError(key, f"it ends at {start + len(body)}, before {end}")
         return body
 
-    async def run(self, key: str, fn: Callable[..., T], *args: object) -> T:
-        """``fn(*args)`` off the event loop.
+    async def run(
+        self, key: str, fn: Callable[..., T], *args: object, offload: Offload | None = None
+    ) -> T:
+        """``fn(*args)`` off the event loop, by *offload* where that is given.
 
         Raises:
             DamagedObjectError: *fn* found corrupt bytes; the error names *key*.
         """
         try:
-            result: T = await self._offload(fn, *args)
+            result: T = await (offload or self._offload)(fn, *args)
         except CorruptError as error:
             raise DamagedObjectError(key, str(error) or repr(error)) from error
         return result

@@ -8,7 +8,6 @@ Shell.
 """
 
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -36,6 +35,7 @@ from driftlog_tiering.batches.batch import Codec
 from driftlog_tiering.formats.layout import SegmentKind
 from driftlog_tiering.formats.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef
 from driftlog_tiering.formats.manifest_codec import decode_segment_list
+from driftlog_tiering.foundation.types import Offload
 from driftlog_tiering.segments.segment import (
     TAIL_BYTES,
     RowGroup,
@@ -145,8 +145,7 @@ class SegmentReads:
                 )
                 made = await encoding(self._batch_bytes, _LARGE_BYTES)
                 if made is None:
-                    async with self._alone(of.group):
-                        made = await encoding(self._batch_bytes)
+                    made = await encoding(self._batch_bytes, offload=self._alone(of.group))
                 return made
             case IsLoaded(of):
                 return of.key in self._row_groups
@@ -203,12 +202,10 @@ class SegmentReads:
 
         async def load() -> RowGroupBatches:
             data = await self._reads.get(key, group.start, group.end)
-            async with self._alone(group):
-                return await self._reads.run(key, of.reader.encoder, group, data)
+            encoder, alone = of.reader.encoder, self._alone(group)
+            return await self._reads.run(key, encoder, group, data, offload=alone)
 
         return await self._row_groups.get(of.key, group.decoded_bytes, load)
 
-    def _alone(self, group: RowGroup) -> AbstractAsyncContextManager[None]:
-        if group.decoded_bytes <= _LARGE_BYTES:
-            return nullcontext()
-        return self._decoding.large(group.decoded_bytes)
+    def _alone(self, group: RowGroup) -> Offload | None:
+        return self._decoding.read_large if group.decoded_bytes > _LARGE_BYTES else None

@@ -96,6 +96,6 @@ class TimeReads:
         found: Found | None
         found, large = await self._reads.run(key, ask.look, batch, light)
         if large and light < most:
-            async with self._decoding.large():
-                found, _ = await self._reads.run(key, ask.look, batch, most)
+            offload = self._decoding.read_large
+            found, _ = await self._reads.run(key, ask.look, batch, most, offload=offload)
         return found

@@ -192,9 +192,9 @@ class AgentPorts:
     them."""
     offload_disk: Offload
     """For calls that a broken disk may never finish."""
-    offload_trim: Offload = inline
-    """For returning memory after a large batch, which others wait for: it waits for no other work,
-    as it would in one of these."""
+    offload_large: Offload = inline
+    """For what reads do with large batches, and for returning memory after any of them: others wait
+    for both, so they wait for no other work, as they would in one of these."""
     spool: Callable[[], AbstractContextManager[Spool]]
     read_cache: RangeCache | None = None
     """Holds what cold reads fetched from the objects; None: they are as near."""
@@ -235,7 +235,8 @@ class AgentProcess:
         self.decoding = BatchDecoder(
             settings.broker.limits.batches,
             self.refusals.count,
-            settle=partial(ports.offload_trim, give_back),
+            settle=partial(ports.offload_large, give_back),
+            offload=ports.offload_large,
         )
         self.sealing = WatchedOffload(
             ports.offload_seal, ports.now_ms, settings.engine.seal.hung_ms

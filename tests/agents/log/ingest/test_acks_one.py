@@ -184,6 +184,22 @@ def test_only_the_newest_duplicate_of_a_batch_waits(syncs: bool) -> None:
     assert {1: requests[-1]} == log.waiting_duplicates
 
 
+def test_an_older_request_does_not_take_the_place_of_a_newer_one() -> None:
+    """
+    Its sync fails while its duplicate waits for the commit: the client has given the older one up.
+    """
+    acks_one = AcksOne(PROBE_MS)
+    log = PartitionLog(topic="t", topic_id=UUID(int=1), partition=0, leader_epoch=0)
+    original, newer = Request(1), Request(1)
+    acks_one.written([(log, batch(log), original)])
+    acks_one.begin_sync()
+    acks_one.write_failed([(log, batch(log), Request(2))], 0.0)
+    acks_one.wait(log, 1, newer)
+
+    assert [(original, log, Told.LOST)] == acks_one.sync_ended(0.0, failed=True)
+    assert newer is log.waiting_duplicates[1]
+
+
 def test_acks_1_is_refused_until_the_disk_is_tried_again() -> None:
     """Then a write shows whether it has recovered."""
     acks_one = AcksOne(PROBE_MS)

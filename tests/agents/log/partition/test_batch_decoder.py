@@ -1,9 +1,13 @@
 """Large batches are decoded one after the other, so that they do not fill the memory together."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from driftlog_agents.foundation.fair_queue import Client
+from driftlog_agents.foundation.loop_slices import work_for
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_tiering.batches.batch_limits import HEADERS, BatchLimits
 
@@ -46,6 +50,39 @@ async def test_what_is_decoded_at_once_is_bounded_and_nobody_is_passed() -> None
     assert [str(n) for n in range(8)] == batches.order
     assert 100 == batches.most
     assert 8 == len(settled)
+
+
+async def test_of_reads_one_at_most_waits_with_others_that_of_the_client_that_has_had_least() -> (
+    None
+):
+    """
+    However many a client has: a batch that a producer waits for is next, and so is another client.
+    """
+    order: list[str] = []
+
+    async def work(fn: Callable[[], None]) -> None:
+        await asyncio.sleep(0.001)
+        fn()
+
+    decoder = BatchDecoder(LIMITS, offload=work)
+
+    async def read(address: str) -> None:
+        work_for(Client(address))
+        await decoder.read_large(partial(order.append, address))
+
+    async def produce() -> None:
+        async with decoder.large():
+            order.append("produce")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(20):
+            tasks.create_task(read("10.0.0.1"))
+        tasks.create_task(produce())
+        tasks.create_task(read("10.0.0.2"))
+
+    assert 22 == len(order)
+    assert "produce" in order[:2]
+    assert "10.0.0.2" in order[:4]
 
 
 @pytest.mark.parametrize("begun", [False, True])

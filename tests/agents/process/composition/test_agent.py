@@ -22,7 +22,7 @@ async def test_large_batches_do_not_wait_for_the_threads_of_reads() -> None:
 
     returned: list[Any] = []
 
-    async def trim(fn: Any) -> None:
+    async def large(fn: Any) -> None:
         returned.append(fn)
 
     ports = SimpleNamespace(
@@ -30,7 +30,7 @@ async def test_large_batches_do_not_wait_for_the_threads_of_reads() -> None:
         now_ms=now_ms,
         offload_read=busy,
         offload_seal=busy,
-        offload_trim=trim,
+        offload_large=large,
         read_cache=None,
         refusals=Refusals(),
     )
