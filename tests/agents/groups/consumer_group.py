@@ -17,7 +17,6 @@ from driftlog_agents.groups.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from driftlog_agents.groups.consumer import regex
 from driftlog_agents.groups.consumer.events import ConsumerEffect
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import (
@@ -28,6 +27,7 @@ from driftlog_agents.groups.consumer.messages import (
     Downgrade,
     ResolveRegexes,
 )
+from driftlog_agents.groups.consumer.regex import PatternMatches
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import (
@@ -87,6 +87,19 @@ def join_request(
         protocols=tuple(Protocol(name, subscription) for name in protocols),
         **fields,
     )
+
+
+def resolve(
+    patterns: Iterable[str],
+    topics: ClusterTopics,
+    most_ms: float = 5_000,
+    now_ms: Callable[[], float] = lambda: 0.0,
+) -> dict[str, frozenset[str]]:
+    """What is found in all turns."""
+    matches = PatternMatches(patterns, topics, most_bytes=1 << 30, most_ms=most_ms, now_ms=now_ms)
+    while matches.go_on():
+        pass
+    return matches.found
 
 
 class Group:
@@ -224,7 +237,7 @@ class Group:
         """Patterns that were to be matched are."""
         while self.to_resolve:
             effect = self.to_resolve.pop()
-            resolved = regex.resolve(effect.patterns, effect.topics)
+            resolved = resolve(effect.patterns, effect.topics)
             self.perform(self.machine.regexes_resolved(resolved, self.now_ms))
 
     def decide(self) -> None:

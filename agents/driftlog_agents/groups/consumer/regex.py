@@ -14,7 +14,7 @@ org.apache.kafka.coordinator.group.Utils#throwIfRegularExpressionIsInvalid.
 Pure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import re2
@@ -34,8 +34,8 @@ _MAX_MEMORY_BYTES: Final = 64 * 1024
 repetitions grows with its square: 5 s in 2 MB."""
 
 _TURN_MS: Final = 50.0
-"""After so long the next pattern waits for another turn.  Shorter: patterns of other groups wait
-less.  Longer: one group needs fewer turns."""
+"""After so long the next name of a topic waits for another turn.  Shorter: patterns of other groups
+wait less.  Longer: one group needs fewer turns."""
 
 _TOO_LARGE: Final = "pattern too large"
 """How RE2 begins to say that the memory does not suffice."""
@@ -57,10 +57,12 @@ def check(pattern: str) -> None:
 
 
 class PatternMatches:
-    """Matches the patterns of a group in turns, as `resolve` does at once.
+    """Matches the patterns of a group in turns, each of some milliseconds.
+
+    In sorted order.  The first pattern whose names exceed *most_bytes* in total, or for which there
+    is no time, and all later ones, are not `found`.
 
     Args:
-        most_bytes: as of `resolve`.
         most_ms: for all turns together.
         goes_on: whether the result is still wanted.
     """
@@ -76,13 +78,11 @@ class PatternMatches:
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.found: dict[str, frozenset[str]] = {}
-        """Topics by pattern."""
-        self._left = sorted(patterns, reverse=True)
-        self._topics = topics
-        self._left_bytes = most_bytes
+        """Names of topics by pattern; an empty set for a pattern that does not compile."""
         self._left_ms = most_ms
         self._now_ms = now_ms
         self._goes_on = goes_on
+        self._steps = self._match(sorted(patterns), topics, most_bytes)
 
     @property
     def in_time(self) -> bool:
@@ -90,63 +90,30 @@ class PatternMatches:
         return self._left_ms > 0
 
     def go_on(self) -> bool:
-        """Match the next patterns; whether some are left for another turn."""
+        """Match for one turn; whether something is left for another one."""
         began_ms = self._now_ms()
-        ends_ms = began_ms + self._left_ms
+        for _ in self._steps:
+            took_ms = self._now_ms() - began_ms
+            if took_ms >= min(_TURN_MS, self._left_ms) or not self._goes_on():
+                self._left_ms -= took_ms
+                return self.in_time and self._goes_on()
+        return False
 
-        def has_time() -> bool:
-            return self._goes_on() and self._now_ms() < ends_ms
-
-        while self._left and self._now_ms() - began_ms < _TURN_MS:
-            one = resolve((self._left.pop(),), self._topics, self._left_bytes, has_time)
-            if not one:
-                self._left.clear()
-            self.found |= one
-            self._left_bytes -= sum(map(texts_bytes, one.values()))
-        self._left_ms -= self._now_ms() - began_ms
-        return bool(self._left)
-
-
-def resolve(
-    patterns: Iterable[str],
-    topics: ClusterTopics,
-    most_bytes: int | None = None,
-    has_time: Callable[[], bool] = lambda: True,
-) -> dict[str, frozenset[str]]:
-    """Names of topics by pattern; an empty set for a pattern that does not compile.
-
-    Patterns are matched in sorted order.  The first one whose names exceed *most_bytes* in total,
-    or for which *has_time* says no, and all later ones, are absent.
-    """
-    found: dict[str, frozenset[str]] = {}
-    size_bytes = 0
-    for pattern in sorted(patterns):
-        names = _matches(pattern, topics, has_time)
-        if names is None:
-            break
-        size_bytes += texts_bytes(names)
-        if most_bytes is not None and size_bytes > most_bytes:
-            break
-        found[pattern] = names
-    return found
-
-
-def _matches(
-    pattern: str, topics: ClusterTopics, has_time: Callable[[], bool]
-) -> frozenset[str] | None:
-    """The names; None: there was no time for all of them."""
-    if not has_time():
-        return None
-    compiled = _compiled(pattern)
-    if isinstance(compiled, str):
-        return frozenset()
-    names: list[str] = []
-    for name in topics.by_name:
-        if not has_time():
-            return None
-        if compiled.fullmatch(name) is not None:
-            names.append(name)
-    return frozenset(names)
+    def _match(
+        self, patterns: Iterable[str], topics: ClusterTopics, most_bytes: int
+    ) -> Iterator[None]:
+        for pattern in patterns:
+            compiled = _compiled(pattern)
+            names: list[str] = []
+            for name in () if isinstance(compiled, str) else topics.by_name:
+                if compiled.fullmatch(name) is not None:
+                    names.append(name)
+                yield
+            most_bytes -= texts_bytes(names)
+            if most_bytes < 0:
+                return
+            self.found[pattern] = frozenset(names)
+            yield
 
 
 def _compiled(pattern: str) -> Any:

@@ -136,9 +136,12 @@ class Sealer:
                 await self._look()
                 for _ in range(min(_AT_ONCE - len(workers), self._turns.waiting)):
                     workers.add(tasks.create_task(self._work()))
+                ended = set[asyncio.Task[None]]()
                 if workers:
-                    _, workers = await asyncio.wait(workers, timeout=interval_s)
-                if not workers and self._counters.segments_sealed == before:
+                    ended, workers = await asyncio.wait(
+                        workers, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED
+                    )
+                if (ended or not workers) and self._counters.segments_sealed == before:
                     await asyncio.sleep(interval_s)  # else batches that came may be due, too
 
     async def _work(self) -> None:

@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.groups.consumer.regex import PatternMatches, check, resolve
+from driftlog_agents.groups.consumer.regex import PatternMatches, check
 from driftlog_agents.groups.sizes import texts_bytes
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from tests.agents.groups.consumer_group import resolve
 
 
 def named(*names: str) -> ClusterTopics:
@@ -98,36 +99,40 @@ def test_what_people_write_is_a_pattern(pattern: str) -> None:
     check(pattern)
 
 
+class Clock:
+    """Each look at it takes 5 ms."""
+
+    def __init__(self) -> None:
+        self._ms = 0.0
+
+    def __call__(self) -> float:
+        self._ms += 5.0
+        return self._ms
+
+
 def test_who_has_no_time_for_a_pattern_goes_without_it() -> None:
     """
     And without later ones; those that were matched are there.
     """
-    topics = named("a", "b")
-    left = iter([True] * 5)
-
-    found = resolve(["a", "b", "c"], topics, has_time=lambda: next(left, False))
+    found = resolve(["a", "b", "c"], named("a", "b"), most_ms=20.0, now_ms=Clock())
 
     assert {"a": frozenset({"a"})} == found
 
 
-def test_patterns_that_take_long_are_matched_in_several_turns() -> None:
+@pytest.mark.parametrize(("patterns", "topics"), [(10, 2), (1, 100)])
+def test_patterns_that_take_long_are_matched_in_several_turns(patterns: int, topics: int) -> None:
     """
-    So other groups are matched between them; the result is the same.
+    Many, or one: so other groups are matched between them; the result is the same.
     """
-    topics, time_ms = named("a", "b"), [0.0]
-
-    def now_ms() -> float:
-        time_ms[0] += 5.0
-        return time_ms[0]
-
-    patterns = [f"[ab]{{1}}{'x?' * n}" for n in range(10)]
-    matches = PatternMatches(patterns, topics, most_bytes=1 << 20, most_ms=5_000, now_ms=now_ms)
+    names = named(*(f"a{n}" for n in range(topics)))
+    asked = [f"a[0-9]+{'x?' * n}" for n in range(patterns)]
+    matches = PatternMatches(asked, names, most_bytes=1 << 20, most_ms=5_000, now_ms=Clock())
     turns = 1
     while matches.go_on():
         turns += 1
 
-    assert resolve(patterns, topics) == matches.found
-    assert 2 <= turns <= 10
+    assert resolve(asked, names) == matches.found
+    assert 2 <= turns <= 11
     assert matches.in_time
 
 
@@ -135,12 +140,7 @@ def test_the_turns_of_a_group_have_one_limit_together() -> None:
     """
     Of time and of bytes; what is left matches nothing.
     """
-    topics, time_ms = named("a", "b"), [0.0]
-
-    def now_ms() -> float:
-        time_ms[0] += 5.0
-        return time_ms[0]
-
+    topics, now_ms = named("a", "b"), Clock()
     patterns = [f"[ab]{{1}}{'x?' * n}" for n in range(10)]
     slow = PatternMatches(patterns, topics, most_bytes=1 << 20, most_ms=120, now_ms=now_ms)
     while slow.go_on():

@@ -13,9 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.groups.classic.machine import ClassicGroup
-from driftlog_agents.groups.consumer import regex
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
 from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
+from driftlog_agents.groups.consumer.regex import PatternMatches
 from driftlog_agents.groups.coordinator import coordinator
 from driftlog_agents.groups.coordinator.consumer_requests import describe, heartbeat
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
@@ -269,12 +269,13 @@ async def test_matching_ends_with_the_coordinator(monkeypatch: pytest.MonkeyPatc
     """
     had: list[Callable[[], bool]] = []
 
-    def match(*args: Any) -> dict[str, frozenset[str]]:
-        had.append(args[-1])
-        return {"t.*": frozenset()}
+    class Matches(PatternMatches):
+        def __init__(self, *args: Any, goes_on: Callable[[], bool], **settings: Any) -> None:
+            had.append(goes_on)
+            super().__init__(*args, goes_on=goes_on, **settings)
 
     at = await Coordinated.start(World(t=1))
-    monkeypatch.setattr(regex, "resolve", match)
+    monkeypatch.setattr(coordinator, "PatternMatches", Matches)
     await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
     await asyncio.sleep(1)
     before = [has_time() for has_time in had]
