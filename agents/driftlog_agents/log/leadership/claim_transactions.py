@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.leadership.claims import (
     StoredClaim,
     judge_refused,
@@ -46,6 +47,9 @@ from driftlog_metadata.transactions.session_transactions import Claim, claim_bat
 _TXNS_AT_ONCE: Final = 4
 """Reads and claims in flight.  More: thousands of partitions are led sooner, and the commits of
 other agents wait longer behind them."""
+
+_PLANNED: Final = 100
+"""Claims that are planned in one slice: 0.6 ms."""
 
 _READ_ALL: Final = 2_000
 """For more partitions, all keys of the cluster are read instead of single ones."""
@@ -111,10 +115,16 @@ class ClaimTransactions:
         keys = await self.read_keys(wanted)
         live = await self.live()
         mine = self._session.session_id
-        plan = plan_claims(wanted, keys, live, mine, old_sessions, taken.retained_before)
-        self._refuse_damaged(taken, plan.damaged)
-        taken.refused.update(plan.refused)
-        await release(self._session, plan.strays)
+        plans = [
+            plan_claims(
+                wanted[at : at + _PLANNED], keys, live, mine, old_sessions, taken.retained_before
+            )
+            async for at in sliced(range(0, len(wanted), _PLANNED))
+        ]
+        for plan in plans:
+            self._refuse_damaged(taken, plan.damaged)
+            taken.refused.update(plan.refused)
+        await release(self._session, [stray for plan in plans for stray in plan.strays])
         limit = asyncio.Semaphore(_TXNS_AT_ONCE)
 
         async def limited(batch: list[Claim]) -> None:
@@ -122,7 +132,7 @@ class ClaimTransactions:
                 await self._claim(taken, batch, old_sessions)
 
         async with asyncio.TaskGroup() as tasks:
-            for batch in claim_batches(plan.claims):
+            for batch in claim_batches([claim for plan in plans for claim in plan.claims]):
                 tasks.create_task(limited(batch))
 
     async def read_keys(self, wanted: Sequence[TopicPartition]) -> dict[str, KeyValue]:

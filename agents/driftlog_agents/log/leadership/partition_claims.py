@@ -129,6 +129,7 @@ class PartitionClaims:
             view.plan = plan.nodes
             self._assignments.placed(plan, since_ms)
             self._cluster.wake()
+            await asyncio.sleep(0)  # of many partitions that took as long as what follows
 
     # ── Claims ──
 

@@ -192,7 +192,7 @@ class Sealer:
             # What failed was deleted, is led by another agent, or has nothing to seal now.
             self._resumed()
             self._failing.clear()  # the next failure is the first of another outage
-        self._turns.end_look(waiting)
+        self._turns.end_look(waiting, near=self.lag.near)
 
     async def _attempt(self, log: PartitionLog, end: int) -> None:
         """Seal *log*, or note why it failed; a topic that was deleted meanwhile is no failure."""

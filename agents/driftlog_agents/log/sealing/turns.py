@@ -6,7 +6,8 @@
 
 The topic that has had least of the sealer's time is next, and of its partitions the one that has
 had least, then the one with most to seal (`fair_queue`).  A batch of 1 kB may decode to 48 MiB: a
-topic of such batches takes minutes, and delays the other topics by one attempt.
+topic of such batches takes minutes, and delays the other topics by one attempt.  Near the bounds of
+unsealed data, beyond which producers wait, the most urgent partition is next.
 
 Pure.
 """
@@ -34,6 +35,8 @@ class SealTurns:
         """Those that are attempted now."""
         self._looked_too_early: set[PartitionLog] = set()
         """Those, and those whose attempt ended since the look began."""
+        self._first: PartitionLog | None = None
+        """It is next, whatever its topic has had."""
 
     @property
     def waiting(self) -> int:
@@ -44,8 +47,10 @@ class SealTurns:
         """A look at all partitions begins; attempts go on meanwhile."""
         self._looked_too_early = set(self.attempted)
 
-    def end_look(self, due: Mapping[PartitionLog, Sequence[int | None]]) -> None:
-        """From now on those *due* wait, the most urgent first, and no others.
+    def end_look(
+        self, due: Mapping[PartitionLog, Sequence[int | None]], *, near: bool = False
+    ) -> None:
+        """From now on those *due* wait, the most urgent first, and no others; *near* the bounds.
 
         *due*: up to where each is to be sealed, in one attempt after the other; None: as far as one
         segment goes.
@@ -61,10 +66,15 @@ class SealTurns:
                 self._queue.remove(log)
         for log in self._ends:
             self._queue.add(self._clients[log], log)
+        self._first = next(iter(self._ends), None) if near else None
 
     def take(self) -> tuple[PartitionLog, Sequence[int | None]]:
         """The next partition, which is attempted from now on, and its ends; one must wait."""
-        _, log = self._queue.take()
+        log, self._first = self._first, None
+        if log is None:
+            _, log = self._queue.take()
+        else:
+            self._queue.remove(log)
         self.attempted.add(log)
         self._looked_too_early.add(log)
         return log, self._ends.pop(log)

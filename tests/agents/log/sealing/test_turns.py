@@ -62,6 +62,22 @@ def test_of_a_topic_the_partition_that_has_had_least_is_next_then_the_most_urgen
     assert [urgent, other, slow] == [attempt(turns) for _ in range(3)]
 
 
+def test_near_the_bounds_the_most_urgent_is_next_whatever_its_topic_has_had() -> None:
+    """
+    One at each look: a thousand topics that are due every second would have producers wait.
+    """
+    turns = SealTurns()
+    full = [make_log(9, topic="full"), make_log(8, topic="full")]
+    small = [make_log(1, topic=f"small-{n}") for n in range(3)]
+    look(turns, *full, *small)
+    assert full[0] is attempt(turns, 60_000)
+
+    turns.begin_look()
+    turns.end_look({log: [None] for log in (*full, *small)}, near=True)
+
+    assert [full[0], *small, full[1]] == [attempt(turns, 100) for _ in range(5)]
+
+
 def test_what_is_attempted_or_not_due_any_more_does_not_wait() -> None:
     """
     Nor what was attempted since the look began: what the look saw is sealed perhaps.
