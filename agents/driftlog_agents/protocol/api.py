@@ -36,8 +36,9 @@ F = TypeVar("F", Decode, Encode)
 
 MAX_REQUEST_ELEMENTS: Final = 1 << 17
 """Elements of all arrays of a request together, at most, unless a limit is lower.  The largest
-request of an honest client names each of 100,000 partitions once; 100 MB of two-byte elements would
-be gigabytes of objects.  Python frees so many in one step, at 200 ns each."""
+request of an honest client names 100,000 partitions of some topics, or 65,000 topics with one each;
+100 MB of two-byte elements would be gigabytes of objects.  Python frees so many in one step, at 200
+ns each."""
 
 NO_LIMIT: Final = 1 << 62
 """Bytes of a message that may be as large as it is."""

@@ -29,6 +29,7 @@ from driftlog_agents.groups.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.budget import GroupBudget
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
@@ -352,3 +353,21 @@ class Member:
         answer = await group.ask(lambda i, now: machine.leave(i, asked, now))
         error: ErrorCode = answer.members[0].error
         return error
+
+
+def beat(
+    epoch: int = JOIN_EPOCH,
+    pattern: str | None = None,
+    topic: str = "t",
+    member_id: str = "m",
+) -> ConsumerHeartbeat:
+    """A heartbeat of KIP-848; one that joins names a topic, or a pattern."""
+    joins = epoch == JOIN_EPOCH
+    return ConsumerHeartbeat(
+        member_id=member_id,
+        member_epoch=epoch,
+        rebalance_timeout_ms=30_000,
+        topic_names=(topic,) if joins and pattern is None else None,
+        topic_regex=pattern,
+        owned={} if joins else None,
+    )

@@ -9,9 +9,8 @@ import pytest
 
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import work_for
-from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, ConsumerHeartbeat
 from driftlog_agents.groups.coordinator.consumer_requests import describe, heartbeat
-from tests.agents.groups.coordinated import Coordinated
+from tests.agents.groups.coordinated import Coordinated, beat
 from tests.agents.log.lives import World, on_virtual_time
 
 T = TypeVar("T")
@@ -65,16 +64,16 @@ async def _seconds(task: asyncio.Task[Any]) -> float:
 
 async def _decision(at: Coordinated, group_id: str) -> None:
     """A member joins that is assigned so much that a thread decides."""
-    joined = await heartbeat(at.groups, group_id, _beat(topic="large"))
+    joined = await heartbeat(at.groups, group_id, beat(topic="large"))
     assert joined.assignment is not None
 
 
 async def _match(at: Coordinated, group_id: str) -> None:
     """A member joins with a pattern, and asks until it is assigned what that matches."""
-    said = await heartbeat(at.groups, group_id, _beat(pattern="t.*"))
+    said = await heartbeat(at.groups, group_id, beat(pattern="t.*"))
     while not said.assignment:
         await asyncio.sleep(0.1)
-        said = await heartbeat(at.groups, group_id, _beat(said.member_epoch))
+        said = await heartbeat(at.groups, group_id, beat(said.member_epoch))
 
 
 async def _check(at: Coordinated, _: str) -> None:
@@ -123,7 +122,7 @@ async def test_who_asks_for_a_group_of_others_does_not_hold_it_up() -> None:
 
 
 async def _another(at: Coordinated) -> None:
-    await heartbeat(at.groups, "honest", _beat(topic="large", member_id="another"))
+    await heartbeat(at.groups, "honest", beat(topic="large", member_id="another"))
 
 
 @on_virtual_time
@@ -159,20 +158,3 @@ async def test_reads_do_not_wait_for_groups() -> None:
     assert "_decision_of" in world.offloaded
     assert not reads.offloaded
     other.kill()
-
-
-def _beat(
-    epoch: int = JOIN_EPOCH,
-    pattern: str | None = None,
-    topic: str = "t",
-    member_id: str = "m",
-) -> ConsumerHeartbeat:
-    joins = epoch == JOIN_EPOCH
-    return ConsumerHeartbeat(
-        member_id=member_id,
-        member_epoch=epoch,
-        rebalance_timeout_ms=30_000,
-        topic_names=(topic,) if joins and pattern is None else None,
-        topic_regex=pattern,
-        owned={} if joins else None,
-    )

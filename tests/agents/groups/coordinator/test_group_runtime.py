@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.groups.classic.machine import ClassicGroup
 from driftlog_agents.groups.consumer.machine import ConsumerGroup
-from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
+from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH
 from driftlog_agents.groups.consumer.regex import PatternMatches
 from driftlog_agents.groups.coordinator import coordinator
 from driftlog_agents.groups.coordinator.consumer_requests import describe, heartbeat
@@ -22,7 +22,7 @@ from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.groups.coordinator.pending_writes import PendingWrites
 from driftlog_agents.groups.storage_format import CLASSIC
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from tests.agents.groups.coordinated import Coordinated, Member
+from tests.agents.groups.coordinated import Coordinated, Member, beat
 from tests.agents.log.lives import World, on_virtual_time
 
 Ending = Callable[[Coordinated], Coroutine[Any, Any, None]]
@@ -59,28 +59,28 @@ async def classic(at: Coordinated) -> None:
 
 async def modern(at: Coordinated) -> None:
     """The same of KIP-848, and somebody looks at it."""
-    joined = await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH))
-    await heartbeat(at.groups, "g", _beat("m", joined.member_epoch))
+    joined = await heartbeat(at.groups, "g", beat(JOIN_EPOCH))
+    await heartbeat(at.groups, "g", beat(joined.member_epoch))
     await describe(at.groups, "g", lambda _: asyncio.sleep(0))
-    await heartbeat(at.groups, "g", _beat("m", LEAVE_EPOCH))
+    await heartbeat(at.groups, "g", beat(LEAVE_EPOCH))
     await _delete(at)
 
 
 async def large(at: Coordinated) -> None:
     """A member of KIP-848 that is assigned so much that a thread decides."""
-    joined = await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, topic="large"))
+    joined = await heartbeat(at.groups, "g", beat(JOIN_EPOCH, topic="large"))
     assert joined.assignment is not None
     assert [2_048] == [len(numbers) for numbers in joined.assignment.values()]
     assert "_decision_of" in at.life.world.offloaded
-    await heartbeat(at.groups, "g", _beat("m", LEAVE_EPOCH))
+    await heartbeat(at.groups, "g", beat(LEAVE_EPOCH))
     await _delete(at)
 
 
 async def patterns(at: Coordinated) -> None:
     """A pattern is matched for it, in a task."""
-    await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
+    await heartbeat(at.groups, "g", beat(JOIN_EPOCH, pattern="t.*"))
     await asyncio.sleep(1)
-    await heartbeat(at.groups, "g", _beat("m", LEAVE_EPOCH))
+    await heartbeat(at.groups, "g", beat(LEAVE_EPOCH))
     await _delete(at)
 
 
@@ -253,9 +253,9 @@ async def test_patterns_that_take_too_long_match_nothing(monkeypatch: pytest.Mon
     at = await Coordinated.start(World(t=1))
     monkeypatch.setattr(coordinator, "MATCH_S", 0.0)
     with capture_logs() as lines:
-        joined = await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
+        joined = await heartbeat(at.groups, "g", beat(JOIN_EPOCH, pattern="t.*"))
         await asyncio.sleep(1)
-    later = await heartbeat(at.groups, "g", _beat("m", joined.member_epoch))
+    later = await heartbeat(at.groups, "g", beat(joined.member_epoch))
 
     assert [1] == [x["patterns"] for x in lines if x["event"] == "group_patterns_match_too_much"]
     assert not later.assignment
@@ -276,7 +276,7 @@ async def test_matching_ends_with_the_coordinator(monkeypatch: pytest.MonkeyPatc
 
     at = await Coordinated.start(World(t=1))
     monkeypatch.setattr(coordinator, "PatternMatches", Matches)
-    await heartbeat(at.groups, "g", _beat("m", JOIN_EPOCH, pattern="t.*"))
+    await heartbeat(at.groups, "g", beat(JOIN_EPOCH, pattern="t.*"))
     await asyncio.sleep(1)
     before = [has_time() for has_time in had]
     at.kill()
@@ -284,17 +284,3 @@ async def test_matching_ends_with_the_coordinator(monkeypatch: pytest.MonkeyPatc
 
     assert [True] == before
     assert [False] == [has_time() for has_time in had]
-
-
-def _beat(
-    member_id: str, epoch: int, pattern: str | None = None, topic: str = "t"
-) -> ConsumerHeartbeat:
-    joins = epoch == JOIN_EPOCH
-    return ConsumerHeartbeat(
-        member_id=member_id,
-        member_epoch=epoch,
-        rebalance_timeout_ms=30_000,
-        topic_names=(topic,) if joins and pattern is None else None,
-        topic_regex=pattern,
-        owned={} if joins else None,
-    )
